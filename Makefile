@@ -1,0 +1,34 @@
+# Two commands to know: `make demo` and `make test`. Each sets up .venv by itself.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check format clean
+
+demo: $(READY)  ## A first result on the embedded digits
+	$(BIN)/fedloom run configs/demo.toml --fresh
+
+test: $(READY)  ## The whole suite
+	$(BIN)/pytest
+
+check: $(READY)  ## Format, lint, types, import layers, spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell src tests docs examples configs README.md CHANGELOG.md CONTRIBUTING.md
+
+format: $(READY)  ## Put the code in order
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), sys.exit("Fedloom needs Python 3.11 or newer; found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
+	@echo "Setting up .venv (once; about a minute)..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torch hatchling editables
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $(READY)
+
+clean:  ## Remove everything that make built
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -1,0 +1,1 @@
+"""Personalised federated learning: every client leaves with a model of its own."""

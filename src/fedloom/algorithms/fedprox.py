@@ -1,0 +1,100 @@
+"""FedProx: FedAvg whose local steps are pulled toward the shared model.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. MLSys 2020. arXiv:1812.06127.
+
+    paper   here              lives
+    w^t     Download.shared   sent to the cohort
+    w_k     Upload.shared     sent back after local training
+    mu      FedProx.pull      configuration
+
+Deviations: the proximal problem is solved inexactly by the same number of local steps
+for every client; the paper lets it vary (gamma-inexactness). Devices count by their
+training samples; the paper samples them by size and averages equally, which is the
+same in expectation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.records import Nothing
+from fedloom.core.settings import NonNegative
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The shared model."""
+
+    shared: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: the shared model."""
+
+    shared: Tensor
+
+
+class Work(NamedTuple):
+    """During a round."""
+
+    shared: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: the shared model after local training."""
+
+    shared: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedProx(Algorithm[Server, Nothing, Download, Work, Upload]):
+    """One shared model; local training stays near it."""
+
+    name = "fedprox"
+    group = "global"
+
+    pull: NonNegative = 0.1
+    """Strength of the proximal term (mu); 0 is FedAvg."""
+    weights: Literal["size", "equal"] = "size"
+    """Clients count by training samples or equally."""
+
+    def start(self, population: Population) -> Server:
+        return Server(population.theta(0))
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.shared)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        return Server(shares @ uploads.shared)
+
+    def shared(self, server: Server, task: Task) -> Tensor:
+        return server.shared
+
+    def first(self, down: Download, client: Client, task: Task) -> Nothing:
+        return Nothing()
+
+    def begin(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Work:
+        return Work(self.depart(down.shared))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """One step on h_k(w; w^t) = F_k(w) + mu/2 ||w - w^t||^2, Eq. (2)."""
+        toward = self.pull * (work.shared.at - down.shared)
+        gradient = task.grad(work.shared.at, batch) + toward
+        return Work(self.descend(work.shared, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> tuple[Nothing, Upload]:
+        return memory, Upload(work.shared.at)
+
+    def personal(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Tensor:
+        return down.shared

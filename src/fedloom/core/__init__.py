@@ -1,0 +1,1 @@
+"""What every other part stands on: the contract, records, vectors, random streams."""

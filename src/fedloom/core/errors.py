@@ -1,0 +1,50 @@
+"""Errors that say where, what was expected, what was found and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedloomError(Exception):
+    """Anything Fedloom refuses. `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class ConfigError(FedloomError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+    exit_code = 2
+
+
+class DataError(FedloomError):
+    """The data cannot be used as they are."""
+
+    exit_code = 3
+
+
+class ContractError(FedloomError):
+    """A model, loss or algorithm does not keep its side of the contract."""
+
+    exit_code = 4
+
+
+class NumericalError(FedloomError):
+    """A number stopped being finite; the message names round, client and step."""
+
+    exit_code = 5
+
+
+class MessageError(FedloomError):
+    """What arrived, from a peer or a file, is not what its type declares."""
+
+    exit_code = 6
+
+
+def unknown(what: str, found: str, known: Iterable[str]) -> str:
+    """The sentence for a name that nobody knows: a suggestion and the known names."""
+    names = sorted(known)
+    close = get_close_matches(found, names, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"unknown {what} {found!r}.{hint} Known: {', '.join(names)}."

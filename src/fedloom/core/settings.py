@@ -1,0 +1,208 @@
+"""Settings: frozen dataclasses whose fields are typed, ranged and documented once.
+
+A component's config class lives next to its code. Its annotations are the only
+statement of type and range; this module checks them, builds an instance from a
+plain mapping (a TOML table) and lists them for `fedloom describe`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import math
+import textwrap
+import types
+from collections.abc import Mapping
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from fedloom.core.errors import ConfigError, unknown
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """The numbers a setting may take; `above` and `below` exclude their bound."""
+
+    above: float = -math.inf
+    least: float = -math.inf
+    below: float = math.inf
+    most: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.above < value < self.below and self.least <= value <= self.most
+
+    def __str__(self) -> str:
+        bounds = [
+            (self.above, "above"),
+            (self.least, "at least"),
+            (self.below, "below"),
+            (self.most, "at most"),
+        ]
+        return " and ".join(f"{word} {b:g}" for b, word in bounds if math.isfinite(b))
+
+
+Positive = Annotated[float, Interval(above=0.0)]
+NonNegative = Annotated[float, Interval(least=0.0)]
+Share = Annotated[float, Interval(least=0.0, most=1.0)]
+Rate = Annotated[float, Interval(above=0.0, most=1.0)]
+Count = Annotated[int, Interval(least=1)]
+Whole = Annotated[int, Interval(least=0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One field of a settings class, as shown to a user."""
+
+    name: str
+    kind: str
+    default: Any
+    required: bool
+    doc: str
+
+
+def _accepts(hint: Any, value: Any) -> bool:
+    """Whether `value` is what `hint` says, with no coercion."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        base, *notes = get_args(hint)
+        ranges = [n for n in notes if isinstance(n, Interval)]
+        return _accepts(base, value) and all(value in r for r in ranges)
+    if origin in (Union, types.UnionType):
+        return any(_accepts(option, value) for option in get_args(hint))
+    if origin is Literal:
+        return any(type(value) is type(o) and value == o for o in get_args(hint))
+    if origin in (list, tuple):
+        inner = get_args(hint)[0]
+        return isinstance(value, list | tuple) and all(
+            _accepts(inner, v) for v in value
+        )
+    if hint is Any:
+        return True
+    if hint is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is None or hint is type(None):
+        return value is None
+    return isinstance(value, hint)
+
+
+def spell(hint: Any) -> str:
+    """The type of a setting in words: 'number above 0', 'one of size, equal'."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        base, *notes = get_args(hint)
+        ranges = " ".join(str(n) for n in notes if isinstance(n, Interval))
+        return f"{spell(base)} {ranges}".strip()
+    if origin in (Union, types.UnionType):
+        return " or ".join(spell(option) for option in get_args(hint))
+    if origin is Literal:
+        return "one of " + ", ".join(str(o) for o in get_args(hint))
+    if origin in (list, tuple):
+        return f"list of {spell(get_args(hint)[0])}"
+    words = {float: "number", int: "whole number", bool: "true or false", str: "text"}
+    if hint is None or hint is type(None):
+        return "nothing"
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def check(settings: Any, where: str = "") -> None:
+    """Refuse a settings object one of whose fields breaks its annotation."""
+    label = where or type(settings).__name__
+    hints = get_type_hints(type(settings), include_extras=True)
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        hint = hints[field.name]
+        if not _accepts(hint, value):
+            raise ConfigError(
+                f"{label}: {field.name} must be {spell(hint)}, found {value!r}."
+            )
+        if isinstance(value, int) and not isinstance(value, bool) and _is_float(hint):
+            object.__setattr__(settings, field.name, float(value))
+
+
+def _is_float(hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _is_float(get_args(hint)[0])
+    if origin in (Union, types.UnionType):
+        options = get_args(hint)
+        return any(_is_float(o) for o in options) and int not in options
+    return hint is float
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Make `cls` from a mapping; what is wrong with a key or value says where."""
+    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{where}: {unknown('key', key, known)}")
+    missing = [
+        name
+        for name, f in known.items()
+        if name not in values
+        and f.default is dataclasses.MISSING
+        and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(f"{where}: {', '.join(missing)} must be given.")
+    lists = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    try:
+        return cls(**lists)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def settings_of(cls: type) -> list[Setting]:
+    """Every setting of a class with its type in words, default and documentation."""
+    hints = get_type_hints(cls, include_extras=True)
+    docs = _docs(cls)
+    found = []
+    for field in dataclasses.fields(cls):
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        else:
+            default = field.default
+        found.append(
+            Setting(
+                name=field.name,
+                kind=spell(hints[field.name]),
+                default=None if default is dataclasses.MISSING else default,
+                required=default is dataclasses.MISSING,
+                doc=docs.get(field.name, ""),
+            )
+        )
+    return found
+
+
+def _docs(cls: type) -> dict[str, str]:
+    """The string under each field, parents first so that a child may say it anew."""
+    docs: dict[str, str] = {}
+    for ancestor in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(ancestor):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(ancestor)))
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for line, after in itertools.pairwise(body):
+            if (
+                isinstance(line, ast.AnnAssign)
+                and isinstance(line.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            ):
+                docs[line.target.id] = inspect.cleandoc(after.value.value)
+    return docs

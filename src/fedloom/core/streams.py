@@ -1,0 +1,100 @@
+"""Random streams that depend on what they are for, never on when they are drawn.
+
+Every draw is a function of counters: the cohort of a round comes from (seed, round),
+a client's batches from (seed, round, exchange, client). The numbers are the same in
+whatever order, chunk, process or machine they are drawn.
+
+On the host a stream is a numpy generator on Philox. Inside a client's step it is a
+key, an int64 scalar: the state of a SplitMix64 sequence (Steele, Lea, Flood, OOPSLA
+2014), whose values are computed where the data lie, for all clients at once.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+_WORD = 1 << 64
+
+
+def _signed(value: int) -> int:
+    """A 64-bit pattern as the int64 that has it."""
+    value %= _WORD
+    return value - _WORD if value >= _WORD // 2 else value
+
+
+def _purpose(name: str) -> int:
+    return zlib.crc32(name.encode())
+
+
+def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
+    """A host generator for one purpose: `generator(seed, "cohort", round)`."""
+    sequence = np.random.SeedSequence([seed, _purpose(purpose), *counters])
+    return np.random.Generator(np.random.Philox(sequence))
+
+
+@contextmanager
+def seeded(seed: int, purpose: str, *counters: int) -> Iterator[None]:
+    """Run code that only knows torch's global generator (initialisers) on a stream.
+
+    The global generator is put back as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        draw = int(generator(seed, purpose, *counters).integers(2**63))
+        torch.default_generator.manual_seed(draw)
+        yield
+
+
+def mix(bits: Tensor) -> Tensor:
+    """SplitMix64's finaliser on int64 tensors; arithmetic wraps, shifts are logical."""
+    bits = (bits ^ _shift(bits, 30)) * _signed(_FIRST)
+    bits = (bits ^ _shift(bits, 27)) * _signed(_SECOND)
+    return bits ^ _shift(bits, 31)
+
+
+def _shift(bits: Tensor, by: int) -> Tensor:
+    return (bits >> by) & ((1 << (64 - by)) - 1)
+
+
+def key(seed: int, purpose: str, *counters: int) -> int:
+    """The root key of a stream, to be folded with clients and positions."""
+    return int(generator(seed, purpose, *counters).integers(-(2**63), 2**63))
+
+
+def fold(key: Tensor, counter: Tensor | int) -> Tensor:
+    """The key of the `counter`-th stream below `key`; both broadcast."""
+    if isinstance(counter, int):
+        return mix(key + _signed((counter + 1) * GOLDEN))
+    return mix(key + (counter + 1) * _signed(GOLDEN))
+
+
+def bits(key: Tensor, shape: Sequence[int]) -> Tensor:
+    """Int64 tensor of random bits of the given shape, for one scalar key."""
+    count = math.prod(shape)
+    positions = torch.arange(1, count + 1, device=key.device)
+    return mix(key + positions * _signed(GOLDEN)).reshape(tuple(shape))
+
+
+def uniform(
+    key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Uniform numbers in (0, 1), with as many random bits as the type carries."""
+    width = 53 if dtype == torch.float64 else 24
+    return ((_shift(bits(key, shape), 64 - width)).to(dtype) + 0.5) * 2.0**-width
+
+
+def normal(
+    key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Standard normal numbers (Box and Muller)."""
+    pair = uniform(key, (2, *shape), dtype)
+    return torch.sqrt(-2.0 * torch.log(pair[0])) * torch.cos(2.0 * math.pi * pair[1])

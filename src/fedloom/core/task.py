@@ -1,0 +1,344 @@
+"""A task: a model and a loss as pure functions of one parameter vector.
+
+`theta` has shape `(d,)`: the base parameters in the module's order, then the head's, so
+that base and head are two slices. Any `nn.Module` will do; `functional_call` runs it
+with the views of `theta` in place of its own parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from fedloom.core import streams
+from fedloom.core.errors import ContractError
+
+T = TypeVar("T")
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""`(outputs, targets) -> one loss per sample`, each with a leading batch dimension."""
+
+
+class Batch(NamedTuple):
+    """Some of one client's training samples, padded to a common width."""
+
+    inputs: tuple[Tensor, ...]
+    """The model's arguments, each (B, ...)."""
+    targets: Tensor
+    """(B,) classes, or (B, ...) numbers."""
+    mask: Tensor
+    """(B,) 1 for a sample, 0 for padding, in the run's floating type."""
+    key: Tensor
+    """A random stream of this step's own; see `fedloom.core.streams`."""
+    step: Tensor
+    """Position in the phase, from 0."""
+    ends_epoch: Tensor
+    """Whether this batch is the last of a pass over the data."""
+    round: Tensor
+    """The round, from 0."""
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over real samples of one value per sample."""
+        return (self.mask * values).sum() / self.mask.sum().clamp(min=1.0)
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over real samples of one value per sample."""
+        return (self.mask * values).sum()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where one parameter of the module lies in `theta`."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class KeyedDropout(nn.Module):
+    """Dropout whose mask comes from a stream given with the parameters."""
+
+    key: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero each value with probability `p` and scale up the rest."""
+        kept = streams.uniform(self.key, x.shape) >= self.p
+        return x * kept.to(x.dtype) / (1.0 - self.p)
+
+
+class Task:
+    """Model and loss as functions of `theta`; what every algorithm trains.
+
+    Args:
+        model: any module without batch statistics; it is copied, never changed.
+        loss: "cross-entropy", "squared-error", or your own function that returns one
+            loss per sample.
+        head: name of the module that is the head (its parameters end `theta`); by
+            default the last `nn.Linear`.
+        metric: what evaluation scores; by default "mse" for squared error and
+            "accuracy" for every other loss.
+        shift: with `scale`, how a uint8 input becomes a number: `(x - shift) / scale`.
+        scale: see `shift`.
+        dtype: the floating type of parameters and inputs.
+        device: where everything lives.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Literal["cross-entropy", "squared-error"] | Loss = "cross-entropy",
+        *,
+        head: str | None = None,
+        metric: Literal["accuracy", "mse"] | None = None,
+        shift: float = 0.0,
+        scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        _refuse_unfit(model)
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.shift, self.scale = shift, scale
+        self.module = copy.deepcopy(model).to(self.device, dtype).eval()
+        self._trainer = copy.deepcopy(self.module).train()
+        self._dropouts = _key_dropouts(self._trainer)
+        self.head_name = head if head is not None else _last_linear(model)
+        self.layout, self.base_d = _lay_out(model, self.head_name)
+        self.d = self.layout[-1].stop if self.layout else 0
+        self._loss = _loss_per_sample(loss)
+        is_number = metric == "mse" or (metric is None and loss == "squared-error")
+        self.metric = "mse" if is_number else "accuracy"
+        self._score = _squared_error if is_number else _is_right
+        self._losses: list[Tensor] = []
+        self.start = self.flatten(dict(self.module.named_parameters())).detach()
+
+    @property
+    def head(self) -> slice:
+        """The coordinates of the head in `theta`; empty if the model has none."""
+        return slice(self.base_d, self.d)
+
+    def split(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """`theta` as (base, head)."""
+        return theta[..., : self.base_d], theta[..., self.base_d :]
+
+    def join(self, base: Tensor, head: Tensor) -> Tensor:
+        """(base, head) as `theta`."""
+        return torch.cat([base, head], dim=-1)
+
+    def flatten(self, params: dict[str, Tensor]) -> Tensor:
+        """Named parameters as one vector."""
+        return torch.cat([params[b.name].reshape(-1) for b in self.layout])
+
+    def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
+        """One vector as named parameters; views, not copies."""
+        return {b.name: theta[b.start : b.stop].view(b.shape) for b in self.layout}
+
+    def initial(self, seed: int, index: int) -> Tensor:
+        """A start: the module's own parameters for 0, freshly drawn ones after that."""
+        if index == 0:
+            return self.start
+        fresh = copy.deepcopy(self.module)
+        with streams.seeded(seed, "initial", index):
+            for part in fresh.modules():
+                reset = getattr(part, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+        return self.flatten(dict(fresh.named_parameters())).detach()
+
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Raw inputs as the model takes them: bytes scaled, floats cast, ints kept."""
+        ready = []
+        for x in inputs:
+            if x.dtype == torch.uint8:
+                ready.append((x.to(self.dtype) - self.shift) / self.scale)
+            else:
+                ready.append(x.to(self.dtype) if x.is_floating_point() else x)
+        return tuple(ready)
+
+    def predict(self, theta: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+        """The model's outputs, dropout off."""
+        params = self.unflatten(theta)
+        outputs: Tensor = functional_call(self.module, params, self.prepare(inputs))
+        return outputs
+
+    def losses(self, theta: Tensor, batch: Batch) -> Tensor:
+        """(B,) the training loss of each sample, padding included."""
+        return self._losses_at(self.unflatten(theta), batch)
+
+    def loss(self, theta: Tensor, batch: Batch) -> Tensor:
+        """The mean training loss over the batch's samples."""
+        return batch.mean(self.losses(theta, batch))
+
+    def grad(self, theta: Tensor, batch: Batch) -> Tensor:
+        """The gradient of `loss`, (d,).
+
+        Taken with respect to the dict of views and concatenated once, which is faster
+        than differentiating through the slices of `theta`.
+        """
+
+        def objective(params: dict[str, Tensor]) -> Tensor:
+            return batch.mean(self._losses_at(params, batch))
+
+        return self.flatten(self.grad_of(objective, self.unflatten(theta)))
+
+    def grad_of(self, objective: Callable[[T], Tensor], at: T) -> T:
+        """The gradient of any scalar function of tensors, of the shape of `at`.
+
+        The engine reads the value as this step's training loss.
+        """
+        gradient, value = grad_and_value(objective)(at)
+        self._losses.append(value)
+        return gradient  # type: ignore[no-any-return]
+
+    def measure(
+        self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Per sample: the loss and the score (1 if right; the squared error)."""
+        outputs = self.predict(theta, inputs)
+        targets = self._cast(targets)
+        return self._loss(outputs, targets), self._score(outputs, targets)
+
+    def watched(self) -> Task:
+        """A twin that keeps the losses its gradients met, for one step."""
+        twin = copy.copy(self)
+        twin._losses = []
+        return twin
+
+    def met_loss(self) -> Tensor:
+        """The mean loss that the gradients of a `watched` twin met."""
+        if not self._losses:
+            return torch.zeros((), dtype=self.dtype, device=self.device)
+        return sum(self._losses[1:], self._losses[0]) / len(self._losses)
+
+    def _cast(self, targets: Tensor) -> Tensor:
+        return targets.to(self.dtype) if targets.is_floating_point() else targets
+
+    def _losses_at(self, params: dict[str, Tensor], batch: Batch) -> Tensor:
+        streams_of = {
+            f"{name}.key": streams.fold(batch.key, place)
+            for place, name in enumerate(self._dropouts)
+        }
+        inputs = self.prepare(batch.inputs)
+        outputs = functional_call(self._trainer, params | streams_of, inputs)
+        return self._loss(outputs, self._cast(batch.targets))
+
+
+def _refuse_unfit(model: nn.Module) -> None:
+    """Refuse what cannot be one vector per client, and say how to convert it."""
+    for name, part in model.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise ContractError(
+                f"model: {name or 'the model'} is {type(part).__name__}, whose "
+                "statistics mix the samples of a batch and belong to no client's "
+                "parameters. Replace it, for instance by "
+                f"nn.GroupNorm({_groups(part)}, {part.num_features})."
+            )
+        if isinstance(part, nn.RNNBase):
+            raise ContractError(
+                f"model: {name or 'the model'} is {type(part).__name__}, which cannot "
+                "be batched over clients. Write the recurrence with nn.LSTMCell, "
+                "nn.GRUCell or linear layers and a Python loop over time."
+            )
+    if not any(True for _ in model.parameters()):
+        raise ContractError(
+            "model: it has no parameters, so there is nothing to train."
+        )
+
+
+def _groups(part: nn.modules.batchnorm._BatchNorm) -> int:
+    return math.gcd(part.num_features, 32)
+
+
+def _key_dropouts(trainer: nn.Module) -> list[str]:
+    """Put keyed dropout in the place of PyTorch's, whose generator is global."""
+    names = []
+    for name, part in list(trainer.named_modules()):
+        if isinstance(part, nn.Dropout):
+            if part.p > 0:
+                names.append(name)
+            parent, _, child = name.rpartition(".")
+            keyed = KeyedDropout(part.p) if part.p > 0 else nn.Identity()
+            setattr(trainer.get_submodule(parent), child, keyed)
+    return names
+
+
+def _last_linear(model: nn.Module) -> str | None:
+    linear = [
+        name for name, part in model.named_modules() if isinstance(part, nn.Linear)
+    ]
+    return linear[-1] if linear else None
+
+
+def _lay_out(model: nn.Module, head: str | None) -> tuple[list[Block], int]:
+    """The order of parameters in `theta`, and where the head begins."""
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    if head is not None:
+        in_head = [n for n in shapes if head == "" or n.startswith(f"{head}.")]
+        if not in_head:
+            modules = [n for n, _ in model.named_modules() if n]
+            raise ContractError(
+                f"model: no parameters under the head {head!r}. "
+                f"Modules: {', '.join(modules)}."
+            )
+    else:
+        in_head = []
+    ordered = [n for n in shapes if n not in in_head] + in_head
+    blocks, start, base_d = [], 0, 0
+    for name in ordered:
+        stop = start + math.prod(shapes[name])
+        blocks.append(Block(name, shapes[name], start, stop))
+        start = stop
+        if name not in in_head:
+            base_d = stop
+    return blocks, base_d
+
+
+def _loss_per_sample(loss: Any) -> Loss:
+    if loss == "cross-entropy":
+        return _cross_entropy
+    if loss == "squared-error":
+        return _squared_error
+    if not callable(loss):
+        raise ContractError(
+            "loss: expected 'cross-entropy', 'squared-error' or a function of "
+            f"(outputs, targets) with one value per sample; found {loss!r}."
+        )
+
+    def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
+        values: Tensor = loss(outputs, targets)
+        if values.shape != targets.shape[:1]:
+            raise ContractError(
+                "loss: your function must return one value per sample, shape "
+                f"({targets.shape[0]},); it returned {tuple(values.shape)}. "
+                "Use reduction='none' and average over the other dimensions."
+            )
+        return values
+
+    return per_sample
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(dim=1) == targets).to(outputs.dtype)
+
+
+def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    error = (outputs.reshape(targets.shape) - targets).square()
+    return error.reshape(len(targets), -1).mean(1)

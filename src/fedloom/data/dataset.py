@@ -1,0 +1,325 @@
+"""One dataset in memory: inputs, targets and, where known, whose each sample is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError, DataError
+
+Task = Literal["auto", "classification", "regression"]
+
+# Whole-number targets that would make more classes than this, and more than there are
+# samples, are far more often a quantity than a label.
+_PLAUSIBLE_CLASSES = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """All samples of one source, before they are divided among clients.
+
+    Raises:
+        DataError: The tensors contradict one another or hold unusable values.
+    """
+
+    name: str
+    """What messages and results call it."""
+    inputs: tuple[Tensor, ...]
+    """What the model takes, one tensor per argument, each (N, ...): uint8 (images),
+    floating, or int64 (tokens)."""
+    targets: Tensor
+    """(N,) int64 labels, or (N,) or (N, k) floating values for regression."""
+    classes: int | None = None
+    """Number of classes; None means regression."""
+    owner: NDArray[Any] | None = None
+    """(N,) natural client of each sample, whole numbers or text, where there is one."""
+    shift: float = 0.0
+    """A uint8 input enters the model as (x - shift) / scale."""
+    scale: float = 1.0
+    """See `shift`."""
+    fixed_test: NDArray[np.bool_] | None = None
+    """(N,) True where the source itself says that the sample is for testing."""
+    class_names: tuple[str, ...] | None = None
+    """What the labels stand for, where the source says."""
+
+    def __post_init__(self) -> None:
+        self._check_lengths()
+        for i, values in enumerate(self.inputs):
+            if values.dtype not in (torch.uint8, torch.int64) and not (
+                values.is_floating_point()
+            ):
+                raise DataError(
+                    f"{self.name}: inputs[{i}] must be uint8, int64 or floating, "
+                    f"found {values.dtype}. Convert it, or use from_arrays."
+                )
+            _check_finite(f"{self.name}: inputs[{i}]", values)
+        if not (math.isfinite(self.shift) and 0 < self.scale < math.inf):
+            raise DataError(
+                f"{self.name}: shift must be finite and scale above 0, "
+                f"found {self.shift} and {self.scale}."
+            )
+        if self.classes is None:
+            self._check_values()
+        else:
+            self._check_labels(self.classes)
+
+    def __len__(self) -> int:
+        return int(self.targets.shape[0])
+
+    @property
+    def outputs(self) -> int:
+        """Width of the model's output: the classes, or the values per sample."""
+        if self.classes is not None:
+            return self.classes
+        return 1 if self.targets.ndim == 1 else int(self.targets.shape[1])
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample of the first input."""
+        return tuple(self.inputs[0].shape[1:])
+
+    def _check_lengths(self) -> None:
+        if not self.inputs:
+            raise DataError(f"{self.name}: inputs is empty; give at least one tensor.")
+        named: dict[str, Any] = {f"inputs[{i}]": x for i, x in enumerate(self.inputs)}
+        named["targets"] = self.targets
+        if self.owner is not None:
+            named["owner"] = self.owner
+        if self.fixed_test is not None:
+            named["fixed_test"] = self.fixed_test
+        for what, values in named.items():
+            if values.ndim == 0:
+                raise DataError(
+                    f"{self.name}: {what} is a single value; expected one per sample."
+                )
+        lengths = {what: int(values.shape[0]) for what, values in named.items()}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{what} has {n}" for what, n in lengths.items())
+            raise DataError(
+                f"{self.name}: lengths differ: {found}. All need one row per sample."
+            )
+        if len(self) == 0:
+            raise DataError(f"{self.name}: empty, it has no samples.")
+        if self.owner is not None and (
+            self.owner.ndim != 1 or self.owner.dtype.kind not in "iuUO"
+        ):
+            raise DataError(
+                f"{self.name}: owner must be one whole number or text per sample, "
+                f"found shape {self.owner.shape} of {self.owner.dtype}."
+            )
+        if self.fixed_test is not None and self.fixed_test.dtype != np.bool_:
+            raise DataError(
+                f"{self.name}: fixed_test must be boolean, found "
+                f"{self.fixed_test.dtype}."
+            )
+
+    def _check_values(self) -> None:
+        if not self.targets.is_floating_point() or self.targets.ndim > 2:
+            raise DataError(
+                f"{self.name}: targets of a regression must be floating, (N,) or "
+                f"(N, k); found {self.targets.dtype} {tuple(self.targets.shape)}. "
+                "For classification say how many classes there are."
+            )
+        _check_finite(f"{self.name}: targets", self.targets)
+
+    def _check_labels(self, classes: int) -> None:
+        if self.targets.dtype != torch.int64 or self.targets.ndim != 1:
+            raise DataError(
+                f"{self.name}: targets of a classification must be int64 labels of "
+                f"shape (N,), found {self.targets.dtype} {tuple(self.targets.shape)}. "
+                "Convert them, or set classes to None for regression."
+            )
+        outside = (self.targets < 0) | (self.targets >= classes)
+        if outside.any():
+            row = int(outside.nonzero()[0, 0])
+            raise DataError(
+                f"{self.name}: labels must lie in 0..{classes - 1}, found "
+                f"{int(self.targets.min())}..{int(self.targets.max())}; row {row} has "
+                f"{int(self.targets[row])}. Number them from 0, e.g. with "
+                "np.unique(y, return_inverse=True), or correct the number of classes."
+            )
+        if self.class_names is not None and len(self.class_names) != classes:
+            raise DataError(
+                f"{self.name}: {len(self.class_names)} class names for "
+                f"{classes} classes."
+            )
+
+
+def _check_finite(what: str, values: Tensor) -> None:
+    if not values.is_floating_point():
+        return
+    broken = ~torch.isfinite(values)
+    if not broken.any():
+        return
+    row = int(broken.reshape(len(values), -1).any(dim=1).nonzero()[0, 0])
+    raise DataError(
+        f"{what}: {int(broken.sum())} values are nan or infinite, the first in row "
+        f"{row}. Remove those rows or fill them in."
+    )
+
+
+class Targets(NamedTuple):
+    """Targets as a dataset wants them."""
+
+    values: Tensor
+    classes: int | None
+    class_names: tuple[str, ...] | None
+
+
+def read_targets(
+    y: ArrayLike | Tensor,
+    *,
+    task: Task = "auto",
+    classes: int | None = None,
+    where: str = "targets",
+) -> Targets:
+    """Decide what kind of targets these are: text and whole numbers are labels.
+
+    Args:
+        y: Text, booleans, whole or floating numbers, one row per sample.
+        task: Overrides the guess, which is regression for floating numbers only.
+        classes: Number of classes; the largest label + 1 if not given.
+        where: How messages call these targets.
+
+    Raises:
+        DataError: The values do not suit the task.
+    """
+    if classes is not None:
+        if task == "regression":
+            raise ConfigError(f"{where}: a regression has no classes, found {classes}.")
+        task = "classification"
+    values = _numpy(y)
+    if values.dtype.kind in "OUST":
+        return _read_text(values, task, classes, where)
+    if values.dtype.kind not in "biuf":
+        raise DataError(
+            f"{where}: expected numbers or text, found {values.dtype}. Convert them."
+        )
+    if task == "regression" or (task == "auto" and values.dtype.kind == "f"):
+        floating = values if values.dtype.kind == "f" else values.astype(np.float32)
+        return Targets(_tensor(floating), None, None)
+    if values.dtype.kind == "f":
+        whole = np.isfinite(values) & (values == np.floor(values))
+        if not whole.all():
+            row = int(np.argwhere(~whole)[0, 0])
+            raise DataError(
+                f"{where}: labels must be whole numbers, row {row} has "
+                f"{values[row]!s}. For regression, set the task or leave out classes."
+            )
+    labels = _tensor(values.astype(np.int64))
+    if classes is None:
+        classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
+        if task == "auto" and classes > max(len(labels), _PLAUSIBLE_CLASSES):
+            raise DataError(
+                f"{where}: whole numbers up to {classes - 1} in {len(labels)} samples "
+                "look like a quantity. Say whether it is a regression or a "
+                "classification."
+            )
+    return Targets(labels, classes, None)
+
+
+def _read_text(
+    values: NDArray[Any], task: Task, classes: int | None, where: str
+) -> Targets:
+    if task == "regression":
+        raise DataError(
+            f"{where}: a regression needs numbers, found text such as "
+            f"{str(values.flat[0])!r}. Convert it, or choose classification."
+        )
+    names, codes = np.unique(values.astype(np.str_), return_inverse=True)
+    labels = _tensor(codes.reshape(values.shape).astype(np.int64))
+    if classes is not None and classes != len(names):
+        raise DataError(
+            f"{where}: {len(names)} different texts for {classes} classes. "
+            "Number the labels yourself, or leave out the number of classes."
+        )
+    return Targets(labels, len(names), tuple(str(n) for n in names))
+
+
+def _numpy(values: ArrayLike | Tensor) -> NDArray[Any]:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    return np.asarray(values)
+
+
+def _tensor(values: NDArray[Any]) -> Tensor:
+    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    # A read-only array would make a tensor that can be written all the same.
+    return torch.from_numpy(np.require(native, requirements=["C", "W"]))
+
+
+def read_input(values: ArrayLike | Tensor, where: str) -> Tensor:
+    """One input as a tensor of a type that a dataset holds.
+
+    Raises:
+        DataError: The values are not numbers.
+    """
+    if isinstance(values, Tensor):
+        tensor = values.detach().cpu()
+    else:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise DataError(
+                f"{where}: expected numbers, found {array.dtype}. Encode text and "
+                "categories as numbers first."
+            )
+        if array.dtype.kind in "iu" and array.dtype != np.uint8:
+            array = array.astype(np.int64)
+        tensor = _tensor(array)
+    if tensor.dtype == torch.bool:
+        return tensor.to(torch.uint8)
+    if tensor.is_floating_point() or tensor.dtype == torch.uint8:
+        return tensor
+    return tensor.to(torch.int64)
+
+
+def from_arrays(
+    x: ArrayLike | Tensor | tuple[ArrayLike | Tensor, ...],
+    y: ArrayLike | Tensor,
+    *,
+    clients: ArrayLike | Tensor | None = None,
+    classes: int | None = None,
+    name: str = "arrays",
+    shift: float = 0.0,
+    scale: float = 1.0,
+) -> Dataset:
+    """A dataset from the user's own arrays, which are shared, not copied, if possible.
+
+    Floating inputs keep their precision, uint8 stays uint8 and other whole numbers
+    become int64. Floating targets mean regression unless `classes` is given; whole
+    numbers and text are labels.
+
+    Args:
+        x: One array with a row per sample; a tuple of them for a model that takes
+            several arguments.
+        y: One target per sample.
+        clients: Natural client of each sample, whole numbers or text.
+        classes: Number of classes; the largest label + 1 if not given.
+        name: How messages call this dataset.
+        shift: A uint8 input enters the model as (x - shift) / scale.
+        scale: See `shift`; 255 for ordinary images.
+
+    Raises:
+        DataError: The arrays contradict one another or hold unusable values.
+    """
+    parts = x if isinstance(x, tuple) else (x,)
+    targets = read_targets(y, classes=classes, where=f"{name}: targets")
+    return Dataset(
+        name=name,
+        inputs=tuple(
+            read_input(part, f"{name}: inputs[{i}]") for i, part in enumerate(parts)
+        ),
+        targets=targets.values,
+        classes=targets.classes,
+        owner=None if clients is None else _numpy(clients),
+        shift=shift,
+        scale=scale,
+        class_names=targets.class_names,
+    )

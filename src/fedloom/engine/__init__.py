@@ -1,0 +1,1 @@
+"""Runs an algorithm written for one client on all of them."""

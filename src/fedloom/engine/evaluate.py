@@ -1,0 +1,112 @@
+"""Evaluation, once for all methods: shared and personal models, client by client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import vmap
+
+from fedloom.core.task import Task
+from fedloom.engine.job import Samples
+from fedloom.engine.rounds import Loom
+
+_WIDTH = 256
+"""Samples of one client that are evaluated in one call."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """One kind of model on one part of every client's data."""
+
+    kind: str
+    """shared or personal."""
+    part: str
+    """validation or test."""
+    samples: NDArray[np.int64]
+    """(M,) how many samples each client was scored on."""
+    loss: NDArray[np.float64]
+    """(M,) mean loss; nan for a client without a sample."""
+    score: NDArray[np.float64]
+    """(M,) accuracy, or mean squared error; nan for a client without a sample."""
+
+
+def evaluate(loom: Loom, part: str, *, block: int = 64) -> list[Scores]:
+    """Score the shared model, if there is one, and every personal model.
+
+    Args:
+        loom: the run, at some round.
+        part: "validation" or "test".
+        block: how many personal models are held at once.
+    """
+    samples = loom.samples.part(getattr(loom.federation, part))
+    count = loom.federation.count
+    found = []
+    theta = loom.shared()
+    if theta is not None:
+        sums = _shared_sums(loom.task, theta, samples, count)
+        found.append(_scores("shared", part, samples, *sums))
+    loss = torch.zeros(count, dtype=torch.float64)
+    score = torch.zeros_like(loss)
+    order = samples.sizes.argsort(stable=True)
+    for rows in torch.split(order[samples.sizes[order] > 0], block):
+        sums = _personal_sums(loom.task, loom.personal(rows), samples, rows)
+        loss[rows.cpu()], score[rows.cpu()] = (s.cpu().double() for s in sums)
+    found.append(_scores("personal", part, samples, loss, score))
+    return found
+
+
+def _personal_sums(
+    task: Task, thetas: Tensor, samples: Samples, rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Sums of loss and score over each client's samples, each by its own model."""
+    sizes, offsets = samples.sizes[rows], samples.offsets[rows]
+    loss = torch.zeros(len(rows), dtype=task.dtype, device=thetas.device)
+    score = torch.zeros_like(loss)
+    for start in range(0, int(sizes.max()), _WIDTH):
+        width = min(_WIDTH, int(sizes.max()) - start)
+        place = start + torch.arange(width, device=thetas.device)
+        mask = place < sizes[:, None]
+        chosen = samples.indices[torch.where(mask, offsets[:, None] + place, 0)]
+        losses, scores = vmap(task.measure)(
+            thetas, tuple(x[chosen] for x in samples.inputs), samples.targets[chosen]
+        )
+        loss = loss + torch.where(mask, losses, 0.0).sum(1)
+        score = score + torch.where(mask, scores, 0.0).sum(1)
+    return loss, score
+
+
+def _shared_sums(
+    task: Task, theta: Tensor, samples: Samples, count: int
+) -> tuple[Tensor, Tensor]:
+    """Sums of loss and score over each client's samples, all by one model."""
+    owner = torch.repeat_interleave(
+        torch.arange(count, device=theta.device), samples.sizes
+    )
+    loss = torch.zeros(count, dtype=torch.float64, device=theta.device)
+    score = torch.zeros_like(loss)
+    places = torch.arange(len(samples.indices), device=theta.device)
+    for part in torch.split(places, 4096):
+        chosen = samples.indices[part]
+        losses, scores = task.measure(
+            theta, tuple(x[chosen] for x in samples.inputs), samples.targets[chosen]
+        )
+        loss.index_add_(0, owner[part], losses.detach().double())
+        score.index_add_(0, owner[part], scores.detach().double())
+    return loss.cpu(), score.cpu()
+
+
+def _scores(
+    kind: str, part: str, samples: Samples, loss: Tensor, score: Tensor
+) -> Scores:
+    sizes = samples.sizes.cpu()
+    return Scores(
+        kind=kind,
+        part=part,
+        samples=sizes.numpy(),
+        loss=(loss / sizes).numpy(),
+        score=(score / sizes).numpy(),
+    )

@@ -1,0 +1,163 @@
+"""A job: the same local work for many clients, as both runners take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Phase
+from fedloom.core.errors import ContractError
+from fedloom.core.streams import fold
+from fedloom.core.task import Task
+from fedloom.federation.batches import Plan, plan_batches, plan_passes, steps_per_epoch
+from fedloom.federation.federation import Federation
+from fedloom.federation.ragged import Ragged
+
+AnyAlgorithm = Algorithm[Any, Any, Any, Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The data of all clients where the work is done: one copy, gathered by index."""
+
+    inputs: tuple[Tensor, ...]
+    targets: Tensor
+    indices: Tensor
+    """All clients' training samples, one client after another."""
+    offsets: Tensor
+    """(M,) where each client's begin in `indices`."""
+    sizes: Tensor
+    """(M,) how many each client has."""
+
+    @classmethod
+    def of(cls, federation: Federation, part: Ragged, device: torch.device) -> Samples:
+        """Place one part (train, validation, test) of a federation on a device."""
+        data = federation.dataset
+        return cls(
+            inputs=tuple(x.to(device) for x in data.inputs),
+            targets=data.targets.to(device),
+            indices=torch.as_tensor(part.indices, device=device),
+            offsets=torch.as_tensor(part.offsets[:-1], device=device),
+            sizes=torch.as_tensor(part.sizes, device=device),
+        )
+
+    def part(self, ragged: Ragged) -> Samples:
+        """Another part of the same data; the samples themselves are not copied."""
+        device = self.targets.device
+        return Samples(
+            inputs=self.inputs,
+            targets=self.targets,
+            indices=torch.as_tensor(ragged.indices, device=device),
+            offsets=torch.as_tensor(ragged.offsets[:-1], device=device),
+            sizes=torch.as_tensor(ragged.sizes, device=device),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What each client does: begin, phases, finish."""
+
+    begin: Callable[..., Any]
+    phases: tuple[Phase, ...]
+    finish: Callable[..., Any]
+    algorithm: AnyAlgorithm
+    task: Task
+    train: Samples
+
+    def method(self, name: str) -> Callable[..., Any]:
+        """A method that a phase names."""
+        found = getattr(self.algorithm, name, None)
+        if not callable(found):
+            raise ContractError(
+                f"{type(self.algorithm).__name__}: a phase names the method {name!r}, "
+                "and there is none."
+            )
+        return found  # type: ignore[no-any-return]
+
+
+class Crew(NamedTuple):
+    """The clients of one call of a runner, n of them; every tensor has n rows."""
+
+    rows: Tensor
+    """Which clients, as rows of the population."""
+    keys: Tensor
+    """Each client's random stream for this exchange."""
+    client: Client
+    memory: Any
+
+
+class Outcome(NamedTuple):
+    """What n clients came to; every tensor has n rows."""
+
+    result: Any
+    """What `finish` returned."""
+    loss: Tensor
+    """Mean training loss that the gradient steps met."""
+    steps: Tensor
+    """Gradient steps taken."""
+
+
+class Runner(Protocol):
+    """Runs a job for many clients. `loop` and `weave` differ in nothing but speed."""
+
+    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
+        """Run the job; `down` is the download as the server made it."""
+
+
+def train_job(algorithm: AnyAlgorithm, task: Task, train: Samples) -> Job:
+    """The local training of a round; its result is (memory, upload, notes)."""
+
+    def finish(*everything: Any) -> tuple[Any, Any, Any]:
+        memory, upload = algorithm.finish(*everything)
+        return memory, upload, algorithm.notes(*everything)
+
+    return Job(algorithm.begin, algorithm.phases, finish, algorithm, task, train)
+
+
+def personal_job(algorithm: AnyAlgorithm, task: Task, train: Samples) -> Job:
+    """A client's personal model, adapted on training data where the method says so."""
+
+    def finish(theta: Tensor, *_: Any) -> Tensor:
+        return theta
+
+    return Job(algorithm.personal, algorithm.adaptation, finish, algorithm, task, train)
+
+
+def planned_steps(phase: Phase, sizes: Tensor, batch_size: int) -> Tensor:
+    """(n,) steps of a phase from the sizes alone: the most that `length` may say."""
+    if phase.epochs is not None:
+        return phase.epochs * steps_per_epoch(sizes, batch_size)
+    steps = phase.steps if phase.steps is not None else phase.passes
+    return torch.full_like(sizes, steps or 0)
+
+
+def phase_key(keys: Tensor, number: int) -> Tensor:
+    """The stream of the `number`-th phase, below each client's."""
+    return fold(keys, number)
+
+
+def noise_key(keys: Tensor, phase: Phase) -> Tensor:
+    """The stream that a phase's steps draw their noise from, below the phase's."""
+    return fold(keys, phase.batches)
+
+
+def plan_phase(
+    phase: Phase, keys: Tensor, sizes: Tensor, steps: Tensor, batch_size: int
+) -> Plan:
+    """Batches of one phase for C clients; positions are (C, S, k, B) for k batches."""
+    if phase.passes is not None:
+        plans = [plan_passes(sizes, steps)] * phase.batches
+    else:
+        plans = [
+            plan_batches(fold(keys, stream), sizes, steps, batch_size)
+            for stream in range(phase.batches)
+        ]
+    return Plan(
+        positions=torch.stack([p.positions for p in plans], dim=2),
+        mask=torch.stack([p.mask for p in plans], dim=2),
+        ends_epoch=plans[0].ends_epoch,
+    )

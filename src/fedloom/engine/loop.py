@@ -1,0 +1,127 @@
+"""The slow, obvious runner: one client after another, no padding, no masks.
+
+It stays for ever as the specification that `weave` is tested against, and replays a
+round that went wrong to name the first culprit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import NumericalError
+from fedloom.core.records import leaves, rebuild, stack, take
+from fedloom.core.streams import fold
+from fedloom.core.task import Batch
+from fedloom.engine.job import (
+    Crew,
+    Job,
+    Outcome,
+    noise_key,
+    phase_key,
+    plan_phase,
+    planned_steps,
+)
+
+
+class Loop:
+    """Trains clients one by one.
+
+    Args:
+        checks: stop with a `NumericalError` at the first loss or parameter that is
+            not finite. Costs a look at every step.
+    """
+
+    def __init__(self, *, checks: bool = False) -> None:
+        self.checks = checks
+
+    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
+        """Run the job for each client in turn."""
+        outcomes = [
+            self._client(job, _row(down, has_rows, n), take(crew, slice(n, n + 1)))
+            for n in range(len(crew.rows))
+        ]
+        return stack(outcomes)
+
+    def _client(self, job: Job, down: Any, one: Crew) -> Outcome:
+        client, memory = take(one.client, 0), take(one.memory, 0)
+        row = one.rows[0]
+        size = job.train.sizes[row]
+        work = job.begin(down, memory, client, job.task)
+        losses: list[Tensor] = []
+        for number, phase in enumerate(job.phases):
+            step = job.method(phase.step)
+            steps = planned_steps(phase, size[None], job.algorithm.batch_size)
+            if phase.length is not None:
+                own = job.method(phase.length)(down, memory, client, job.task)
+                steps = torch.minimum(steps, own[None].to(steps))
+            keys = phase_key(one.keys, number)
+            plan = plan_phase(phase, keys, size[None], steps, job.algorithm.batch_size)
+            for index in range(int(steps)):
+                if phase.until is not None and bool(job.method(phase.until)(work)):
+                    break
+                batches = tuple(
+                    self._batch(job, row, plan, index, which, client.round)
+                    for which in range(phase.batches)
+                )
+                key = fold(noise_key(keys, phase)[0], index)
+                batches = tuple(b._replace(key=key) for b in batches)
+                task = job.task.watched()
+                batch = batches if phase.batches > 1 else batches[0]
+                work = step(work, down, batch, task)
+                if self.checks:
+                    self._check(job, one, losses, task.met_loss(), work, number, index)
+                losses.append(task.met_loss())
+        count = torch.tensor(len(losses), device=size.device)
+        loss = torch.stack(losses).mean() if losses else client.size * 0
+        return Outcome(job.finish(work, down, memory, client, job.task), loss, count)
+
+    def _batch(
+        self, job: Job, row: Tensor, plan: Any, index: int, which: int, round_: Tensor
+    ) -> Batch:
+        train = job.train
+        mask = plan.mask[0, index, which]
+        positions = plan.positions[0, index, which][mask]
+        samples = train.indices[train.offsets[row] + positions]
+        return Batch(
+            inputs=tuple(x[samples] for x in train.inputs),
+            targets=train.targets[samples],
+            mask=torch.ones(len(samples), dtype=job.task.dtype, device=samples.device),
+            key=samples.new_zeros(()),
+            step=torch.tensor(index, device=samples.device),
+            ends_epoch=plan.ends_epoch[0, index],
+            round=round_,
+        )
+
+    def _check(
+        self,
+        job: Job,
+        one: Crew,
+        losses: list[Tensor],
+        loss: Tensor,
+        work: Any,
+        phase: int,
+        step: int,
+    ) -> None:
+        is_loss_finite = bool(torch.isfinite(loss))
+        if is_loss_finite and all(bool(torch.isfinite(t).all()) for t in leaves(work)):
+            return
+        what = (
+            "the parameters are not finite" if is_loss_finite else f"loss is {loss:g}"
+        )
+        last = f"{losses[-1]:.4g}" if losses else "none"
+        raise NumericalError(
+            f"round {int(one.client.round[0])}, client {int(one.rows[0])}, phase "
+            f"{phase}, step {step}: {what}. Last finite loss {last}; lr is "
+            f"{job.algorithm.lr:g}. A smaller algorithm.lr or algorithm.clip may help."
+        )
+
+
+def _row(down: Any, has_rows: list[bool], n: int) -> Any:
+    values = [
+        leaf[n] if has_row else leaf
+        for leaf, has_row in zip(leaves(down), has_rows, strict=True)
+    ]
+    return rebuild(down, values)

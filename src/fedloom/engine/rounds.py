@@ -1,0 +1,278 @@
+"""A round, from sampling to aggregation: the one place that knows the order."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core import streams
+from fedloom.core.algorithm import Client, Cohort, Population
+from fedloom.core.errors import NumericalError
+from fedloom.core.records import (
+    Nothing,
+    leaves,
+    message_bytes,
+    rebuild,
+    row_fields,
+    take,
+)
+from fedloom.core.task import Task
+from fedloom.engine.job import (
+    AnyAlgorithm,
+    Crew,
+    Runner,
+    Samples,
+    personal_job,
+    train_job,
+)
+from fedloom.engine.loop import Loop
+from fedloom.engine.table import Table
+from fedloom.engine.weave import over_clients
+from fedloom.federation.cohorts import Sampling
+from fedloom.federation.federation import Federation
+
+
+@dataclass
+class Tally:
+    """What a round cost and met so far; the exchanges of a round add up."""
+
+    participants: int = 0
+    bytes_down: int = 0
+    """Server (or team) to clients, all of them."""
+    bytes_up: int = 0
+    team_bytes_down: int = 0
+    """Global server to teams; 0 without team servers."""
+    team_bytes_up: int = 0
+    steps: int = 0
+    loss: float = 0.0
+    """Mean training loss over gradient steps, all clients together."""
+    seconds: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        """Take in another exchange of the same round."""
+        steps = self.steps + other.steps
+        if steps:
+            self.loss = (self.loss * self.steps + other.loss * other.steps) / steps
+        self.participants = max(self.participants, other.participants)
+        self.bytes_down += other.bytes_down
+        self.bytes_up += other.bytes_up
+        self.team_bytes_down += other.team_bytes_down
+        self.team_bytes_up += other.team_bytes_up
+        self.steps = steps
+        self.seconds += other.seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """One exchange, seen from the run's files; rows are those of `clients`."""
+
+    clients: Tensor
+    """(n,) who trained."""
+    loss: Tensor
+    """(n,) mean training loss of each."""
+    steps: Tensor
+    """(n,) gradient steps of each."""
+    notes: Any
+    """The clients' notes, n rows."""
+    uploaders: Tensor
+    """(k,) whose uploads were used."""
+    account: Any
+    """The server's account, k rows where a field has rows."""
+
+
+@dataclass
+class State:
+    """Everything that changes; with the run's settings it determines what follows."""
+
+    server: Any
+    table: Table
+    round: int = 0
+    exchange: int = 0
+    tally: Tally = field(default_factory=Tally)
+
+
+class Loom:
+    """An algorithm, a task and a federation, ready to move round by round.
+
+    Args:
+        algorithm: the method.
+        task: model and loss.
+        federation: the clients and their data.
+        runner: `Loop()` or a `Weave`.
+        sampling: who takes part in a round.
+        seed: of everything drawn during training.
+        folder: where client memory goes if it does not fit in memory.
+    """
+
+    def __init__(
+        self,
+        algorithm: AnyAlgorithm,
+        task: Task,
+        federation: Federation,
+        runner: Runner,
+        *,
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        folder: Path | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.task = task
+        self.federation = federation
+        self.runner = runner
+        self.sampling = sampling if sampling is not None else Sampling()
+        self.seed = seed
+        device = task.device
+        self.samples = Samples.of(federation, federation.train, device)
+        self.population = Population(
+            task=task,
+            theta=lambda index: task.initial(seed, index),
+            sizes=self.samples.sizes.to(task.dtype),
+            teams=torch.as_tensor(federation.teams, device=device),
+            rate=self.sampling.rate,
+        )
+        self._train = train_job(algorithm, task, self.samples)
+        self._personal = personal_job(algorithm, task, self.samples)
+        self.last: Exchange | None = None
+        self.state = State(algorithm.start(self.population), Table(Nothing(), 0))
+        someone = self._cohort(torch.zeros(1, dtype=torch.int64, device=device))
+        one = self._fresh(*self._download(someone), someone)
+        self.state.table = Table(take(one, 0), federation.count, folder=folder)
+
+    def advance(self) -> Tally | None:
+        """Do one exchange. Gives the tally when it closes a round, else None."""
+        started = time.perf_counter()
+        state = self.state
+        tally = self._exchange(*self._take_part())
+        tally.seconds = time.perf_counter() - started
+        state.tally.add(tally)
+        state.exchange += 1
+        if state.exchange < self.algorithm.exchanges:
+            return None
+        whole = state.tally
+        state.round, state.exchange, state.tally = state.round + 1, 0, Tally()
+        return whole
+
+    def _take_part(self) -> tuple[Tensor, Tensor]:
+        """Who trains in this round, and which of them upload."""
+        count, device = self.federation.count, self.task.device
+        drawn = self.sampling.draw(count, self.seed, self.state.round)
+        sampled = torch.as_tensor(drawn, device=device)
+        if self.sampling.protocol == "train-selected":
+            return sampled, torch.ones_like(sampled, dtype=torch.bool)
+        everyone = torch.arange(count, device=device)
+        return everyone, torch.isin(everyone, sampled)
+
+    def _exchange(self, rows: Tensor, uploads: Tensor) -> Tally:
+        state, algorithm = self.state, self.algorithm
+        cohort = self._cohort(rows)
+        down, has_rows = self._download(cohort)
+        memory = state.table.read(rows, self._fresh(down, has_rows, cohort))
+        crew = Crew(rows, self._keys(rows), self._clients(cohort, uploads), memory)
+        outcome = self.runner.run(self._train, down, has_rows, crew)
+        kept, sent, notes = outcome.result
+        self._refuse_diverged(down, has_rows, crew, (kept, sent))
+        chosen = uploads.nonzero()[:, 0]
+        sent, senders = take(sent, chosen), cohort.only(chosen)
+        server = algorithm.aggregate(state.server, sent, senders)
+        account = algorithm.account(state.server, sent, senders)
+        is_last = state.exchange == algorithm.exchanges - 1
+        state.server = algorithm.conclude(server, senders) if is_last else server
+        state.table.write(rows, kept)
+        self.last = Exchange(
+            rows, outcome.loss, outcome.steps, notes, senders.clients, account
+        )
+        steps = int(outcome.steps.sum())
+        tally = Tally(
+            participants=len(rows),
+            bytes_down=len(rows) * message_bytes(down, has_rows=has_rows),
+            bytes_up=len(chosen) * message_bytes(sent),
+            steps=steps,
+            loss=float((outcome.loss * outcome.steps).sum()) / max(steps, 1),
+        )
+        link = algorithm.team_link(state.server) if is_last else None
+        if link is not None:
+            one, teams = [False], self.population.team_count
+            down_up = [
+                teams * message_bytes(r, has_rows=one * len(leaves(r))) for r in link
+            ]
+            tally.team_bytes_down, tally.team_bytes_up = down_up
+        return tally
+
+    def personal(self, rows: Tensor) -> Tensor:
+        """(n, d) the personal models of some clients, adapted if the method adapts."""
+        cohort = self._cohort(rows)
+        down, has_rows = self._download(cohort)
+        memory = self.state.table.read(rows, self._fresh(down, has_rows, cohort))
+        everyone = torch.ones_like(rows, dtype=torch.bool)
+        keys = self._keys(rows, "personal")
+        crew = Crew(rows, keys, self._clients(cohort, everyone), memory)
+        thetas: Tensor = self.runner.run(self._personal, down, has_rows, crew).result
+        return thetas
+
+    def shared(self) -> Tensor | None:
+        """The shared model, or None."""
+        return self.algorithm.shared(self.state.server, self.task)
+
+    def _cohort(self, rows: Tensor) -> Cohort:
+        return Cohort(
+            clients=rows,
+            sizes=self.population.sizes[rows],
+            teams=self.population.teams[rows],
+            round=self.state.round,
+            exchange=self.state.exchange,
+            population=self.population,
+        )
+
+    def _download(self, cohort: Cohort) -> tuple[Any, list[bool]]:
+        down = self.algorithm.download(self.state.server, cohort)
+        return down, row_fields(down)
+
+    def _clients(self, cohort: Cohort, uploads: Tensor) -> Client:
+        like = torch.ones_like(cohort.clients)
+        return Client(
+            size=cohort.sizes,
+            round=like * cohort.round,
+            exchange=like * cohort.exchange,
+            uploads=uploads,
+        )
+
+    def _keys(self, rows: Tensor, purpose: str = "train") -> Tensor:
+        state = self.state
+        root = streams.key(self.seed, purpose, state.round, state.exchange)
+        return streams.fold(torch.tensor(root, device=rows.device), rows)
+
+    def _fresh(self, down: Any, has_rows: list[bool], cohort: Cohort) -> Any:
+        """What clients that were never here would remember, one row each."""
+        everyone = torch.ones_like(cohort.clients, dtype=torch.bool)
+        first = over_clients(
+            lambda d, c: self.algorithm.first(d, c, self.task), down, has_rows
+        )
+        return first(self._clients(cohort, everyone))
+
+    def _refuse_diverged(
+        self, down: Any, has_rows: list[bool], crew: Crew, result: Any
+    ) -> None:
+        """Before anything is kept: name the first client whose numbers went wrong."""
+        bad = torch.zeros(len(crew.rows), dtype=torch.bool, device=crew.rows.device)
+        for leaf in leaves(result):
+            if leaf.is_floating_point():
+                bad |= ~torch.isfinite(leaf.flatten(1)).all(1)
+        if not bool(bad.any()):
+            return
+        n = int(bad.nonzero()[0, 0])
+        rows_of_down = [
+            leaf[n : n + 1] if has_row else leaf
+            for leaf, has_row in zip(leaves(down), has_rows, strict=True)
+        ]
+        one = take(crew, slice(n, n + 1))
+        # The slow runner replays this client and names phase and step.
+        Loop(checks=True).run(self._train, rebuild(down, rows_of_down), has_rows, one)
+        raise NumericalError(
+            f"round {self.state.round}, client {int(crew.rows[n])}: its result is not "
+            "finite, though every loss on the way was."
+        )

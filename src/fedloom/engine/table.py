@@ -1,0 +1,101 @@
+"""What every client keeps: one row per client, touched only for the cohort.
+
+The tensors are allocated without being written, so a row costs nothing before its
+client first appears. A table too large for memory lies in sparse files instead.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import DataError
+from fedloom.core.records import leaves, map_record, named, rebuild
+
+_IN_MEMORY_BYTES = 8 << 30
+
+
+class Table:
+    """Client memory by row.
+
+    Args:
+        like: one client's record; gives the shapes.
+        count: number of clients.
+        folder: where sparse files go if the table is larger than `limit_bytes`.
+        limit_bytes: the most that is held in memory.
+    """
+
+    def __init__(
+        self,
+        like: Any,
+        count: int,
+        *,
+        folder: Path | None = None,
+        limit_bytes: int = _IN_MEMORY_BYTES,
+    ) -> None:
+        row_bytes = sum(t.numel() * t.element_size() for t in leaves(like))
+        self.row_bytes = row_bytes
+        self.count = count
+        on_disk = row_bytes * count > limit_bytes
+        if on_disk and folder is None:
+            raise DataError(
+                f"client memory: {count} clients with {row_bytes} bytes each need "
+                f"{row_bytes * count / 2**30:.1f} GiB, more than the "
+                f"{limit_bytes / 2**30:.1f} GiB allowed in memory. Give the run a "
+                "directory (--out DIR), where the table can be kept in a file."
+            )
+        device = next((t.device for t in leaves(like)), torch.device("cpu"))
+        self.seen = torch.zeros(count, dtype=torch.bool, device=device)
+        columns = []
+        for name, leaf in named(like).items():
+            shape = (count, *leaf.shape)
+            if on_disk and folder is not None:
+                columns.append(_mapped(folder / f"{name}.rows", shape, leaf.dtype))
+            else:
+                columns.append(torch.empty(shape, dtype=leaf.dtype, device=device))
+        self.columns: Any = rebuild(like, columns)
+
+    def read(self, rows: Tensor, fresh: Any) -> Any:
+        """The records of some clients; for one never seen, its row of `fresh`."""
+        seen = self.seen[rows]
+        if not bool(seen.any()):
+            return fresh
+
+        def pick(column: Tensor, new: Tensor) -> Tensor:
+            kept = column[rows.to(column.device)].to(new.device)
+            return torch.where(seen.view(-1, *[1] * (new.dim() - 1)), kept, new)
+
+        return map_record(pick, self.columns, fresh)
+
+    def write(self, rows: Tensor, records: Any) -> None:
+        """Keep what some clients came to."""
+        for column, new in zip(leaves(self.columns), leaves(records), strict=True):
+            column[rows.to(column.device)] = new.to(column.device)
+        self.seen[rows] = True
+
+    def dump(self) -> dict[str, Tensor]:
+        """The rows that were ever written, for a checkpoint."""
+        rows = self.seen.nonzero()[:, 0]
+        kept = {
+            f"memory.{name}": column[rows.to(column.device)].cpu()
+            for name, column in named(self.columns).items()
+        }
+        return kept | {"seen": rows.cpu()}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take back what `dump` gave."""
+        rows = tensors["seen"].to(self.seen.device)
+        self.seen.zero_()
+        like = named(self.columns)
+        values = [tensors[f"memory.{name}"].to(self.seen.device) for name in like]
+        self.write(rows, rebuild(self.columns, values))
+
+
+def _mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = int(torch.tensor(shape).prod())
+    flat = torch.from_file(str(path), shared=True, size=count, dtype=dtype)
+    return flat.view(shape)

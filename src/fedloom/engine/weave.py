@@ -1,0 +1,303 @@
+"""The loom: all clients of a chunk move one step in one pass.
+
+Clients are sorted by how many steps they take and cut into chunks that stay in the
+cache (or in the GPU's memory). One step of a chunk is one call: samples are gathered by
+index, the algorithm's step is vmapped over clients, and a client that is done keeps its
+work. The last chunk is padded with ghosts that take no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedloom.core.algorithm import Phase
+from fedloom.core.records import leaves, map_record, rebuild, skeleton, take
+from fedloom.core.streams import fold
+from fedloom.core.task import Batch
+from fedloom.engine.job import (
+    Crew,
+    Job,
+    Outcome,
+    noise_key,
+    phase_key,
+    plan_phase,
+    planned_steps,
+)
+
+Advance = Callable[..., tuple[list[Tensor], Tensor, Tensor]]
+
+
+class Weave:
+    """Trains clients chunk by chunk.
+
+    Args:
+        chunk: clients per chunk.
+        compiled: compile the step of a chunk; shapes are then held fixed.
+        unroll: steps per compiled call.
+    """
+
+    def __init__(self, chunk: int, *, compiled: bool = False, unroll: int = 1) -> None:
+        self.chunk = chunk
+        self.compiled = compiled
+        self.unroll = unroll
+        self._advances: dict[tuple[int, int], Advance] = {}
+        self._jobs: list[Job] = []  # keeps the ids in the keys above alive
+
+    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
+        """Run the job for all clients, longest first within sorted chunks."""
+        lengths = self._lengths(job, down, has_rows, crew)
+        order = _by_length(lengths, job.train.sizes[crew.rows])
+        width = self.chunk if self.compiled else min(self.chunk, len(order))
+        outcomes = []
+        for members in torch.split(order, width):
+            ghosts = width - len(members) if self.compiled else 0
+            padded = torch.cat([members, members[:1].expand(ghosts)])
+            chunk_lengths = lengths[:, padded]
+            chunk_lengths[:, len(members) :] = 0
+            part = [
+                leaf[padded] if has_row else leaf
+                for leaf, has_row in zip(leaves(down), has_rows, strict=True)
+            ]
+            outcome = self._chunk(
+                job, rebuild(down, part), has_rows, take(crew, padded), chunk_lengths
+            )
+            outcomes.append(take(outcome, slice(len(members))))
+        back = order.argsort()
+        return map_record(lambda *parts: torch.cat(parts)[back], *outcomes)
+
+    def _lengths(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Tensor:
+        """(phases, n) how many steps each client takes at most in each phase."""
+        sizes = job.train.sizes[crew.rows]
+        lengths = [sizes.new_zeros((0, len(sizes)))]
+        for phase in job.phases:
+            steps = planned_steps(phase, sizes, job.algorithm.batch_size)
+            if phase.length is not None:
+                own = over_clients(
+                    lambda d, m, c, name=phase.length: job.method(name)(
+                        d, m, c, job.task
+                    ),
+                    down,
+                    has_rows,
+                )(crew.memory, crew.client)
+                steps = torch.minimum(steps, own.to(steps))
+            lengths.append(steps[None])
+        return torch.cat(lengths)
+
+    def _chunk(
+        self, job: Job, down: Any, has_rows: list[bool], crew: Crew, lengths: Tensor
+    ) -> Outcome:
+        over = over_clients(
+            lambda d, m, c: job.begin(d, m, c, job.task), down, has_rows
+        )
+        work = over(crew.memory, crew.client)
+        loss = crew.client.size * 0
+        count = torch.zeros_like(crew.rows)
+        for number, phase in enumerate(job.phases):
+            work, loss, count = self._phase(
+                job,
+                number,
+                phase,
+                down,
+                has_rows,
+                crew,
+                work,
+                lengths[number],
+                loss,
+                count,
+            )
+        finish = over_clients(
+            lambda d, w, m, c: job.finish(w, d, m, c, job.task), down, has_rows
+        )
+        result = finish(work, crew.memory, crew.client)
+        return Outcome(result, loss / count.clamp(min=1), count)
+
+    def _phase(
+        self,
+        job: Job,
+        number: int,
+        phase: Phase,
+        down: Any,
+        has_rows: list[bool],
+        crew: Crew,
+        work: Any,
+        lengths: Tensor,
+        loss: Tensor,
+        count: Tensor,
+    ) -> tuple[Any, Tensor, Tensor]:
+        longest = int(lengths.max())
+        if longest == 0:
+            return work, loss, count
+        sizes = job.train.sizes[crew.rows]
+        keys = phase_key(crew.keys, number)
+        plan = plan_phase(phase, keys, sizes, lengths, job.algorithm.batch_size)
+        offsets = job.train.offsets[crew.rows][:, None, None, None]
+        samples = job.train.indices[offsets + plan.positions]
+        mask = plan.mask.to(job.task.dtype)
+        index = torch.arange(longest, device=sizes.device)
+        active = index < lengths[:, None]
+        noise = fold(noise_key(keys, phase)[:, None], index)
+        stride = self.unroll if self.compiled else longest
+        if phase.until is not None:
+            stride = min(stride, 8)
+        spare = -longest % stride
+        columns = [
+            _lengthen(t, spare) for t in (samples, mask, plan.ends_epoch, noise, active)
+        ]
+        advance = self._advance(job, number, phase, work, down, has_rows)
+        flat, still = leaves(work), active[:, 0]
+        for start in range(0, longest, stride):
+            if phase.until is not None and start and not bool(still.any()):
+                break
+            now = [c[:, start : start + stride] for c in columns]
+            flat, loss, count = advance(
+                flat,
+                leaves(down),
+                job.train.inputs,
+                job.train.targets,
+                *now,
+                index.new_tensor(start),
+                crew.client.round[0],
+                loss,
+                count,
+            )
+            if phase.until is not None:
+                is_done = vmap(job.method(phase.until))(rebuild(work, flat))
+                still = (index[start] + stride < lengths) & ~is_done
+        return rebuild(work, flat), loss, count
+
+    def _advance(
+        self,
+        job: Job,
+        number: int,
+        phase: Phase,
+        work: Any,
+        down: Any,
+        has_rows: list[bool],
+    ) -> Advance:
+        """The function that moves a chunk by some steps, compiled if we compile."""
+        key = (id(job), number)
+        if key not in self._advances:
+            function = _advance(job, phase, work, down, has_rows)
+            if self.compiled:
+                function = torch.compile(function, dynamic=False, fullgraph=True)
+            self._jobs.append(job)
+            self._advances[key] = function
+        return self._advances[key]
+
+
+def _advance(
+    job: Job, phase: Phase, work: Any, down: Any, has_rows: list[bool]
+) -> Advance:
+    step = job.method(phase.step)
+    until = job.method(phase.until) if phase.until is not None else None
+    work_like, down_like = skeleton(work), skeleton(down)
+
+    def one(
+        work_leaves: list[Tensor],
+        down_leaves: list[Tensor],
+        inputs: tuple[Tensor, ...],
+        targets: Tensor,
+        mask: Tensor,
+        ends: Tensor,
+        key: Tensor,
+        active: Tensor,
+        index: Tensor,
+        round_: Tensor,
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """One step of one client."""
+        work = rebuild(work_like, work_leaves)
+        down = rebuild(down_like, down_leaves)
+        batches = tuple(
+            Batch(
+                tuple(x[which] for x in inputs),
+                targets[which],
+                mask[which],
+                key,
+                index,
+                ends,
+                round_,
+            )
+            for which in range(phase.batches)
+        )
+        task = job.task.watched()
+        new = step(work, down, batches if phase.batches > 1 else batches[0], task)
+        if until is not None:
+            active = active & ~until(work)
+        kept = [
+            torch.where(active, n, o)
+            for n, o in zip(leaves(new), work_leaves, strict=True)
+        ]
+        return kept, torch.where(active, task.met_loss(), 0.0), active
+
+    in_dims = (0, [0 if r else None for r in has_rows], 0, 0, 0, 0, 0, 0, None, None)
+
+    def many(
+        work_leaves: list[Tensor],
+        down_leaves: list[Tensor],
+        inputs: tuple[Tensor, ...],
+        targets: Tensor,
+        samples: Tensor,
+        mask: Tensor,
+        ends: Tensor,
+        keys: Tensor,
+        active: Tensor,
+        start: Tensor,
+        round_: Tensor,
+        loss: Tensor,
+        count: Tensor,
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Some steps of a chunk."""
+        for s in range(samples.shape[1]):
+            chosen = samples[:, s]
+            work_leaves, met, moved = vmap(one, in_dims=in_dims)(
+                work_leaves,
+                down_leaves,
+                tuple(x[chosen] for x in inputs),
+                targets[chosen],
+                mask[:, s],
+                ends[:, s],
+                keys[:, s],
+                active[:, s],
+                start + s,
+                round_,
+            )
+            loss, count = loss + met, count + moved
+        return work_leaves, loss, count
+
+    return many
+
+
+def over_clients(
+    function: Callable[..., Any], down: Any, has_rows: list[bool]
+) -> Callable[..., Any]:
+    """Vmap a function of (one client's download, its records...) over a chunk."""
+    in_dims = [0 if has_row else None for has_row in has_rows]
+
+    def call(*records: Any) -> Any:
+        def one(down_leaves: list[Tensor], *rows: Any) -> Any:
+            return function(rebuild(down, down_leaves), *rows)
+
+        return vmap(one, in_dims=(in_dims, *[0] * len(records)))(leaves(down), *records)
+
+    return call
+
+
+def _by_length(lengths: Tensor, sizes: Tensor) -> Tensor:
+    """Clients from the fewest steps to the most; among equals, by size."""
+    by_size = sizes.argsort(stable=True)
+    return by_size[lengths.sum(0)[by_size].argsort(stable=True)]
+
+
+def _lengthen(tensor: Tensor, spare: int) -> Tensor:
+    """Add steps in which nobody moves."""
+    if not spare:
+        return tensor
+    return torch.cat(
+        [tensor, torch.zeros_like(tensor[:, :1]).expand(-1, spare, *tensor.shape[2:])],
+        dim=1,
+    )

@@ -1,0 +1,91 @@
+"""Batch plans: which samples each client meets at each step, from its stream alone.
+
+An epoch is a permutation of the client's samples: the order of SplitMix64 values of
+the stream (client key, epoch), so it is the same in whatever chunk, order or width the
+client is planned, on the host or on the GPU.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.streams import fold
+
+_LAST = torch.iinfo(torch.int64).max
+
+
+class Plan(NamedTuple):
+    """For C clients, S steps and batches of width B, padded to the longest client."""
+
+    positions: Tensor
+    """(C, S, B) which of the client's own samples, from 0; 0 where there is none."""
+    mask: Tensor
+    """(C, S, B) whether there is a sample."""
+    ends_epoch: Tensor
+    """(C, S) whether the step ends a pass over the client's data."""
+
+
+def steps_per_epoch(sizes: Tensor, batch_size: int) -> Tensor:
+    """How many batches one pass takes; the last may be smaller."""
+    return (sizes + batch_size - 1) // batch_size
+
+
+def permutations(keys: Tensor, sizes: Tensor, epochs: int) -> Tensor:
+    """(C, epochs, longest) each client's samples in shuffled order, then padding."""
+    longest = int(sizes.max())
+    epoch_keys = fold(keys[:, None], torch.arange(epochs, device=keys.device))
+    place = torch.arange(longest, device=keys.device)
+    values = fold(epoch_keys[..., None], place)
+    beyond = place >= sizes[:, None, None]
+    return torch.where(beyond, _LAST, values).argsort(dim=-1, stable=True)
+
+
+def plan_batches(keys: Tensor, sizes: Tensor, steps: Tensor, batch_size: int) -> Plan:
+    """Consecutive batches of shuffled epochs, `steps` of them for each client.
+
+    Args:
+        keys: (C,) one stream per client.
+        sizes: (C,) training samples per client, at least one.
+        steps: (C,) how many batches each client takes.
+        batch_size: the most samples in a batch.
+    """
+    longest = int(steps.max())
+    per_epoch = steps_per_epoch(sizes, batch_size)
+    epochs = int(((steps + per_epoch - 1) // per_epoch).max())
+    order = permutations(keys, sizes, max(epochs, 1))
+    step = torch.arange(longest, device=keys.device)
+    epoch = step // per_epoch[:, None]
+    within = step % per_epoch[:, None]
+    place = within[..., None] * batch_size + torch.arange(
+        batch_size, device=keys.device
+    )
+    is_planned = step < steps[:, None]
+    mask = (place < sizes[:, None, None]) & is_planned[..., None]
+    flat = epoch.clamp(max=order.shape[1] - 1)[..., None] * order.shape[2] + place
+    flat = torch.where(mask, flat, 0)
+    positions = order.flatten(1).gather(1, flat.flatten(1)).view_as(flat)
+    return Plan(
+        positions=torch.where(mask, positions, 0),
+        mask=mask,
+        ends_epoch=within == per_epoch[:, None] - 1,
+    )
+
+
+def plan_passes(sizes: Tensor, steps: Tensor) -> Plan:
+    """Steps whose batch is all of the client's data; nothing to shuffle.
+
+    The width is a power of two, so that clients of many sizes meet few shapes.
+    """
+    longest = int(steps.max())
+    width = 1 << (int(sizes.max()) - 1).bit_length()
+    place = torch.arange(width, device=sizes.device)
+    is_planned = torch.arange(longest, device=sizes.device) < steps[:, None]
+    mask = (place < sizes[:, None])[:, None, :] & is_planned[..., None]
+    return Plan(
+        positions=torch.where(mask, place, 0),
+        mask=mask,
+        ends_epoch=torch.ones_like(is_planned),
+    )

@@ -1,0 +1,65 @@
+"""Lists of different lengths in two arrays: whose samples are whose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """One list of sample indices per client, stored end to end.
+
+    Raises:
+        DataError: The offsets do not cut the indices into consecutive pieces.
+    """
+
+    indices: NDArray[np.int64]
+    """(total,) all lists, one after another."""
+    offsets: NDArray[np.int64]
+    """(n + 1,) list i is indices[offsets[i]:offsets[i + 1]]."""
+
+    def __post_init__(self) -> None:
+        whole = self.indices.dtype == np.int64 and self.offsets.dtype == np.int64
+        flat = self.indices.ndim == 1 and self.offsets.ndim == 1
+        if not (whole and flat and len(self.offsets) > 0):
+            raise DataError(
+                "Ragged: indices and offsets must be flat int64 arrays, found "
+                f"{self.indices.dtype} {self.indices.shape} and "
+                f"{self.offsets.dtype} {self.offsets.shape}."
+            )
+        ends = int(self.offsets[0]), int(self.offsets[-1])
+        if ends != (0, len(self.indices)) or (np.diff(self.offsets) < 0).any():
+            raise DataError(
+                "Ragged: offsets must rise from 0 to the number of indices, "
+                f"{len(self.indices)}; found {ends[0]} to {ends[1]}."
+            )
+
+    @classmethod
+    def of(cls, lists: Sequence[NDArray[np.int64]]) -> Ragged:
+        """Store these lists in this order."""
+        sizes = [len(one) for one in lists]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        joined = np.concatenate(lists) if lists else np.empty(0)
+        return cls(joined.astype(np.int64), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> NDArray[np.int64]:
+        if not 0 <= i < len(self):
+            raise IndexError(f"list {i} of {len(self)}")
+        return self.indices[self.offsets[i] : self.offsets[i + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """(n,) length of each list."""
+        return np.diff(self.offsets)

@@ -1,0 +1,82 @@
+"""LeNet-5 with ReLU and max pooling, for images of any number of channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.settings import Count, check
+
+SMALLEST = 16
+"""Fewest pixels of a side: smaller images vanish in two convolutions and pools."""
+
+
+class ConvolutionalNetwork(nn.Module):
+    """Two convolutions of 5 x 5, each with pooling; 120 and 84 units; the head."""
+
+    def __init__(
+        self, shape: tuple[int, int, int], channels: tuple[int, ...], outputs: int
+    ) -> None:
+        super().__init__()
+        depth, height, width = shape
+        first, second = channels
+        area = _shrunk(height) * _shrunk(width)
+        self.features = nn.Sequential(
+            nn.Conv2d(depth, first, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.body = nn.Sequential(
+            nn.Linear(second * area, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(84, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, height, width) to (B, outputs)."""
+        out: Tensor = self.head(self.body(self.features(x).flatten(1)))
+        return out
+
+
+def _shrunk(side: int) -> int:
+    """What two convolutions of 5 without padding and two pools of 2 leave of a side."""
+    return ((side - 4) // 2 - 4) // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeNet:
+    """LeNet for images of at least 16 x 16."""
+
+    channels: tuple[Count, ...] = (6, 16)
+    """Filters of the two convolutions; pFedVEM uses 16 and 32."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if len(self.channels) != 2:
+            raise ConfigError(
+                f"LeNet: channels must be two numbers, found {self.channels!r}."
+            )
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """The model for one image of shape (channels, height, width).
+
+        Raises:
+            ConfigError: The input is not an image or too small.
+        """
+        if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST:
+            raise ConfigError(
+                f"lenet: expected an image (channels, height, width) of at least "
+                f"{SMALLEST} x {SMALLEST}, found shape {tuple(input_shape)}. "
+                "Choose mlr or mlp."
+            )
+        depth, height, width = input_shape
+        return ConvolutionalNetwork(
+            (depth, height, width), tuple(self.channels), outputs
+        )

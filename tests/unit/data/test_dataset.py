@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.data import Dataset, from_arrays
+
+
+def test_lengths_that_differ_are_named() -> None:
+    with pytest.raises(DataError, match=r"inputs\[0\] has 3, targets has 2"):
+        Dataset("toy", (torch.zeros(3, 2),), torch.zeros(2))
+
+
+def test_an_owner_for_each_sample_is_required() -> None:
+    with pytest.raises(DataError, match=r"lengths differ.*owner has 1"):
+        from_arrays(np.zeros((2, 1)), [0, 1], clients=[7])
+
+
+def test_an_empty_dataset_is_refused() -> None:
+    with pytest.raises(DataError, match="no samples"):
+        Dataset("toy", (torch.zeros(0, 2),), torch.zeros(0))
+    with pytest.raises(DataError, match="at least one tensor"):
+        Dataset("toy", (), torch.zeros(2))
+
+
+def test_a_scalar_in_place_of_samples_is_refused() -> None:
+    with pytest.raises(DataError, match=r"inputs\[0\] is a single value"):
+        Dataset("toy", (torch.tensor(1.0),), torch.zeros(2))
+
+
+def test_values_that_are_not_finite_are_counted_and_located() -> None:
+    x = np.zeros((5, 2))
+    x[3] = np.nan
+    x[4, 0] = np.inf
+    with pytest.raises(DataError, match=r"inputs\[1\]: 3 values .* row 3"):
+        from_arrays((np.zeros(5), x), np.zeros(5))
+    with pytest.raises(DataError, match=r"targets: 1 values .* row 1"):
+        from_arrays(np.zeros(2), np.array([0.0, -np.inf]))
+
+
+def test_labels_outside_the_classes_are_located_with_a_remedy() -> None:
+    with pytest.raises(DataError, match=r"0\.\.2, found 1\.\.3; row 1 .*np\.unique"):
+        from_arrays(np.zeros(3), [1, 3, 2], classes=3)
+    with pytest.raises(DataError, match=r"found -1\.\.1; row 0 has -1"):
+        from_arrays(np.zeros(2), [-1, 1])
+
+
+def test_labels_that_are_not_whole_are_refused() -> None:
+    with pytest.raises(DataError, match=r"must be int64 labels.*float32"):
+        Dataset("toy", (torch.zeros(2),), torch.zeros(2), classes=2)
+    with pytest.raises(DataError, match=r"whole numbers, row 1 has 0\.5"):
+        from_arrays(np.zeros(2), [1.0, 0.5], classes=2)
+
+
+def test_a_regression_with_whole_targets_is_refused() -> None:
+    with pytest.raises(DataError, match=r"must be floating.*classes"):
+        Dataset("toy", (torch.zeros(2),), torch.zeros(2, dtype=torch.int64))
+
+
+def test_other_types_and_shapes_are_refused() -> None:
+    with pytest.raises(DataError, match=r"inputs\[0\] must be uint8, int64 or float"):
+        Dataset("toy", (torch.zeros(2, dtype=torch.int32),), torch.zeros(2))
+    with pytest.raises(DataError, match=r"inputs\[0\]: expected numbers"):
+        from_arrays(np.array(["a", "b"]), [0, 1])
+    with pytest.raises(DataError, match="expected numbers or text, found complex"):
+        from_arrays(np.zeros(2), np.array([1j, 0]))
+    with pytest.raises(DataError, match="owner must be"):
+        from_arrays(np.zeros(2), [0, 1], clients=[0.5, 1.5])
+    with pytest.raises(DataError, match="fixed_test must be boolean"):
+        Dataset("t", (torch.zeros(2),), torch.zeros(2), fixed_test=np.zeros(2))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="scale above 0"):
+        from_arrays(np.zeros(2), [0, 1], scale=0.0)
+    y = torch.tensor([0, 1])
+    with pytest.raises(DataError, match="1 class names for 2 classes"):
+        Dataset("t", (torch.zeros(2),), y, classes=2, class_names=("a",))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint16", ">i4", "bool"])
+def test_whole_targets_become_labels(dtype: str) -> None:
+    dataset = from_arrays(np.zeros((2, 3)), np.array([0, 1]).astype(dtype))
+    assert dataset.classes == 2
+    assert dataset.targets.dtype == torch.int64
+    assert dataset.targets.tolist() == [0, 1]
+    assert dataset.outputs == 2
+    assert dataset.input_shape == (3,)
+
+
+def test_floating_targets_mean_regression_unless_classes_are_given() -> None:
+    x, y = torch.zeros(3, 2), torch.tensor([0.0, 1.0, 1.0])
+    assert from_arrays(x, y).classes is None
+    assert from_arrays(x, y).outputs == 1
+    assert from_arrays(x, y, classes=2).targets.dtype == torch.int64
+    assert from_arrays(x, y[:, None].repeat(1, 4)).outputs == 4
+
+
+def test_text_targets_become_labels_in_sorted_order() -> None:
+    dataset = from_arrays(np.zeros(3), ["dog", "cat", "dog"])
+    assert dataset.targets.tolist() == [1, 0, 1]
+    assert dataset.class_names == ("cat", "dog")
+    with pytest.raises(DataError, match="2 different texts for 3 classes"):
+        from_arrays(np.zeros(2), ["a", "b"], classes=3)
+
+
+def test_large_whole_targets_are_not_taken_for_classes() -> None:
+    with pytest.raises(DataError, match="look like a quantity"):
+        from_arrays(np.zeros(2), [10, 250_000])
+    assert from_arrays(np.zeros(2), [0, 5000], classes=5001).classes == 5001
+
+
+def test_input_types_are_kept_where_a_dataset_holds_them() -> None:
+    parts = tuple(
+        np.zeros((2, 1), dtype=kind) for kind in ("u1", "f4", "f8", "i4", "?", ">f4")
+    )
+    kinds = [x.dtype for x in from_arrays(parts, [0, 1]).inputs]
+    assert kinds == [
+        torch.uint8,
+        torch.float32,
+        torch.float64,
+        torch.int64,
+        torch.uint8,
+        torch.float32,
+    ]
+    tensors = (torch.zeros(2, dtype=torch.int16), torch.zeros(2, dtype=torch.bfloat16))
+    kinds = [x.dtype for x in from_arrays(tensors, torch.zeros(2)).inputs]
+    assert kinds == [torch.int64, torch.bfloat16]
+
+
+def test_a_read_only_or_reversed_array_is_accepted() -> None:
+    x = np.arange(4.0)
+    x.flags.writeable = False
+    assert from_arrays(x[::-1], [0, 1, 0, 1]).inputs[0].tolist() == [3, 2, 1, 0]
+    assert from_arrays(x, [0, 1, 0, 1]).inputs[0].tolist() == [0, 1, 2, 3]
+
+
+def test_a_regression_has_no_classes() -> None:
+    from fedloom.data.dataset import read_targets
+
+    with pytest.raises(ConfigError, match="no classes"):
+        read_targets([0.5], task="regression", classes=2)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from pyarrow import csv, parquet
+
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.data import Dataset, load
+
+TABLE = {
+    "age": [30, 40, 50],
+    "height": [1.5, 1.75, 2.0],
+    "site": ["b", "a", "b"],
+    "kind": ["dog", "cat", "dog"],
+}
+
+
+def save(table: dict[str, list[object]], path: Path) -> Path:
+    made = pyarrow.table(table)
+    if path.suffix == ".csv":
+        csv.write_csv(made, path)
+    else:
+        parquet.write_table(made, path)
+    return path
+
+
+def read(path: Path, **values: object) -> Dataset:
+    return load("file", {"path": str(path), **values})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_gives_features_labels_and_clients(tmp_path: Path, suffix: str) -> None:
+    path = save(TABLE, tmp_path / f"t{suffix}")  # type: ignore[arg-type]
+    dataset = read(path, target="kind", client="site")
+    assert dataset.inputs[0].tolist() == [[30, 1.5], [40, 1.75], [50, 2]]
+    assert dataset.inputs[0].dtype == torch.float32
+    assert dataset.targets.tolist() == [1, 0, 1]
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.owner is not None
+    assert dataset.owner.tolist() == ["b", "a", "b"]
+
+
+def test_a_floating_target_is_a_regression(tmp_path: Path) -> None:
+    table = {"a": [1, 2], "y": [0.5, 1.5]}
+    dataset = read(save(table, tmp_path / "t.csv"))  # type: ignore[arg-type]
+    assert dataset.classes is None
+    assert dataset.owner is None
+
+
+def test_the_task_overrides_the_guess(tmp_path: Path) -> None:
+    path = save({"a": [1, 2], "y": [3, 4]}, tmp_path / "t.parquet")
+    assert read(path).classes == 5
+    assert read(path, task="regression").targets.tolist() == [3.0, 4.0]
+    path = save({"a": [1, 2], "y": [0.0, 1.0]}, tmp_path / "f.parquet")
+    assert read(path, task="classification").classes == 2
+    with pytest.raises(ConfigError, match="task must be one of auto, class"):
+        read(path, task="ranking")
+
+
+def test_text_cannot_be_regressed(tmp_path: Path) -> None:
+    path = save({"a": [1, 2], "y": ["u", "v"]}, tmp_path / "t.csv")
+    with pytest.raises(DataError, match="needs numbers, found text such as 'u'"):
+        read(path, task="regression")
+
+
+def test_columns_that_are_not_numeric_are_named(tmp_path: Path) -> None:
+    path = save(TABLE, tmp_path / "t.csv")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="columns site, kind are not numeric"):
+        read(path, target="age")
+
+
+def test_a_missing_column_gets_a_suggestion(tmp_path: Path) -> None:
+    path = save(TABLE, tmp_path / "t.csv")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"unknown column 'knd'.*mean 'kind'"):
+        read(path, target="knd")
+    with pytest.raises(DataError, match=r"unknown column 'sites'.*mean 'site'"):
+        read(path, target="kind", client="sites")
+
+
+def test_missing_values_are_located(tmp_path: Path) -> None:
+    path = save({"a": [1, None, None], "y": [0, 1, 1]}, tmp_path / "t.csv")
+    with pytest.raises(DataError, match=r"column 'a' has 2 missing values.*row 1"):
+        read(path)
+
+
+def test_a_table_needs_a_feature_and_distinct_columns(tmp_path: Path) -> None:
+    path = save({"y": [0, 1]}, tmp_path / "t.csv")
+    with pytest.raises(DataError, match="no feature is left"):
+        read(path)
+    (tmp_path / "twice.csv").write_text("a,a,y\n1,2,0\n")
+    with pytest.raises(DataError, match="column 'a' occurs twice"):
+        read(tmp_path / "twice.csv")
+    with pytest.raises(ConfigError, match="must differ, both are 'y'"):
+        read(path, client="y")
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    for name in ("t.parquet", "t.npz", "t.csv"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(DataError, match=f"{name}: not a readable"):
+            read(tmp_path / name)
+
+
+def test_a_missing_or_unknown_kind_of_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file .*gone\.csv.*Correct the path"):
+        read(tmp_path / "gone.csv")
+    (tmp_path / "t.xlsx").touch()
+    with pytest.raises(ConfigError, match=r"'\.xlsx'.*\.csv, \.npz, \.parquet"):
+        read(tmp_path / "t.xlsx")
+
+
+def test_a_relative_path_is_also_looked_for_in_the_data_directory(
+    tmp_path: Path,
+) -> None:
+    save({"a": [1, 2], "y": [0, 1]}, tmp_path / "only-here.csv")
+    assert len(load("file", {"path": "only-here.csv"}, data_dir=tmp_path)) == 2
+
+
+def test_arrays_of_an_npz_are_chosen_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    image, tokens = np.zeros((2, 4, 4), np.uint8), np.ones((2, 3), np.int32)
+    np.savez(path, image=image, tokens=tokens, label=[0, 1], who=["u", "v"])
+    dataset = read(path, inputs=["image", "tokens"], target="label", client="who")
+    assert [x.dtype for x in dataset.inputs] == [torch.uint8, torch.int64]
+    assert dataset.owner is not None
+    assert dataset.owner.tolist() == ["u", "v"]
+    with pytest.raises(DataError, match=r"unknown array 'y'.*Known: image, label"):
+        read(path, inputs=["image"])
+
+
+def test_an_npz_of_python_objects_is_not_unpickled(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    np.savez(path, x=np.array([{}, {}], dtype=object), y=[0, 1])
+    with pytest.raises(DataError, match=r"not a readable .npz of plain arrays"):
+        read(path)
