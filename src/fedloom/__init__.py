@@ -1,1 +1,98 @@
 """Personalised federated learning: every client leaves with a model of its own."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("fedloom")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0.1.0"
+
+from fedloom.algorithms import REGISTRY, Ditto, FedAvg, FedProx, Local
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Point,
+    Population,
+)
+from fedloom.core.errors import (
+    ConfigError,
+    ContractError,
+    DataError,
+    FedloomError,
+    MessageError,
+    NumericalError,
+)
+from fedloom.core.records import Nothing, Rows
+from fedloom.core.task import Batch, Task
+from fedloom.data.dataset import Dataset, from_arrays
+from fedloom.engine.choice import EngineSettings
+from fedloom.engine.schedule import Progress
+from fedloom.federation import (
+    BlockTeams,
+    Dirichlet,
+    Federation,
+    Given,
+    GivenTeams,
+    Iid,
+    LabelSkew,
+    LabelTeams,
+    Natural,
+    PowerLaw,
+    RandomTeams,
+    Sampling,
+    Slices,
+    Split,
+    divide,
+    federation,
+)
+from fedloom.run import Result, load, resume, run
+
+__all__ = [
+    "REGISTRY",
+    "Algorithm",
+    "Batch",
+    "BlockTeams",
+    "Client",
+    "Cohort",
+    "ConfigError",
+    "ContractError",
+    "DataError",
+    "Dataset",
+    "Dirichlet",
+    "Ditto",
+    "EngineSettings",
+    "FedAvg",
+    "FedProx",
+    "Federation",
+    "FedloomError",
+    "Given",
+    "GivenTeams",
+    "Iid",
+    "LabelSkew",
+    "LabelTeams",
+    "Local",
+    "MessageError",
+    "Natural",
+    "Nothing",
+    "NumericalError",
+    "Phase",
+    "Point",
+    "Population",
+    "PowerLaw",
+    "Progress",
+    "RandomTeams",
+    "Result",
+    "Rows",
+    "Sampling",
+    "Slices",
+    "Split",
+    "Task",
+    "divide",
+    "federation",
+    "from_arrays",
+    "load",
+    "resume",
+    "run",
+]

@@ -7,12 +7,8 @@ plain mapping (a TOML table) and lists them for `fedloom describe`.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
-import itertools
 import math
-import textwrap
 import types
 from collections.abc import Mapping
 from typing import (
@@ -26,6 +22,7 @@ from typing import (
     get_type_hints,
 )
 
+from fedloom.core.describe import field_docs
 from fedloom.core.errors import ConfigError, unknown
 
 T = TypeVar("T")
@@ -169,7 +166,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 def settings_of(cls: type) -> list[Setting]:
     """Every setting of a class with its type in words, default and documentation."""
     hints = get_type_hints(cls, include_extras=True)
-    docs = _docs(cls)
+    docs = field_docs(cls)
     found = []
     for field in dataclasses.fields(cls):
         if field.default_factory is not dataclasses.MISSING:
@@ -186,23 +183,3 @@ def settings_of(cls: type) -> list[Setting]:
             )
         )
     return found
-
-
-def _docs(cls: type) -> dict[str, str]:
-    """The string under each field, parents first so that a child may say it anew."""
-    docs: dict[str, str] = {}
-    for ancestor in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(ancestor):
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(ancestor)))
-        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for line, after in itertools.pairwise(body):
-            if (
-                isinstance(line, ast.AnnAssign)
-                and isinstance(line.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-                and isinstance(after.value.value, str)
-            ):
-                docs[line.target.id] = inspect.cleandoc(after.value.value)
-    return docs

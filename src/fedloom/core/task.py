@@ -100,7 +100,7 @@ class Task:
     def __init__(
         self,
         model: nn.Module,
-        loss: Literal["cross-entropy", "squared-error"] | Loss = "cross-entropy",
+        loss: str | Loss = "cross-entropy",
         *,
         head: str | None = None,
         metric: Literal["accuracy", "mse"] | None = None,
@@ -179,6 +179,20 @@ class Task:
         """(B,) the training loss of each sample, padding included."""
         return self._losses_at(self.unflatten(theta), batch)
 
+    def losses_of(self, base: Tensor, head: Tensor, batch: Batch) -> Tensor:
+        """`losses` of a model given in two parts, cut between any two parameters.
+
+        The parts are never joined: under `vmap` over heads alone the base runs once.
+        """
+        cut = base.shape[-1]
+        params = {
+            b.name: base[b.start : b.stop].view(b.shape)
+            if b.stop <= cut
+            else head[b.start - cut : b.stop - cut].view(b.shape)
+            for b in self.layout
+        }
+        return self._losses_at(params, batch)
+
     def loss(self, theta: Tensor, batch: Batch) -> Tensor:
         """The mean training loss over the batch's samples."""
         return batch.mean(self.losses(theta, batch))
@@ -211,6 +225,13 @@ class Task:
         outputs = self.predict(theta, inputs)
         targets = self._cast(targets)
         return self._loss(outputs, targets), self._score(outputs, targets)
+
+    def fresh_module(self) -> nn.Module:
+        """A copy of the model, as the user's own class, ready to predict.
+
+        Inputs must be numbers already: the scaling of bytes is not part of it.
+        """
+        return copy.deepcopy(self.module)
 
     def watched(self) -> Task:
         """A twin that keeps the losses its gradients met, for one step."""

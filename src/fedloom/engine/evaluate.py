@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core.task import Task
 from fedloom.engine.job import Samples
 from fedloom.engine.rounds import Loom
+from fedloom.results.scores import Scores
 
 _WIDTH = 256
 """Samples of one client that are evaluated in one call."""
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """One kind of model on one part of every client's data."""
-
-    kind: str
-    """shared or personal."""
-    part: str
-    """validation or test."""
-    samples: NDArray[np.int64]
-    """(M,) how many samples each client was scored on."""
-    loss: NDArray[np.float64]
-    """(M,) mean loss; nan for a client without a sample."""
-    score: NDArray[np.float64]
-    """(M,) accuracy, or mean squared error; nan for a client without a sample."""
-
-
 def evaluate(loom: Loom, part: str, *, block: int = 64) -> list[Scores]:
-    """Score the shared model, if there is one, and every personal model.
+    """Score the shared model and the teams', if there are any, and each personal one.
 
     Args:
         loom: the run, at some round.
@@ -43,19 +24,26 @@ def evaluate(loom: Loom, part: str, *, block: int = 64) -> list[Scores]:
         block: how many personal models are held at once.
     """
     samples = loom.samples.part(getattr(loom.federation, part))
-    count = loom.federation.count
+    task, everyone = loom.task, torch.arange(loom.federation.count)
     found = []
     theta = loom.shared()
     if theta is not None:
-        sums = _shared_sums(loom.task, theta, samples, count)
-        found.append(_scores("shared", part, samples, *sums))
-    loss = torch.zeros(count, dtype=torch.float64)
-    score = torch.zeros_like(loss)
+        sums = _shared_sums(task, theta, samples)
+        found.append(_scores("shared", part, task, samples, *sums))
+    teams = loom.algorithm.team_models(loom.state.server, task)
+    if teams is not None:
+        loss, score = torch.zeros(2, len(everyone), dtype=torch.float64)
+        for team, theta in enumerate(teams):
+            of_team = loom.population.teams.cpu() == team
+            sums = _shared_sums(task, theta, samples)
+            loss[of_team], score[of_team] = (s[of_team] for s in sums)
+        found.append(_scores("team", part, task, samples, loss, score))
+    loss, score = torch.zeros(2, len(everyone), dtype=torch.float64)
     order = samples.sizes.argsort(stable=True)
     for rows in torch.split(order[samples.sizes[order] > 0], block):
-        sums = _personal_sums(loom.task, loom.personal(rows), samples, rows)
+        sums = _personal_sums(task, loom.personal(rows), samples, rows)
         loss[rows.cpu()], score[rows.cpu()] = (s.cpu().double() for s in sums)
-    found.append(_scores("personal", part, samples, loss, score))
+    found.append(_scores("personal", part, task, samples, loss, score))
     return found
 
 
@@ -79,10 +67,9 @@ def _personal_sums(
     return loss, score
 
 
-def _shared_sums(
-    task: Task, theta: Tensor, samples: Samples, count: int
-) -> tuple[Tensor, Tensor]:
+def _shared_sums(task: Task, theta: Tensor, samples: Samples) -> tuple[Tensor, Tensor]:
     """Sums of loss and score over each client's samples, all by one model."""
+    count = len(samples.sizes)
     owner = torch.repeat_interleave(
         torch.arange(count, device=theta.device), samples.sizes
     )
@@ -100,12 +87,13 @@ def _shared_sums(
 
 
 def _scores(
-    kind: str, part: str, samples: Samples, loss: Tensor, score: Tensor
+    kind: str, part: str, task: Task, samples: Samples, loss: Tensor, score: Tensor
 ) -> Scores:
     sizes = samples.sizes.cpu()
     return Scores(
         kind=kind,
         part=part,
+        metric=task.metric,
         samples=sizes.numpy(),
         loss=(loss / sizes).numpy(),
         score=(score / sizes).numpy(),

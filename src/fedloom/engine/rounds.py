@@ -134,6 +134,7 @@ class Loom:
             sizes=self.samples.sizes.to(task.dtype),
             teams=torch.as_tensor(federation.teams, device=device),
             rate=self.sampling.rate,
+            seed=seed,
         )
         self._train = train_job(algorithm, task, self.samples)
         self._personal = personal_job(algorithm, task, self.samples)

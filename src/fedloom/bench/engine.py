@@ -1,0 +1,194 @@
+"""One round of FedAvg: a plain PyTorch loop against `loop`, `weave` and compiled weave.
+
+The plain loop is what people write by hand: a module, `torch.optim.SGD`, `backward`,
+one client after another, one thread, the data already in floating point on the device.
+All modes train the same clients for one epoch; the first round of each is not timed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedloom.algorithms import FedAvg
+from fedloom.core import streams
+from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.task import Task
+from fedloom.data import SOURCES
+from fedloom.engine.choice import EngineSettings, choose
+from fedloom.engine.rounds import Loom
+from fedloom.federation import Federation, Iid, Sampling, Split, divide
+from fedloom.models import MODELS
+
+_CLIENTS = {"mlr": 1000, "mlp": 100, "lenet": 100}
+"""How many clients share the data, by model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Seconds of one round in one mode."""
+
+    model: str
+    mode: str
+    """plain, loop, weave or weave-compiled."""
+    seconds: float
+    """Of the fastest timed round."""
+    ratio_to_loop: float
+    """How many times faster than the plain loop of the same model."""
+    clients: int
+    samples: int
+    parameters: int
+    batch_size: int
+    chunk: int
+    data: str
+    device: str
+    threads: int
+    torch: str
+
+
+def measure(
+    data: str,
+    models: list[str],
+    *,
+    device: str = "cpu",
+    repeats: int = 3,
+    batch_size: int = 10,
+    data_dir: Path | None = None,
+) -> Iterator[Row]:
+    """Time every mode for every model.
+
+    Args:
+        data: a source of images, such as digits or fashion-mnist.
+        models: names of built-in models; lenet is left out where images are too small.
+        device: cpu or cuda.
+        repeats: timed rounds per mode; the fastest counts.
+        batch_size: samples per step.
+        data_dir: where the files of the dataset lie.
+    """
+    if data not in SOURCES:
+        raise ConfigError(unknown("data source", data, SOURCES))
+    for name in models:
+        if name not in _CLIENTS:
+            raise ConfigError(unknown("model", name, _CLIENTS))
+    dataset = SOURCES[data]().load(data_dir, 0)
+    where = torch.device(device)
+    for name in models:
+        if name == "lenet" and dataset.input_shape[-1] < 16:
+            continue
+        count = min(_CLIENTS[name], len(dataset) // 2)
+        clients = divide(dataset, Iid(clients=count), Split(test=0.0), seed=0)
+        with streams.seeded(0, "bench"):
+            module = MODELS[name]().build(dataset.input_shape, dataset.outputs)
+        plain_s: float | None = None
+        for mode in ("plain", "loop", "weave", "weave-compiled"):
+            round_, task, chunk = _round(mode, module, clients, where, batch_size)
+            # The slow modes are slow enough to be measured well in fewer rounds.
+            times = repeats if mode.startswith("weave") else min(repeats, 2)
+            seconds = _best(round_, times, where)
+            plain_s = seconds if plain_s is None else plain_s
+            yield Row(
+                model=name,
+                mode=mode,
+                seconds=seconds,
+                ratio_to_loop=plain_s / seconds,
+                clients=count,
+                samples=int(clients.sizes.sum()),
+                parameters=task.d,
+                batch_size=batch_size,
+                chunk=chunk,
+                data=data,
+                device=_name(where),
+                threads=1 if mode == "plain" else torch.get_num_threads(),
+                torch=torch.__version__,
+            )
+
+
+def write(rows: list[Row], path: Path) -> None:
+    """Write the rows as JSON."""
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+
+
+def _round(
+    mode: str,
+    module: nn.Module,
+    clients: Federation,
+    device: torch.device,
+    batch_size: int,
+) -> tuple[Callable[[], object], Task, int]:
+    """A function that does one round, its task, and its chunk size."""
+    data = clients.dataset
+    task = Task(module, shift=data.shift, scale=data.scale, device=device)
+    if mode == "plain":
+        return _plain_loop(task, clients, batch_size), task, 1
+    algorithm = FedAvg(batch_size=batch_size)
+    engine = EngineSettings(
+        runner="loop" if mode == "loop" else "weave",
+        compile="on" if mode == "weave-compiled" else "off",
+        device=str(device),
+    )
+    sampling = Sampling()
+    choice = choose(engine, algorithm, task, clients, sampling, rounds=1)
+    loom = Loom(algorithm, task, clients, choice.runner, sampling=sampling)
+    return loom.advance, task, choice.chunk
+
+
+def _plain_loop(
+    task: Task, clients: Federation, batch_size: int, lr: float = 0.05
+) -> Callable[[], object]:
+    """What one would write by hand, averaging at the end; one thread."""
+    x = task.prepare(tuple(t.to(task.device) for t in clients.dataset.inputs))[0]
+    y = clients.dataset.targets.to(task.device)
+    shared = task.fresh_module().train()
+    sets = [
+        torch.as_tensor(clients.train[c]).to(task.device) for c in range(clients.count)
+    ]
+    shares = clients.sizes / clients.sizes.sum()
+
+    def round_() -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            mean = {k: torch.zeros_like(v) for k, v in shared.state_dict().items()}
+            for client, samples in enumerate(sets):
+                model = copy.deepcopy(shared)
+                optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+                shuffled = samples[torch.randperm(len(samples), device=task.device)]
+                for batch in torch.split(shuffled, batch_size):
+                    optimizer.zero_grad()
+                    loss = F.cross_entropy(model(x[batch]), y[batch])
+                    torch.autograd.backward(loss)
+                    optimizer.step()
+                for name, value in model.state_dict().items():
+                    mean[name] += float(shares[client]) * value
+            shared.load_state_dict(mean)
+        finally:
+            torch.set_num_threads(threads)
+
+    return round_
+
+
+def _best(round_: Callable[[], object], repeats: int, device: torch.device) -> float:
+    """Seconds of the fastest of some rounds, after one that is not timed."""
+    times = []
+    for _ in range(repeats + 1):
+        started = time.perf_counter()
+        round_()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - started)
+    return min(times[1:])
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu ({platform.machine()})"

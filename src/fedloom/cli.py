@@ -1,0 +1,257 @@
+"""The command line: a thin skin over `fedloom.run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedloom.algorithms import REGISTRY
+from fedloom.bench import engine as engine_bench
+from fedloom.config import override, parse, read_toml
+from fedloom.core.describe import first_line, record_fields, returned
+from fedloom.core.errors import ConfigError, FedloomError, unknown
+from fedloom.core.settings import Setting, settings_of
+from fedloom.data import SOURCES
+from fedloom.federation import PARTITIONS, TEAMS
+from fedloom.models import MODELS
+from fedloom.progress import watch
+from fedloom.run import Result, resume, run_config
+
+app = typer.Typer(
+    help="Personalised federated learning: every client leaves with its own model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+_out = Console(width=None if sys.stdout.isatty() else 110)
+_err = Console(stderr=True, width=None if sys.stderr.isatty() else 110)
+
+
+@app.command("run")
+def run_command(
+    file: Annotated[Path | None, typer.Argument(help="A run's TOML file.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="See `fedloom list`.")] = None,
+    data: Annotated[str | None, typer.Option(help="See `fedloom list`.")] = None,
+    partition: Annotated[str | None, typer.Option(help="See `fedloom list`.")] = None,
+    model: Annotated[str | None, typer.Option(help="See `fedloom list`.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything drawn.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A new directory.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace a run that is already in --out.")
+    ] = False,
+    compile_: Annotated[
+        str | None, typer.Option("--compile", help="auto, on or off.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="section.key=value, any setting of the file."),
+    ] = None,
+) -> None:
+    """Train every client a model of its own."""
+    tables = read_toml(file) if file is not None else {}
+    named = {
+        "algorithm": algorithm,
+        "data": data,
+        "partition": partition,
+        "model": model,
+    }
+    for section, name in named.items():
+        if name is not None:
+            _choose(tables, section, name)
+    for key, value in {"rounds": rounds, "seed": seed}.items():
+        if value is not None:
+            tables[key] = value
+    for key, text in {"compile": compile_, "device": device}.items():
+        if text is not None:
+            tables.setdefault("engine", {})[key] = text
+    for assignment in settings or []:
+        override(tables, assignment)
+    config = parse(tables, str(file) if file is not None else "settings")
+    where = out if out is not None else _default_out(file, config)
+    with watch(_out) as progress:
+        result = run_config(
+            config, out=where, fresh=fresh, data_dir=data_dir, progress=progress
+        )
+    _close(result)
+
+
+@app.command("resume")
+def resume_command(
+    path: Annotated[Path, typer.Argument(help="A run's directory.")],
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
+    ] = None,
+) -> None:
+    """Go on with a run that was stopped."""
+    with watch(_out) as progress:
+        result = resume(path, data_dir=data_dir, progress=progress)
+    _close(result)
+
+
+@app.command("list")
+def list_command() -> None:
+    """List methods, data, partitions, team rules and models."""
+    groups: dict[str, list[str]] = {}
+    for name, kind in REGISTRY.items():
+        groups.setdefault(kind.group, []).append(name)
+    table = Table("method", "group", "what it is", box=None, pad_edge=False)
+    for group, names in groups.items():
+        for name in names:
+            table.add_row(name, group, first_line(REGISTRY[name]))
+    _out.print(table)
+    others: dict[str, dict[str, Any]] = {
+        "data": dict(SOURCES),
+        "partition": dict(PARTITIONS),
+        "teams": dict(TEAMS),
+        "model": dict(MODELS),
+    }
+    for what, registry in others.items():
+        table = Table(what, "what it is", box=None, pad_edge=False)
+        for name, kind in registry.items():
+            table.add_row(name, first_line(kind))
+        _out.print()
+        _out.print(table)
+
+
+@app.command("describe")
+def describe_command(
+    name: Annotated[str, typer.Argument(help="A method, data source, partition, ...")],
+) -> None:
+    """Explain a method: reference, settings, what goes down, up and never leaves."""
+    for registry in (SOURCES, PARTITIONS, TEAMS, MODELS):
+        if name in registry and name not in REGISTRY:
+            _out.print(registry[name].__doc__ or "", highlight=False, markup=False)
+            _settings(settings_of(registry[name]))
+            return
+    if name not in REGISTRY:
+        every = [*REGISTRY, *SOURCES, *PARTITIONS, *TEAMS, *MODELS]
+        raise ConfigError(unknown("name", name, every))
+    kind = REGISTRY[name]
+    module = sys.modules[kind.__module__]
+    _out.print((module.__doc__ or "").strip(), highlight=False, markup=False)
+    _settings(settings_of(kind))
+    server, memory, download, work, upload = kind.records
+    _record("Goes down to each client", download)
+    _record("Goes up from each client", upload)
+    _record("Never leaves the client", memory)
+    _record("Exists during a round only", work)
+    _record("The server keeps", server)
+    _record("Recorded of each client", returned(kind.notes))
+    _record("Recorded of each aggregation", returned(kind.account))
+
+
+@bench.command("engine")
+def bench_engine(
+    data: Annotated[str, typer.Option(help="digits or fashion-mnist.")] = "digits",
+    json: Annotated[Path | None, typer.Option(help="Write the rows here.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    models: Annotated[
+        str, typer.Option(help="Comma-separated: mlr, mlp, lenet.")
+    ] = "mlr,mlp,lenet",
+    repeats: Annotated[int, typer.Option(help="Timed rounds; the best counts.")] = 3,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
+    ] = None,
+) -> None:
+    """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave."""
+    rows = []
+    table = Table("model", "clients", "mode", "seconds", "ratio_to_loop", box=None)
+    for row in engine_bench.measure(
+        data, models.split(","), device=device, repeats=repeats, data_dir=data_dir
+    ):
+        rows.append(row)
+        _err.print(f"{row.model:6} {row.mode:15} {row.seconds:9.3f} s", highlight=False)
+        table.add_row(
+            row.model,
+            str(row.clients),
+            row.mode,
+            f"{row.seconds:.3f}",
+            f"{row.ratio_to_loop:.1f}",
+        )
+    _out.print(table)
+    if json is not None:
+        engine_bench.write(rows, json)
+        _out.print(f"Written to {json}")
+
+
+def main() -> None:
+    """Run the command line; errors end it with their message and exit code."""
+    try:
+        app()
+    except FedloomError as error:
+        _err.print(f"[red]error:[/red] {_plain(str(error))}", highlight=False)
+        raise SystemExit(error.exit_code) from error
+    except KeyboardInterrupt as error:
+        _err.print("Stopped. What was finished is kept; `fedloom resume DIR` goes on.")
+        raise SystemExit(130) from error
+
+
+def _choose(tables: dict[str, Any], section: str, name: str) -> None:
+    """Name a component; settings in the file that belong to another one are left."""
+    table = tables.setdefault(section, {})
+    if isinstance(table, dict) and table.get("name", name) != name:
+        table.clear()
+    table["name"] = name
+
+
+def _default_out(file: Path | None, config: Any) -> Path:
+    seed = config.schedule.seed
+    if file is not None:
+        return Path("runs") / (file.stem if seed == 0 else f"{file.stem}-seed{seed}")
+    number, base = 1, f"{config.algorithm.name}-seed{seed}"
+    while (Path("runs") / f"{base}-{number}").exists():
+        number += 1
+    return Path("runs") / f"{base}-{number}"
+
+
+def _close(result: Result) -> None:
+    closing = result.table()
+    heading, *lines = closing.cells()
+    table = Table(box=None, pad_edge=False, title_justify="left")
+    table.title = f"{closing.metric} after round {closing.round}"
+    for n, cell in enumerate(heading):
+        table.add_column(cell, justify="left" if n < 2 else "right")
+    for line in lines:
+        table.add_row(*line)
+    _out.print()
+    _out.print(table)
+    if result.path is not None:
+        _out.print(f"\nWritten to {result.path}", highlight=False, soft_wrap=True)
+
+
+def _settings(settings: list[Setting]) -> None:
+    if not settings:
+        return
+    table = Table("setting", "default", "type", "meaning", box=None, pad_edge=False)
+    for s in settings:
+        default = "required" if s.required else str(s.default)
+        table.add_row(s.name, default, s.kind, _plain(s.doc.replace("\n", " ")))
+    _out.print()
+    _out.print(table)
+
+
+def _record(title: str, record: type) -> None:
+    fields = record_fields(record)
+    doc = first_line(record) if fields else "nothing"
+    _out.print(f"\n[bold]{title}[/bold]: {_plain(doc)}", highlight=False)
+    for name, text in fields:
+        joined = text.replace("\n", " ")
+        _out.print(f"  {name}" + (f": {_plain(joined)}" if joined else ""))
+
+
+def _plain(text: str) -> str:
+    """Text that rich must not read as markup."""
+    return text.replace("[", r"\[")

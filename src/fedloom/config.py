@@ -1,0 +1,175 @@
+"""A run is one TOML file; each section is one component's settings, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedloom.algorithms import REGISTRY
+from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.settings import build
+from fedloom.data import SOURCES, Source
+from fedloom.engine.choice import EngineSettings
+from fedloom.engine.job import AnyAlgorithm
+from fedloom.engine.schedule import Schedule
+from fedloom.federation import PARTITIONS, TEAMS, Partition, Sampling, Split, Teams
+from fedloom.models import MODELS, Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """All settings of a run, each section built and checked."""
+
+    schedule: Schedule = field(default_factory=Schedule)
+    algorithm: AnyAlgorithm = field(default_factory=lambda: REGISTRY["fedavg"]())
+    data: Source = field(default_factory=lambda: SOURCES["digits"]())
+    partition: Partition | None = None
+    """None: by the natural owners if the data have any, else the default label skew."""
+    split: Split = field(default_factory=Split)
+    teams: Teams | None = None
+    model: Model = field(default_factory=lambda: MODELS["mlp"]())
+    cohort: Sampling = field(default_factory=Sampling)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+
+_CHOICES: dict[str, tuple[str, Mapping[str, type[Any]]]] = {
+    "algorithm": ("method", REGISTRY),
+    "data": ("data source", SOURCES),
+    "partition": ("partition", PARTITIONS),
+    "teams": ("team rule", TEAMS),
+    "model": ("model", MODELS),
+}
+"""Sections that choose a component by `name`."""
+
+_PLAIN: dict[str, type[Any]] = {
+    "split": Split,
+    "cohort": Sampling,
+    "engine": EngineSettings,
+}
+"""Sections that only set one component."""
+
+_DEFAULT_NAMES = {"algorithm": "fedavg", "data": "digits", "model": "mlp"}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigError: there is no such file, or it is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}.") from error
+
+
+def override(tables: dict[str, Any], assignment: str) -> None:
+    """Apply one `section.key=value` (or `key=value`) to tables read from a file.
+
+    The value is read as TOML; what is not TOML is taken as text.
+    """
+    target, equals, text = assignment.partition("=")
+    if not equals or not target:
+        raise ConfigError(
+            f"--set {assignment}: expected section.key=value, "
+            "for instance algorithm.lr=0.1."
+        )
+    *sections, key = target.strip().split(".")
+    table = tables
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {assignment}: {section!r} is not a section.")
+    try:
+        table[key] = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[key] = text.strip()
+
+
+def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
+    """Build and check every section.
+
+    Args:
+        tables: as a TOML file gives them.
+        where: how messages call the place, usually the file's path.
+
+    Raises:
+        ConfigError: an unknown section, name or key, a wrong type or range.
+    """
+    known = [f.name for f in dataclasses.fields(Schedule)]
+    sections = [*_CHOICES, *_PLAIN]
+    top = {k: v for k, v in tables.items() if not isinstance(v, dict)}
+    for key, value in tables.items():
+        if isinstance(value, dict) and key not in sections:
+            raise ConfigError(f"{where}: {unknown('section', key, sections)}")
+        if not isinstance(value, dict) and key in sections:
+            raise ConfigError(
+                f"{where}: [{key}] is a section, found {value!r}. "
+                f"Write [{key}] and its keys below it."
+            )
+        if not isinstance(value, dict) and key not in known:
+            raise ConfigError(f"{where}: {unknown('key', key, [*known, *sections])}")
+    parts: dict[str, Any] = {"schedule": build(Schedule, top, where)}
+    for section, (what, registry) in _CHOICES.items():
+        table = dict(tables.get(section, {}))
+        if not table and section not in _DEFAULT_NAMES:
+            continue
+        name = table.pop("name", _DEFAULT_NAMES.get(section))
+        place = f"{where} [{section}]"
+        if name not in registry:
+            if name is None:
+                raise ConfigError(
+                    f"{place}: name must be given. Known: {', '.join(registry)}."
+                )
+            raise ConfigError(f"{place}: {unknown(what, str(name), registry)}")
+        parts[section] = build(registry[name], table, place)
+    for section, kind in _PLAIN.items():
+        parts[section] = build(kind, tables.get(section, {}), f"{where} [{section}]")
+    return RunConfig(**parts)
+
+
+def to_tables(config: RunConfig) -> dict[str, Any]:
+    """The resolved config as tables; `parse` of them gives the same config."""
+    tables: dict[str, Any] = _plain(config.schedule)
+    for section, (_, registry) in _CHOICES.items():
+        component = getattr(config, section)
+        if component is None:
+            continue
+        names = [n for n, kind in registry.items() if kind is type(component)]
+        name = names[0] if names else type(component).__name__
+        tables[section] = {"name": name, **_plain(component)}
+    for section in _PLAIN:
+        tables[section] = _plain(getattr(config, section))
+    return tables
+
+
+def _plain(component: Any) -> dict[str, Any]:
+    found = {f.name: getattr(component, f.name) for f in dataclasses.fields(component)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def to_toml(tables: Mapping[str, Any]) -> str:
+    """Tables of scalars and lists as a TOML file."""
+    lines = [f"{k} = {_value(v)}" for k, v in tables.items() if not isinstance(v, dict)]
+    for section, table in tables.items():
+        if isinstance(table, dict):
+            lines += ["", f"[{section}]"]
+            lines += [f"{key} = {_value(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,59 @@
+"""A first look at model, loss and data together, so that errors come early."""
+
+from __future__ import annotations
+
+import torch
+from torch.func import vmap
+
+from fedloom.core.errors import ContractError, FedloomError
+from fedloom.core.task import Batch, Task
+from fedloom.data.dataset import Dataset
+
+
+def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
+    """Run the model on two samples the way training will.
+
+    Raises:
+        ContractError: the model cannot take the inputs, its outputs do not fit the
+            targets, or it cannot be batched over clients.
+    """
+    inputs = tuple(x[:2].to(task.device) for x in dataset.inputs)
+    targets = dataset.targets[:2].to(task.device)
+    shapes = ", ".join(f"{tuple(x.shape[1:])} {x.dtype}" for x in inputs)
+    try:
+        outputs = task.predict(task.start, inputs)
+    except Exception as error:
+        raise ContractError(
+            f"model: it cannot take the inputs of {dataset.name} (one sample: "
+            f"{shapes}): {error}"
+        ) from error
+    if dataset.classes is not None and task.metric == "accuracy":
+        expected = (len(targets), dataset.classes)
+        if outputs.dim() != 2 or outputs.shape[1] < dataset.classes:
+            raise ContractError(
+                f"model: {dataset.name} has {dataset.classes} classes, so outputs of "
+                f"shape {expected} were expected for two samples; found "
+                f"{tuple(outputs.shape)}."
+            )
+    elif outputs.numel() != targets.numel():
+        raise ContractError(
+            f"model: outputs of shape {tuple(outputs.shape)} do not fit targets of "
+            f"shape {tuple(targets.shape)}."
+        )
+    if not is_woven:
+        return
+    zero = torch.zeros((), dtype=torch.int64, device=task.device)
+    mask = torch.ones(len(targets), dtype=task.dtype, device=task.device)
+    batch = Batch(inputs, targets, mask, zero, zero, zero > 0, zero)
+    try:
+        vmap(lambda theta: task.watched().grad(theta, batch))(
+            torch.stack([task.start, task.start])
+        )
+    except FedloomError:
+        raise
+    except Exception as error:
+        raise ContractError(
+            f"model: its gradient cannot be taken for many clients at once: {error} "
+            "Avoid `.item()`, `if` on values and in-place changes in forward(), or run "
+            "it client by client with engine.runner=loop."
+        ) from error

@@ -1,0 +1,138 @@
+"""What a run records: kept in memory and, given a directory, written at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.records import named
+from fedloom.engine.evaluate import evaluate
+from fedloom.engine.rounds import Exchange, Loom, Tally
+from fedloom.results.directory import RunDirectory
+from fedloom.results.rows import Round
+from fedloom.results.scores import Scores
+
+
+class History:
+    """The rows of a run so far.
+
+    Args:
+        loom: the run.
+        rounds: rows of an earlier part of it.
+        directory: where rows go; they stay in memory either way.
+    """
+
+    def __init__(
+        self,
+        loom: Loom,
+        rounds: list[Round] | None = None,
+        directory: RunDirectory | None = None,
+    ) -> None:
+        self.loom = loom
+        self.rounds = rounds if rounds is not None else []
+        self.directory = directory
+        self.scores: dict[int, list[Scores]] = {}
+        self.notes: dict[int, dict[str, NDArray[Any]]] = {}
+        self.arrays: dict[int, dict[str, NDArray[Any]]] = {}
+
+    def open_round(self) -> None:
+        """Record the start, before any training, as round 0."""
+        self._keep(Round(round=0, scores=self.evaluate(0)))
+
+    def close_round(self, tally: Tally, *, has_scores: bool) -> Round:
+        """Record the round that the loom has just finished."""
+        number = self.loom.state.round
+        account = self._note(number) if self.loom.last is not None else {}
+        row = Round(
+            round=number,
+            participants=tally.participants,
+            train_loss=tally.loss,
+            steps=tally.steps,
+            bytes_down=tally.bytes_down,
+            bytes_up=tally.bytes_up,
+            team_bytes_down=tally.team_bytes_down,
+            team_bytes_up=tally.team_bytes_up,
+            seconds=tally.seconds,
+            account=account,
+            scores=self.evaluate(number) if has_scores else {},
+        )
+        self._keep(row)
+        return row
+
+    def evaluate(self, number: int) -> dict[str, dict[str, dict[str, float]]]:
+        """Score all models on every part that has samples, and sum up."""
+        federation = self.loom.federation
+        found: list[Scores] = []
+        for part in ("validation", "test"):
+            if getattr(federation, part).sizes.any():
+                found += evaluate(self.loom, part)
+        self.scores[number] = found
+        summary: dict[str, dict[str, dict[str, float]]] = {}
+        for scores in found:
+            numbers = scores.summary(federation.sizes)
+            summary.setdefault(scores.kind, {})[scores.part] = numbers
+        return summary
+
+    def write(self, directory: RunDirectory) -> None:
+        """Write all rows to a directory, and later ones too."""
+        self.directory = directory
+        for row in self.rounds:
+            self._write(row, directory)
+
+    def _keep(self, row: Round) -> None:
+        self.rounds.append(row)
+        if self.directory is not None:
+            self._write(row, self.directory)
+
+    def _write(self, row: Round, directory: RunDirectory) -> None:
+        number = row.round
+        if number in self.scores:
+            names = self.loom.federation.names
+            directory.write_scores(number, names, self.scores[number])
+        if number in self.notes:
+            directory.write_notes(number, self.notes[number])
+        if number in self.arrays:
+            directory.write_arrays(number, self.arrays[number])
+        directory.append(row)
+
+    def _note(self, number: int) -> dict[str, float]:
+        """Keep what drove a round: columns and arrays; give back the scalars."""
+        assert self.loom.last is not None
+        exchange = self.loom.last
+        columns, arrays, scalars = _sort(exchange)
+        clients = columns["client"]
+        round_ = np.full(len(clients), number, dtype=np.int32)
+        self.notes[number] = {"round": round_, **columns}
+        if arrays:
+            arrays["clients"] = exchange.uploaders.cpu().numpy()
+            self.arrays[number] = arrays
+        return scalars
+
+
+def _sort(
+    exchange: Exchange,
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], dict[str, float]]:
+    """Notes and account by shape: a number per client, an array, a scalar."""
+    clients = exchange.clients.cpu().numpy()
+    columns: dict[str, NDArray[Any]] = {
+        "client": clients.astype(np.int32),
+        "train_loss": exchange.loss.double().cpu().numpy(),
+        "steps": exchange.steps.cpu().numpy(),
+    }
+    for name, tensor in named(exchange.notes).items():
+        columns[name] = tensor.detach().cpu().numpy()
+    sent = np.isin(clients, exchange.uploaders.cpu().numpy())
+    scalars: dict[str, float] = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, tensor in named(exchange.account).items():
+        value = tensor.detach().cpu().numpy()
+        if value.ndim == 0:
+            scalars[name] = float(value)
+        elif value.shape == (int(sent.sum()),):
+            columns[name] = np.full(len(clients), np.nan)
+            columns[name][sent] = value
+        else:
+            arrays[name] = value
+    return columns, arrays, scalars

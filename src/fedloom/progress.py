@@ -1,0 +1,98 @@
+"""How a run goes, for a person to watch: a live line, or plain lines in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedloom.engine.rounds import Loom
+from fedloom.engine.schedule import Schedule
+from fedloom.results.rows import Round
+
+
+class Watcher:
+    """Tells a console of every round: a bar on a terminal, few lines elsewhere."""
+
+    def __init__(self, console: Console, bar: Progress | None) -> None:
+        self._console = console
+        self._bar = bar
+        self._rounds = 0
+        self._first = 0
+        self._metric = "accuracy"
+        self._started = time.perf_counter()
+        self._scores = ""
+
+    def start(self, loom: Loom, schedule: Schedule, reason: str) -> None:
+        """Say what is about to run."""
+        federation = loom.federation
+        self._metric = loom.task.metric
+        self._rounds, self._first = schedule.rounds, loom.state.round
+        self._started = time.perf_counter()
+        say = self._console.print
+        say(
+            f"{loom.algorithm.name} on {federation.dataset.name}: {federation.count} "
+            f"clients, {int(federation.sizes.sum())} training samples, "
+            f"{loom.task.d} parameters, {loom.task.device}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        small = int((federation.sizes < loom.algorithm.batch_size).sum())
+        if small:
+            say(
+                f"note: {small} clients have fewer samples than batch_size "
+                f"{loom.algorithm.batch_size}; each takes all it has as one batch",
+                highlight=False,
+                soft_wrap=True,
+            )
+        if reason:
+            say(f"note: {reason}", highlight=False, soft_wrap=True)
+        if self._bar is not None:
+            self._task = self._bar.add_task(
+                "", total=schedule.rounds, completed=self._first
+            )
+
+    def round(self, row: Round) -> None:
+        """Say how a round went."""
+        done = row.round - self._first
+        elapsed = time.perf_counter() - self._started
+        left = elapsed / done * (self._rounds - row.round)
+        for kind, parts in row.scores.items():
+            if kind == next(iter(row.scores)):
+                self._scores = ""
+            part = "test" if "test" in parts else next(iter(parts))
+            self._scores += f"  {kind} {parts[part][self._metric]:.4f}"
+        speed = row.participants / max(row.seconds, 1e-9)
+        loss = f"{row.train_loss:.4f}" if row.train_loss is not None else "-"
+        text = (
+            f"round {row.round}/{self._rounds}  loss {loss}{self._scores}  "
+            f"{speed:.0f} clients/s"
+        )
+        if self._bar is not None:
+            self._bar.update(self._task, completed=row.round, description=text)
+            return
+        stride = max(1, self._rounds // 10)
+        if row.round % stride == 0 or row.round == self._rounds:
+            self._console.print(
+                f"{text}  {left:.0f} s left", highlight=False, soft_wrap=True
+            )
+
+
+@contextmanager
+def watch(console: Console) -> Iterator[Watcher]:
+    """A watcher for this console; its bar goes away at the end."""
+    if not console.is_terminal:
+        yield Watcher(console, None)
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+    )
+    with bar:
+        yield Watcher(console, bar)

@@ -1,0 +1,37 @@
+"""One row per round: what it cost, what it met and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A finished round, numbered from 1; row 0 is the start, before any training."""
+
+    round: int
+    participants: int = 0
+    """Clients that trained."""
+    train_loss: float | None = None
+    """Mean loss that the gradient steps met."""
+    steps: int = 0
+    """Gradient steps of all clients together."""
+    bytes_down: int = 0
+    """From the server (or the teams) to clients, all of them together."""
+    bytes_up: int = 0
+    """From clients to the server (or their teams)."""
+    team_bytes_down: int = 0
+    """From the global server to team servers; 0 without teams."""
+    team_bytes_up: int = 0
+    """From team servers to the global server."""
+    seconds: float = 0.0
+    """Training time, evaluation not counted."""
+    account: dict[str, float] = field(default_factory=dict)
+    """Scalars that the method recorded of its aggregation."""
+    scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """`scores[kind][part][number]`; empty for a round that was not evaluated."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as it is written to rounds.jsonl."""
+        return asdict(self)

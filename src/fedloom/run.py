@@ -1,0 +1,396 @@
+"""The composition root: config to data to federation to engine to results."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import fedloom
+from fedloom.algorithms import REGISTRY
+from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
+from fedloom.core import streams
+from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.core.task import Loss, Task
+from fedloom.engine import checkpoint
+from fedloom.engine.choice import Choice, EngineSettings, choose
+from fedloom.engine.job import AnyAlgorithm
+from fedloom.engine.probe import probe
+from fedloom.engine.record import History
+from fedloom.engine.rounds import Loom
+from fedloom.engine.schedule import Progress, Schedule, train
+from fedloom.federation import Federation, LabelSkew, Natural, Sampling, divide
+from fedloom.models import MODELS
+from fedloom.results.directory import RunDirectory
+from fedloom.results.table import ClosingTable, closing_table
+
+DEFAULT_PARTITION = LabelSkew(clients=20, classes=3, sizes="random")
+"""How data without natural clients are divided when nobody says how."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A run that is ready to go: everything chosen, nothing trained yet."""
+
+    loom: Loom
+    choice: Choice
+    schedule: Schedule
+    tables: dict[str, Any]
+    """The resolved config, as far as it can be written down."""
+    is_own: bool
+    """Whether model or data came from the caller, so that a file cannot rebuild it."""
+
+
+class Result:
+    """A trained federation: every client's model, and how it came to be."""
+
+    def __init__(self, plan: Plan, history: History) -> None:
+        self._plan = plan
+        self.history = history
+        self.federation = plan.loom.federation
+
+    @property
+    def path(self) -> Path | None:
+        """The run directory, if the run was written to one."""
+        return self.history.directory.path if self.history.directory else None
+
+    def table(self) -> ClosingTable:
+        """The numbers of the last round, shared and personal; prints as a table."""
+        return closing_table(self.history.rounds, self._plan.loom.task.metric)
+
+    def model(self, client: int | str) -> nn.Module:
+        """A client's personal model as an ordinary module.
+
+        Args:
+            client: its number from 0, or its name.
+        """
+        loom = self._plan.loom
+        row = torch.tensor([self._row(client)], device=loom.task.device)
+        return _module(loom.task, loom.personal(row)[0])
+
+    def shared_model(self) -> nn.Module | None:
+        """The one model for all, or None if the method has none."""
+        theta = self._plan.loom.shared()
+        return None if theta is None else _module(self._plan.loom.task, theta)
+
+    def scores(self, kind: str = "personal", part: str = "test") -> NDArray[np.float64]:
+        """(M,) every client's score at the last evaluated round."""
+        for found in self.history.scores[max(self.history.scores)]:
+            if (found.kind, found.part) == (kind, part):
+                return found.score
+        raise DataError(f"There are no {kind} scores on {part} data in this run.")
+
+    def save(self, path: str | Path) -> Path:
+        """Write the run to a new directory, as `run(..., out=path)` would have."""
+        directory = RunDirectory.create(Path(path))
+        _write_head(self._plan, directory)
+        self.history.write(directory)
+        checkpoint.save(self._plan.loom, directory.checkpoint)
+        return directory.path
+
+    def _row(self, client: int | str) -> int:
+        names = self.federation.names
+        if isinstance(client, str):
+            if client not in names:
+                raise DataError(unknown("client", client, names))
+            return names.index(client)
+        if not 0 <= client < len(names):
+            raise DataError(
+                f"There is no client {client}: the run has clients 0 to "
+                f"{len(names) - 1}."
+            )
+        return client
+
+
+def run(
+    algorithm: str | AnyAlgorithm,
+    model: str | nn.Module | Callable[[], nn.Module],
+    clients: Federation,
+    *,
+    rounds: int = 50,
+    seed: int = 0,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    sampling: Sampling | None = None,
+    engine: EngineSettings | None = None,
+    evaluate_every: int = 1,
+    checkpoint_every: int = 10,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Train every client a model of its own.
+
+    Args:
+        algorithm: a method such as `fedloom.Ditto(lr=0.1)`, or its name.
+        model: a module (its parameters are the common start), a function that makes
+            one (called under `seed`), or the name of a built-in model.
+        clients: who holds what; see `fedloom.federation`.
+        rounds: communication rounds.
+        seed: of cohorts, batches, noise, and the first model if we make it.
+        loss: "cross-entropy", "squared-error", or a function of (outputs, targets)
+            with one value per sample; by default what the targets call for.
+        head: name of the model's last part, for methods that split the model.
+        sampling: who takes part in a round; by default everybody.
+        engine: how the work is done; by default all clients at once on the best
+            device.
+        evaluate_every: rounds between evaluations.
+        checkpoint_every: rounds between checkpoints, when there is a directory.
+        out: a new directory to write the run to while it goes on.
+        progress: told of every round.
+    """
+    schedule = Schedule(
+        rounds=rounds,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+    )
+    engine = engine if engine is not None else EngineSettings()
+    sampling = sampling if sampling is not None else Sampling()
+    if isinstance(algorithm, str):
+        if algorithm not in REGISTRY:
+            raise ConfigError(unknown("method", algorithm, REGISTRY))
+        algorithm = REGISTRY[algorithm]()
+    config = RunConfig(
+        schedule=schedule, algorithm=algorithm, cohort=sampling, engine=engine
+    )
+    module = _make_module(model, clients, seed)
+    plan = _plan(config, module, clients, loss=loss, head=head, is_own=True)
+    return _train(plan, out, progress)
+
+
+def run_config(
+    config: RunConfig,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Run what a config says.
+
+    Args:
+        config: as `fedloom.config.parse` gives it.
+        out: a new directory to write the run to.
+        fresh: replace a run that is already in `out`.
+        data_dir: where the files of named datasets lie.
+        progress: told of every round.
+    """
+    return _train(_plan_config(config, data_dir), out, progress, fresh=fresh)
+
+
+def resume(
+    path: Path, *, data_dir: Path | None = None, progress: Progress | None = None
+) -> Result:
+    """Go on with a run from its last checkpoint, to the same result as without a stop.
+
+    Args:
+        path: the run's directory.
+        data_dir: where the files of named datasets lie.
+        progress: told of every round.
+    """
+    result = load(path, data_dir=data_dir)
+    plan, history = result._plan, result.history
+    assert history.directory is not None
+    history.directory.keep_rounds(plan.loom.state.round)
+    return _go_on(plan, history, progress)
+
+
+def load(
+    path: str | Path,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    clients: Federation | None = None,
+    *,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    data_dir: Path | None = None,
+) -> Result:
+    """A run from its directory, at its last checkpoint.
+
+    Args:
+        path: the directory.
+        model: what was given to `run`; not needed for a run of a config file.
+        clients: what was given to `run`; not needed for a run of a config file.
+        loss: what was given to `run`.
+        head: what was given to `run`.
+        data_dir: where the files of named datasets lie.
+    """
+    directory = RunDirectory.open(Path(path))
+    manifest = directory.read_manifest()
+    if not directory.checkpoint.is_file():
+        raise DataError(
+            f"{path}: the run was stopped before its first checkpoint. Run it again."
+        )
+    tables = read_toml(directory.config)
+    config = parse(tables, str(directory.config))
+    if not manifest["is_own"]:
+        plan = _plan_config(config, data_dir)
+    else:
+        if model is None or clients is None:
+            raise ConfigError(
+                f"{path}: this run was made from Python with its own model and "
+                "clients. Give them again: fedloom.load(path, model, clients)."
+            )
+        module = _make_module(model, clients, config.schedule.seed)
+        plan = _plan(config, module, clients, loss=loss, head=head, is_own=True)
+    checkpoint.restore(plan.loom, directory.checkpoint)
+    number = plan.loom.state.round
+    rounds = [row for row in directory.read_rounds() if row.round <= number]
+    history = History(plan.loom, rounds, directory)
+    history.evaluate(number)
+    return Result(plan, history)
+
+
+def _make_module(
+    model: str | nn.Module | Callable[[], nn.Module], clients: Federation, seed: int
+) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return model
+    with streams.seeded(seed, "model"):
+        if callable(model):
+            return model()
+        if model not in MODELS:
+            raise ConfigError(unknown("model", model, MODELS))
+        data = clients.dataset
+        return MODELS[model]().build(data.input_shape, data.outputs)
+
+
+def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
+    seed = config.schedule.seed
+    dataset = config.data.load(data_dir, seed)
+    partition = config.partition
+    if partition is None:
+        partition = Natural() if dataset.owner is not None else DEFAULT_PARTITION
+    clients = divide(dataset, partition, config.split, config.teams, seed=seed)
+    with streams.seeded(seed, "model"):
+        module = config.model.build(dataset.input_shape, dataset.outputs)
+    resolved = replace(config, partition=partition)
+    return _plan(resolved, module, clients, is_own=False)
+
+
+def _plan(
+    config: RunConfig,
+    module: nn.Module,
+    clients: Federation,
+    *,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    is_own: bool,
+) -> Plan:
+    data, engine = clients.dataset, config.engine
+    is_regression = data.classes is None
+    if engine.threads is not None:
+        torch.set_num_threads(engine.threads)
+    task = Task(
+        module,
+        loss or ("squared-error" if is_regression else "cross-entropy"),
+        head=head,
+        metric="mse" if is_regression else "accuracy",
+        shift=data.shift,
+        scale=data.scale,
+        dtype=engine.torch_dtype(),
+        device=engine.torch_device(),
+    )
+    probe(task, data, is_woven=engine.runner == "weave")
+    schedule, sampling = config.schedule, config.cohort
+    choice = choose(engine, config.algorithm, task, clients, sampling, schedule.rounds)
+    loom = Loom(
+        config.algorithm,
+        task,
+        clients,
+        choice.runner,
+        sampling=sampling,
+        seed=schedule.seed,
+    )
+    tables = to_tables(config)
+    if is_own:
+        for section in ("data", "model", "split"):
+            del tables[section]
+    return Plan(loom, choice, schedule, tables, is_own)
+
+
+def _train(
+    plan: Plan,
+    out: str | Path | None,
+    progress: Progress | None,
+    *,
+    fresh: bool = False,
+) -> Result:
+    history = History(plan.loom)
+    if out is not None:
+        history.directory = RunDirectory.create(Path(out), fresh=fresh)
+        _write_head(plan, history.directory)
+    return _go_on(plan, history, progress)
+
+
+def _go_on(plan: Plan, history: History, progress: Progress | None) -> Result:
+    if progress is not None:
+        progress.start(plan.loom, plan.schedule, plan.choice.reason)
+    train(plan.loom, plan.schedule, history, progress)
+    return Result(plan, history)
+
+
+def _write_head(plan: Plan, directory: RunDirectory) -> None:
+    """What is known before the first round: settings, split, manifest (last)."""
+    loom, task = plan.loom, plan.loom.task
+    directory.write_text(directory.config, to_toml(plan.tables))
+    loom.federation.save(directory.split)
+    is_gpu = task.device.type == "cuda"
+    directory.write_manifest(
+        {
+            "fedloom": fedloom.__version__,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(
+                timespec="seconds"
+            ),
+            "commit": _commit(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "platform": platform.platform(),
+            "device": torch.cuda.get_device_name(task.device) if is_gpu else "cpu",
+            "threads": torch.get_num_threads(),
+            "dtype": str(task.dtype).removeprefix("torch."),
+            "chunk": plan.choice.chunk,
+            "is_compiled": plan.choice.is_compiled,
+            "algorithm": loom.algorithm.name,
+            "dataset": loom.federation.dataset.name,
+            "clients": loom.federation.count,
+            "parameters": task.d,
+            "metric": task.metric,
+            "seed": plan.schedule.seed,
+            "split": loom.federation.hash,
+            "is_own": plan.is_own,
+        }
+    )
+
+
+def _commit() -> str | None:
+    """The commit of Fedloom's own checkout, if it runs from one."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+def _module(task: Task, theta: torch.Tensor) -> nn.Module:
+    """An ordinary module of the user's own class, with these parameters."""
+    module = task.fresh_module()
+    params = {name: p.detach().clone() for name, p in task.unflatten(theta).items()}
+    module.load_state_dict(params, strict=False)
+    return module
