@@ -161,6 +161,12 @@ def bench_engine(
     models: Annotated[
         str, typer.Option(help="Comma-separated: mlr, mlp, lenet.")
     ] = "mlr,mlp,lenet",
+    modes: Annotated[
+        str, typer.Option(help="Comma-separated; the first is what ratios refer to.")
+    ] = ",".join(engine_bench.MODES),
+    clients: Annotated[
+        int | None, typer.Option(help="How many; 1000 for mlr, else 100.")
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Timed rounds; the best counts.")] = 3,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
@@ -170,7 +176,13 @@ def bench_engine(
     rows = []
     table = Table("model", "clients", "mode", "seconds", "ratio_to_loop", box=None)
     for row in engine_bench.measure(
-        data, models.split(","), device=device, repeats=repeats, data_dir=data_dir
+        data,
+        models.split(","),
+        device=device,
+        repeats=repeats,
+        modes=modes.split(","),
+        clients=clients,
+        data_dir=data_dir,
     ):
         rows.append(row)
         _err.print(f"{row.model:6} {row.mode:15} {row.seconds:9.3f} s", highlight=False)

@@ -33,7 +33,7 @@ from fedloom.models import MODELS
 from fedloom.results.directory import RunDirectory
 from fedloom.results.table import ClosingTable, closing_table
 
-DEFAULT_PARTITION = LabelSkew(clients=20, classes=3, sizes="random")
+DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
 """How data without natural clients are divided when nobody says how."""
 
 

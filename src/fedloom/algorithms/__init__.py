@@ -5,17 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 from fedloom.algorithms.ditto import Ditto
+from fedloom.algorithms.fedacs import FedACS
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.local import Local
+from fedloom.algorithms.pfedmt import PFedMT
+from fedloom.algorithms.pfedvem import PFedVEM
+from fedloom.algorithms.self_fl import SelfFL
+from fedloom.algorithms.self_fl_augmented import SelfFLAugmented
+from fedloom.algorithms.self_fl_cluster import SelfFLCluster
 from fedloom.core.algorithm import Algorithm
 
-__all__ = ["REGISTRY", "Ditto", "FedAvg", "FedProx", "Local"]
+__all__ = [
+    "REGISTRY",
+    "Ditto",
+    "FedACS",
+    "FedAvg",
+    "FedProx",
+    "Local",
+    "PFedMT",
+    "PFedVEM",
+    "SelfFL",
+    "SelfFLAugmented",
+    "SelfFLCluster",
+]
 
 REGISTRY: dict[str, type[Algorithm[Any, Any, Any, Any, Any]]] = {
     "local": Local,
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "ditto": Ditto,
+    "pfedvem": PFedVEM,
+    "fedacs": FedACS,
+    "pfedmt": PFedMT,
+    "self-fl": SelfFL,
+    "self-fl-augmented": SelfFLAugmented,
+    "self-fl-cluster": SelfFLCluster,
 }
 """Every method under its published name in lower case."""

@@ -59,6 +59,8 @@ class Population:
     """(M,) team of each client, from 0."""
     rate: float
     """C, the share of clients sampled in a round."""
+    seed: int = 0
+    """The run's, for what a server draws before the first round."""
 
     @property
     def count(self) -> int:
@@ -135,6 +137,11 @@ class Phase:
                 f"Phase {self.step!r}: exactly one of epochs, steps and passes must "
                 f"be given and be at least 0; found epochs={self.epochs}, "
                 f"steps={self.steps}, passes={self.passes}."
+            )
+        if self.batches < 1:
+            raise ConfigError(
+                f"Phase {self.step!r}: batches must be at least 1; found "
+                f"{self.batches}."
             )
 
 
@@ -279,6 +286,21 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """The parameters this client would use, before any adaptation."""
         raise NotImplementedError
 
+    def draws(
+        self,
+        down: Download,
+        memory: Memory,
+        client: Client,
+        task: Task,
+        key: Tensor,
+        count: int,
+    ) -> Tensor:
+        """(count, d) models from this client's posterior, to average predictions over.
+
+        A method that knows one model per client has that one, `count` times.
+        """
+        return self.personal(down, memory, client, task).expand(count, -1)
+
     @property
     def adaptation(self) -> tuple[Phase, ...]:
         """Training phases that turn `personal` into the model that is used.
@@ -301,22 +323,29 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         return Point(theta, torch.zeros_like(theta if self.momentum else theta[:0]))
 
     def descend(
-        self, point: Point, gradient: Tensor, batch: Batch, lr: float | None = None
+        self,
+        point: Point,
+        gradient: Tensor,
+        batch: Batch,
+        lr: float | None = None,
+        *,
+        weight_decay: float | None = None,
     ) -> Point:
         """One step of SGD with this method's clip, weight decay, momentum and decay.
 
         Plain settings give `at - lr * gradient`. Momentum follows PyTorch:
         `velocity = momentum * velocity + gradient; at -= lr * velocity`.
         """
+        decay = self.weight_decay if weight_decay is None else weight_decay
         if self.clip is not None:
             norm = torch.linalg.vector_norm(gradient)
             gradient = gradient * torch.clamp(self.clip / (norm + 1e-12), max=1.0)
-        if self.weight_decay:
-            gradient = gradient + self.weight_decay * point.at
+        if decay:
+            gradient = gradient + decay * point.at
         velocity = point.velocity
         if self.momentum:
             gradient = velocity = self.momentum * velocity + gradient
         pace: Tensor | float = self.lr if lr is None else lr
         if self.lr_decay != 1.0:
-            pace = pace * self.lr_decay**batch.round
+            pace = pace * self.lr_decay ** batch.round.to(point.at.dtype)
         return Point(point.at - pace * gradient, velocity)

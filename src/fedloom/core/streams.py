@@ -65,6 +65,15 @@ def _shift(bits: Tensor, by: int) -> Tensor:
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
+def _stride(counter: Tensor) -> Tensor:
+    """`counter * GOLDEN`, wrapping.
+
+    The `& -1` changes no value. It keeps torch.compile from treating the product of a
+    range as an index, whose arithmetic does not wrap: other numbers, or an error.
+    """
+    return (counter & -1) * _signed(GOLDEN)
+
+
 def key(seed: int, purpose: str, *counters: int) -> int:
     """The root key of a stream, to be folded with clients and positions."""
     return int(generator(seed, purpose, *counters).integers(-(2**63), 2**63))
@@ -74,21 +83,25 @@ def fold(key: Tensor, counter: Tensor | int) -> Tensor:
     """The key of the `counter`-th stream below `key`; both broadcast."""
     if isinstance(counter, int):
         return mix(key + _signed((counter + 1) * GOLDEN))
-    return mix(key + (counter + 1) * _signed(GOLDEN))
+    return mix(key + _stride(counter + 1))
 
 
 def bits(key: Tensor, shape: Sequence[int]) -> Tensor:
     """Int64 tensor of random bits of the given shape, for one scalar key."""
     count = math.prod(shape)
     positions = torch.arange(1, count + 1, device=key.device)
-    return mix(key + positions * _signed(GOLDEN)).reshape(tuple(shape))
+    return mix(key + _stride(positions)).reshape(tuple(shape))
 
 
 def uniform(
     key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Uniform numbers in (0, 1), with as many random bits as the type carries."""
-    width = 53 if dtype == torch.float64 else 24
+    """Uniform numbers in (0, 1), with as many random bits as the type carries.
+
+    One bit fewer than its precision, so that adding a half is exact: neither end is
+    ever reached by rounding.
+    """
+    width = 52 if dtype == torch.float64 else 23
     return ((_shift(bits(key, shape), 64 - width)).to(dtype) + 0.5) * 2.0**-width
 
 

@@ -123,7 +123,6 @@ class Task:
         is_number = metric == "mse" or (metric is None and loss == "squared-error")
         self.metric = "mse" if is_number else "accuracy"
         self._score = _squared_error if is_number else _is_right
-        self._losses: list[Tensor] = []
         self.start = self.flatten(dict(self.module.named_parameters())).detach()
 
     @property
@@ -215,7 +214,7 @@ class Task:
         The engine reads the value as this step's training loss.
         """
         gradient, value = grad_and_value(objective)(at)
-        self._losses.append(value)
+        self._meet(value)
         return gradient  # type: ignore[no-any-return]
 
     def measure(
@@ -233,17 +232,12 @@ class Task:
         """
         return copy.deepcopy(self.module)
 
-    def watched(self) -> Task:
+    def watched(self) -> WatchedTask:
         """A twin that keeps the losses its gradients met, for one step."""
-        twin = copy.copy(self)
-        twin._losses = []
-        return twin
+        return WatchedTask(self)
 
-    def met_loss(self) -> Tensor:
-        """The mean loss that the gradients of a `watched` twin met."""
-        if not self._losses:
-            return torch.zeros((), dtype=self.dtype, device=self.device)
-        return sum(self._losses[1:], self._losses[0]) / len(self._losses)
+    def _meet(self, loss: Tensor) -> None:
+        """A gradient met this loss; only a `WatchedTask` keeps it."""
 
     def _cast(self, targets: Tensor) -> Tensor:
         return targets.to(self.dtype) if targets.is_floating_point() else targets
@@ -256,6 +250,48 @@ class Task:
         inputs = self.prepare(batch.inputs)
         outputs = functional_call(self._trainer, params | streams_of, inputs)
         return self._loss(outputs, self._cast(batch.targets))
+
+
+_PARTS = (
+    "dtype",
+    "device",
+    "shift",
+    "scale",
+    "module",
+    "_trainer",
+    "_dropouts",
+    "head_name",
+    "layout",
+    "base_d",
+    "d",
+    "_loss",
+    "metric",
+    "_score",
+    "start",
+)
+"""What a task is made of; a watched twin shares it all."""
+
+
+class WatchedTask(Task):
+    """A task that keeps the losses its gradients met.
+
+    Made inside a compiled step, so it is put together from parts one by one:
+    `copy.copy` cannot be traced.
+    """
+
+    def __init__(self, task: Task) -> None:
+        for part in _PARTS:
+            setattr(self, part, getattr(task, part))
+        self._losses: list[Tensor] = []
+
+    def met_loss(self) -> Tensor:
+        """The mean loss that the gradients met; 0 if there were none."""
+        if not self._losses:
+            return torch.zeros((), dtype=self.dtype, device=self.device)
+        return sum(self._losses[1:], self._losses[0]) / len(self._losses)
+
+    def _meet(self, loss: Tensor) -> None:
+        self._losses.append(loss)
 
 
 def _refuse_unfit(model: nn.Module) -> None:
@@ -274,6 +310,14 @@ def _refuse_unfit(model: nn.Module) -> None:
                 "be batched over clients. Write the recurrence with nn.LSTMCell, "
                 "nn.GRUCell or linear layers and a Python loop over time."
             )
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+            if isinstance(part, nn.Dropout):
+                continue
+            raise ContractError(
+                f"model: {name or 'the model'} is {type(part).__name__}, which draws "
+                "from PyTorch's global generator, so that no two runs would be alike. "
+                "Use nn.Dropout, which is drawn from each client's own stream."
+            )
     if not any(True for _ in model.parameters()):
         raise ContractError(
             "model: it has no parameters, so there is nothing to train."
@@ -287,13 +331,16 @@ def _groups(part: nn.modules.batchnorm._BatchNorm) -> int:
 def _key_dropouts(trainer: nn.Module) -> list[str]:
     """Put keyed dropout in the place of PyTorch's, whose generator is global."""
     names = []
-    for name, part in list(trainer.named_modules()):
-        if isinstance(part, nn.Dropout):
-            if part.p > 0:
-                names.append(name)
-            parent, _, child = name.rpartition(".")
-            keyed = KeyedDropout(part.p) if part.p > 0 else nn.Identity()
-            setattr(trainer.get_submodule(parent), child, keyed)
+    for name, part in list(trainer.named_modules(remove_duplicate=False)):
+        if not isinstance(part, nn.Dropout):
+            continue
+        parent, _, child = name.rpartition(".")
+        owner = trainer.get_submodule(parent)
+        if not isinstance(getattr(owner, child), nn.Dropout):
+            continue  # replaced already, under another name of its owner
+        if part.p > 0:
+            names.append(name)
+        setattr(owner, child, KeyedDropout(part.p) if part.p > 0 else nn.Identity())
     return names
 
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fedloom.core.errors import MessageError
-from fedloom.core.records import from_named, map_record, named
+from fedloom.core.records import from_named, named
 from fedloom.engine.rounds import Loom, Tally
 
 _FORMAT = "fedloom-checkpoint-1"
@@ -24,7 +24,8 @@ def save(loom: Loom, path: Path) -> None:
     """Write the state of a run; the old file stays until the new one is whole."""
     state = loom.state
     tensors = {
-        f"server.{name}": tensor.detach().cpu().contiguous()
+        # Cloned, because safetensors refuses fields that share memory.
+        f"server.{name}": tensor.detach().cpu().contiguous().clone()
         for name, tensor in named(state.server).items()
     }
     tensors |= {name: t.contiguous() for name, t in state.table.dump().items()}
@@ -74,7 +75,8 @@ def restore(loom: Loom, path: Path) -> None:
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-    state.server = map_record(lambda t: t, from_named(state.server, server, str(path)))
-    state.table.restore(tensors)
+    restored = from_named(state.server, server, str(path))
+    state.table.restore(tensors, str(path))
+    state.server = restored
     state.round, state.exchange = position["round"], position["exchange"]
     state.tally = Tally(**position["tally"])

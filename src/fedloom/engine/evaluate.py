@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fedloom.core.task import Task
 from fedloom.engine.job import Samples
@@ -40,17 +39,19 @@ def evaluate(loom: Loom, part: str, *, block: int = 64) -> list[Scores]:
         found.append(_scores("team", part, task, samples, loss, score))
     loss, score = torch.zeros(2, len(everyone), dtype=torch.float64)
     order = samples.sizes.argsort(stable=True)
-    for rows in torch.split(order[samples.sizes[order] > 0], block):
-        sums = _personal_sums(task, loom.personal(rows), samples, rows)
+    order = order[samples.sizes[order] > 0]
+    for rows in torch.split(order, block) if len(order) else ():
+        sums = _personal_sums(loom, loom.personal(rows), samples, rows)
         loss[rows.cpu()], score[rows.cpu()] = (s.cpu().double() for s in sums)
     found.append(_scores("personal", part, task, samples, loss, score))
     return found
 
 
 def _personal_sums(
-    task: Task, thetas: Tensor, samples: Samples, rows: Tensor
+    loom: Loom, thetas: Tensor, samples: Samples, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Sums of loss and score over each client's samples, each by its own model."""
+    task, measure = loom.task, loom.runner.each(loom.task.measure)
     sizes, offsets = samples.sizes[rows], samples.offsets[rows]
     loss = torch.zeros(len(rows), dtype=task.dtype, device=thetas.device)
     score = torch.zeros_like(loss)
@@ -59,7 +60,7 @@ def _personal_sums(
         place = start + torch.arange(width, device=thetas.device)
         mask = place < sizes[:, None]
         chosen = samples.indices[torch.where(mask, offsets[:, None] + place, 0)]
-        losses, scores = vmap(task.measure)(
+        losses, scores = measure(
             thetas, tuple(x[chosen] for x in samples.inputs), samples.targets[chosen]
         )
         loss = loss + torch.where(mask, losses, 0.0).sum(1)

@@ -107,6 +107,9 @@ class Runner(Protocol):
     def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
         """Run the job; `down` is the download as the server made it."""
 
+    def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of one client's records as one of n rows of them."""
+
 
 def train_job(algorithm: AnyAlgorithm, task: Task, train: Samples) -> Job:
     """The local training of a round; its result is (memory, upload, notes)."""

@@ -6,6 +6,7 @@ round that went wrong to name the first culprit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,6 +46,15 @@ class Loop:
         ]
         return stack(outcomes)
 
+    def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Apply a function to one row after another."""
+
+        def rows(*records: Any) -> Any:
+            count = len(leaves(records)[0])
+            return stack([function(*take(records, n)) for n in range(count)])
+
+        return rows
+
     def _client(self, job: Job, down: Any, one: Crew) -> Outcome:
         client, memory = take(one.client, 0), take(one.memory, 0)
         row = one.rows[0]
@@ -56,7 +66,7 @@ class Loop:
             steps = planned_steps(phase, size[None], job.algorithm.batch_size)
             if phase.length is not None:
                 own = job.method(phase.length)(down, memory, client, job.task)
-                steps = torch.minimum(steps, own[None].to(steps))
+                steps = torch.minimum(steps, own[None].to(steps)).clamp(min=0)
             keys = phase_key(one.keys, number)
             plan = plan_phase(phase, keys, size[None], steps, job.algorithm.batch_size)
             for index in range(int(steps)):

@@ -139,10 +139,12 @@ class Loom:
         self._train = train_job(algorithm, task, self.samples)
         self._personal = personal_job(algorithm, task, self.samples)
         self.last: Exchange | None = None
-        self.state = State(algorithm.start(self.population), Table(Nothing(), 0))
+        self.state = State(
+            algorithm.start(self.population), Table(Nothing(), 0, device)
+        )
         someone = self._cohort(torch.zeros(1, dtype=torch.int64, device=device))
         one = self._fresh(*self._download(someone), someone)
-        self.state.table = Table(take(one, 0), federation.count, folder=folder)
+        self.state.table = Table(take(one, 0), federation.count, device, folder=folder)
 
     def advance(self) -> Tally | None:
         """Do one exchange. Gives the tally when it closes a round, else None."""
@@ -262,7 +264,7 @@ class Loom:
         bad = torch.zeros(len(crew.rows), dtype=torch.bool, device=crew.rows.device)
         for leaf in leaves(result):
             if leaf.is_floating_point():
-                bad |= ~torch.isfinite(leaf.flatten(1)).all(1)
+                bad |= ~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)
         if not bool(bad.any()):
             return
         n = int(bad.nonzero()[0, 0])

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import DataError
-from fedloom.core.records import leaves, map_record, named, rebuild
+from fedloom.core.errors import DataError, MessageError
+from fedloom.core.records import from_named, leaves, map_record, named, rebuild
 
 _IN_MEMORY_BYTES = 8 << 30
 
@@ -24,6 +24,7 @@ class Table:
     Args:
         like: one client's record; gives the shapes.
         count: number of clients.
+        device: where the rows live, unless they lie in files.
         folder: where sparse files go if the table is larger than `limit_bytes`.
         limit_bytes: the most that is held in memory.
     """
@@ -32,6 +33,7 @@ class Table:
         self,
         like: Any,
         count: int,
+        device: torch.device,
         *,
         folder: Path | None = None,
         limit_bytes: int = _IN_MEMORY_BYTES,
@@ -47,7 +49,6 @@ class Table:
                 f"{limit_bytes / 2**30:.1f} GiB allowed in memory. Give the run a "
                 "directory (--out DIR), where the table can be kept in a file."
             )
-        device = next((t.device for t in leaves(like)), torch.device("cpu"))
         self.seen = torch.zeros(count, dtype=torch.bool, device=device)
         columns = []
         for name, leaf in named(like).items():
@@ -85,13 +86,24 @@ class Table:
         }
         return kept | {"seen": rows.cpu()}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what `dump` gave."""
+    def restore(self, tensors: dict[str, Tensor], where: str = "memory") -> None:
+        """Take back what `dump` gave.
+
+        Raises:
+            MessageError: a field is missing or misshapen; nothing was changed.
+        """
+        if "seen" not in tensors:
+            raise MessageError(f"{where}: field 'seen' is missing.")
         rows = tensors["seen"].to(self.seen.device)
+        like = map_record(lambda column: column[: len(rows)], self.columns)
+        memory = {
+            name.removeprefix("memory."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith("memory.")
+        }
+        records = from_named(like, memory, where)
         self.seen.zero_()
-        like = named(self.columns)
-        values = [tensors[f"memory.{name}"].to(self.seen.device) for name in like]
-        self.write(rows, rebuild(self.columns, values))
+        self.write(rows, records)
 
 
 def _mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

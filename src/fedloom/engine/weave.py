@@ -70,6 +70,10 @@ class Weave:
         back = order.argsort()
         return map_record(lambda *parts: torch.cat(parts)[back], *outcomes)
 
+    def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Apply a function to all rows at once."""
+        return vmap(function)
+
     def _lengths(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Tensor:
         """(phases, n) how many steps each client takes at most in each phase."""
         sizes = job.train.sizes[crew.rows]
@@ -84,7 +88,7 @@ class Weave:
                     down,
                     has_rows,
                 )(crew.memory, crew.client)
-                steps = torch.minimum(steps, own.to(steps))
+                steps = torch.minimum(steps, own.to(steps)).clamp(min=0)
             lengths.append(steps[None])
         return torch.cat(lengths)
 
@@ -94,7 +98,7 @@ class Weave:
         over = over_clients(
             lambda d, m, c: job.begin(d, m, c, job.task), down, has_rows
         )
-        work = over(crew.memory, crew.client)
+        work = map_record(torch.Tensor.contiguous, over(crew.memory, crew.client))
         loss = crew.client.size * 0
         count = torch.zeros_like(crew.rows)
         for number, phase in enumerate(job.phases):
@@ -146,14 +150,14 @@ class Weave:
             stride = min(stride, 8)
         spare = -longest % stride
         columns = [
-            _lengthen(t, spare) for t in (samples, mask, plan.ends_epoch, noise, active)
+            _by_step(t, spare) for t in (samples, mask, plan.ends_epoch, noise, active)
         ]
         advance = self._advance(job, number, phase, work, down, has_rows)
         flat, still = leaves(work), active[:, 0]
         for start in range(0, longest, stride):
             if phase.until is not None and start and not bool(still.any()):
                 break
-            now = [c[:, start : start + stride] for c in columns]
+            now = [c[start : start + stride] for c in columns]
             flat, loss, count = advance(
                 flat,
                 leaves(down),
@@ -184,6 +188,8 @@ class Weave:
         if key not in self._advances:
             function = _advance(job, phase, work, down, has_rows)
             if self.compiled:
+                # Compiled code is cached per code object; each phase gets its own.
+                function.__code__ = function.__code__.replace(co_name=phase.step)
                 function = torch.compile(function, dynamic=False, fullgraph=True)
             self._jobs.append(job)
             self._advances[key] = function
@@ -252,17 +258,17 @@ def _advance(
         count: Tensor,
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """Some steps of a chunk."""
-        for s in range(samples.shape[1]):
-            chosen = samples[:, s]
+        for s in range(len(samples)):
+            chosen = samples[s]
             work_leaves, met, moved = vmap(one, in_dims=in_dims)(
                 work_leaves,
                 down_leaves,
                 tuple(x[chosen] for x in inputs),
                 targets[chosen],
-                mask[:, s],
-                ends[:, s],
-                keys[:, s],
-                active[:, s],
+                mask[s],
+                ends[s],
+                keys[s],
+                active[s],
                 start + s,
                 round_,
             )
@@ -293,11 +299,12 @@ def _by_length(lengths: Tensor, sizes: Tensor) -> Tensor:
     return by_size[lengths.sum(0)[by_size].argsort(stable=True)]
 
 
-def _lengthen(tensor: Tensor, spare: int) -> Tensor:
-    """Add steps in which nobody moves."""
-    if not spare:
-        return tensor
-    return torch.cat(
-        [tensor, torch.zeros_like(tensor[:, :1]).expand(-1, spare, *tensor.shape[2:])],
-        dim=1,
-    )
+def _by_step(tensor: Tensor, spare: int) -> Tensor:
+    """(C, S, ...) as (S + spare, C, ...); in the spare steps nobody moves.
+
+    Step by step, so that a few steps are one contiguous block whatever S is: compiled
+    code is made for one layout.
+    """
+    steps = tensor.transpose(0, 1)
+    idle = torch.zeros_like(steps[:1]).expand(spare, *steps.shape[1:])
+    return torch.cat([steps, idle]).contiguous()

@@ -1,0 +1,209 @@
+"""FedACS: each client starts from a mean of the models most like its own.
+
+Chen, Li, Shen. Personalized Federated Learning with Attention-based Client Selection.
+ICASSP 2024. arXiv:2312.15148.
+
+    paper    here              lives
+    w_i      Memory.personal   on client i, and sent; the server keeps the last one
+    u_i      Download.start    sent to client i alone
+    S        Account.similarity
+    p        quantile          configuration; a larger p means fewer collaborators
+    beta_k   lr                configuration
+
+Deviations: a client always collaborates with itself, with weight s_ii = 1; the paper
+takes for granted that s_ii exceeds delta, which fails when all models are equal. The
+threshold is never below 0, so that no weight is negative; `quantile = 0` is 0 itself
+(everyone with a positive similarity), where the literal 0-quantile would drop the least
+similar pair. Eq. (5) is one full gradient step while the text says several; here it is
+ordinary local training, and `steps = 1` with a batch of all data is Eq. (5). A cohort
+of one client goes on from its own model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.records import Rows
+from fedloom.core.settings import Count, Share
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The last model of every client."""
+
+    models: Tensor
+    """(M, d); the common start for a client that was never here."""
+    known: Tensor
+    """(M,) whether the client ever uploaded."""
+
+
+class Memory(NamedTuple):
+    """On one client, from round to round; sent after each round it takes part in."""
+
+    personal: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: where this one client starts from."""
+
+    start: Rows
+
+
+class Work(NamedTuple):
+    """During a round."""
+
+    personal: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: its model. The server weighs it for the others."""
+
+    personal: Tensor
+
+
+class Notes(NamedTuple):
+    """What the others did to one client's model."""
+
+    moved: Tensor
+    """||u_i - w_i||, how far the mean of its collaborators is from the client."""
+
+
+class Account(NamedTuple):
+    """The attention among the clients that uploaded.
+
+    It is recomputed for them: under train-all the downloads weighed all clients.
+    """
+
+    similarity: Tensor
+    """(n, n) cosines, the diagonal 1; (n, M) with scope `all`."""
+    weights: Tensor
+    """(n, n) share of each column's client in each row's start; rows sum to one."""
+    collaborators: Tensor
+    """How many others a client's start was made of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
+    """Local training from a similarity-weighted mean of selected clients' models."""
+
+    name = "fedacs"
+    group = "personalised"
+
+    epochs: Count = 5
+    """Local epochs per round."""
+    quantile: Share = 0.5
+    """Similarities up to this quantile of all of them are ignored (p); 0 ignores only
+    those that are not positive, 1 leaves every client alone."""
+    similarity: Literal["model", "update"] = "model"
+    """Cosines of the models, or of the models minus their mean."""
+    scope: Literal["cohort", "all"] = "cohort"
+    """Collaborators are sought in the cohort, or among all that ever took part, by
+    the last model that the server has of them."""
+
+    def start(self, population: Population) -> Server:
+        theta = population.theta(0)
+        return Server(
+            models=theta.repeat(population.count, 1),
+            known=torch.zeros(population.count, dtype=torch.bool, device=theta.device),
+        )
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        # Alg. 1, line 8
+        others = self._others(cohort)
+        return Download(self._attend(server, cohort).weights @ server.models[others])
+
+    def _others(self, cohort: Cohort) -> Tensor:
+        """(k,) who may be a collaborator, as rows of the population."""
+        if self.scope == "cohort":
+            return cohort.clients
+        return torch.arange(cohort.population.count, device=cohort.clients.device)
+
+    def _attend(self, server: Server, cohort: Cohort) -> Account:
+        """Alg. 1, lines 6 and 7, and the weights of Eq. (4)."""
+        others = self._others(cohort)
+        is_here = torch.isin(others, cohort.clients[cohort.sizes > 0])
+        counts = is_here | (server.known[others] & (self.scope == "all"))
+        similarity = _cosines(server.models[others], counts, self.similarity)
+        threshold = similarity.new_zeros(())
+        if self.quantile > 0:
+            among = similarity[counts][:, counts]
+            threshold = _quantile(among, self.quantile).clamp(min=0.0)
+        is_self = cohort.clients[:, None] == others
+        # Every client of the cohort is among the others, once.
+        rows = similarity[is_self.to(torch.int8).argmax(1)]
+        chosen = (rows > threshold) & counts | is_self
+        # Eq. (4)
+        attention = torch.where(chosen, rows, 0.0)
+        return Account(
+            similarity=rows,
+            weights=attention / attention.sum(1, keepdim=True),
+            collaborators=(chosen & ~is_self).sum(1),
+        )
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        real = cohort.sizes > 0
+        rows, new = cohort.clients[real], uploads.personal[real]
+        return Server(
+            models=server.models.index_copy(0, rows, new),
+            known=server.known.index_fill(0, rows, True),
+        )
+
+    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+        return self._attend(server, cohort)
+
+    def shared(self, server: Server, task: Task) -> None:
+        return None
+
+    def first(self, down: Download, client: Client, task: Task) -> Memory:
+        return Memory(task.start)
+
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        return Work(self.depart(down.start))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """Eq. (5): w_i <- w_i - beta_k grad F_i(w_i), starting from u_i."""
+        gradient = task.grad(work.personal.at, batch)
+        return Work(self.descend(work.personal, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
+        return Memory(work.personal.at), Upload(work.personal.at)
+
+    def notes(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Notes:
+        return Notes(torch.linalg.vector_norm(down.start - memory.personal))
+
+    def personal(
+        self, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        return memory.personal
+
+
+def _cosines(
+    models: Tensor, counts: Tensor, similarity: Literal["model", "update"]
+) -> Tensor:
+    """(k, k) cosines; 0 for a vector of length 0, and 1 on the diagonal."""
+    if similarity == "update":
+        shares = counts.to(models.dtype) / counts.sum()
+        models = models - shares @ models
+    length = torch.linalg.vector_norm(models, dim=1, keepdim=True)
+    directions = models / torch.where(length > 0, length, 1.0)
+    cosines = (directions @ directions.T).clamp(-1.0, 1.0)
+    itself = torch.eye(len(models), dtype=torch.bool, device=models.device)
+    return torch.where(itself, 1.0, cosines)
+
+
+def _quantile(values: Tensor, share: float) -> Tensor:
+    """Linear interpolation, as torch.quantile but without its limit of 2^24 values."""
+    ordered = values.flatten().sort().values
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return torch.lerp(ordered[below], ordered[above], place - below)

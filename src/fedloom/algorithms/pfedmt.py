@@ -1,0 +1,252 @@
+"""pFedMT: clients near their team's model, teams near the shared one.
+
+Banerjee, Yurtsever, Bhuyan. Personalized Multi-tier Federated Learning. FL-NeurIPS
+2022 (workshop).
+
+    paper     here              lives
+    x         Server.shared     on the global server, sent to the teams once a round
+    w_i       Download.team     on team i's server, sent to its clients K times a round
+    theta_ij  Memory.personal   on client j of team i, and sent to its team
+    alpha     lr                configuration
+    eta       team_lr           configuration
+    beta      shared_lr         configuration
+    lambda    pull              configuration
+    gamma     team_pull         configuration
+    K, L      team_iterations, steps
+
+Deviations: line 12 of Alg. 1 is printed without the gamma of Eq. (4), which diverges
+unless gamma = 1; this is Eq. (4). Exactly K and L steps are taken, not K + 1 and L + 1.
+Each local step uses one batch. With partial participation only teams that have a
+client in the cohort move, a team counts by the samples of those clients, and an absent
+team keeps its last model. Without teams all clients are one team.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Rows
+from fedloom.core.settings import Count, NonNegative, Positive
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """All servers: the global one and those of the teams."""
+
+    shared: Tensor
+    teams: Tensor
+    """(teams, d)."""
+
+
+class Memory(NamedTuple):
+    """On one client, from exchange to exchange; sent to its team after each."""
+
+    personal: Tensor
+
+
+class Download(NamedTuple):
+    """Team to client: the team's model."""
+
+    team: Rows
+
+
+class Work(NamedTuple):
+    """During an exchange."""
+
+    personal: Point
+
+
+class Upload(NamedTuple):
+    """Client to team: the personal model. It goes no further than the team."""
+
+    personal: Tensor
+
+
+class Link(NamedTuple):
+    """Between global server and team, either way: one model."""
+
+    model: Tensor
+
+
+class Notes(NamedTuple):
+    """How personal one client is."""
+
+    client_drift: Tensor
+    """||theta_ij - w_i||, from the client's model to its team's."""
+
+
+class Account(NamedTuple):
+    """What an exchange did to the teams, told to each of their clients."""
+
+    team_drift: Tensor
+    """||w_i - x||, from the model of the client's team to the shared one."""
+    team_weight: Tensor
+    """Share of the client in its team."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
+    """Moreau envelopes twice: client to team and team to all."""
+
+    name = "pfedmt"
+    group = "tiered"
+
+    lr: Positive = 0.01
+    """Learning rate of a client's steps (alpha); times `pull` it must be below 1."""
+    batch_size: Count = 20
+    """Samples per step; a client with fewer takes all it has in one batch."""
+    steps: Count | None = 20
+    """Local steps per exchange (L)."""
+    team_iterations: Count = 30
+    """Exchanges between clients and their team in one round (K)."""
+    pull: Positive = 15.0
+    """Strength of the pull of a client toward its team (lambda)."""
+    team_pull: Positive = 1.0
+    """Strength of the pull of a team toward the shared model (gamma)."""
+    team_lr: Positive = 0.03
+    """Learning rate of the teams (eta); times the sum of both pulls it must be below
+    1."""
+    shared_lr: Positive = 1.0
+    """Learning rate of the shared model (beta); times `team_pull` at most 1."""
+    restart: bool = True
+    """A client's model starts each exchange at its team's; if false, where it was."""
+    device_pull: NonNegative | None = None
+    """The pull in the client's own steps, if it is not `pull`."""
+    weights: Literal["size", "equal"] = "size"
+    """Clients in a team, and teams, count by training samples or equally."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = self.pull if self.device_pull is None else self.device_pull
+        both = self.pull + self.team_pull
+        _refuse(
+            self.lr * self.pull >= 1, "lr * pull must be below 1", self.lr, self.pull
+        )
+        _refuse(self.lr * own >= 1, "lr * device_pull must be below 1", self.lr, own)
+        _refuse(
+            self.team_lr * both >= 1,
+            "team_lr * (pull + team_pull) must be below 1",
+            self.team_lr,
+            both,
+            f"({self.pull:g} + {self.team_pull:g})",
+        )
+        _refuse(
+            self.shared_lr * self.team_pull > 1,
+            "shared_lr * team_pull must be at most 1",
+            self.shared_lr,
+            self.team_pull,
+        )
+
+    @property
+    def exchanges(self) -> int:
+        return self.team_iterations
+
+    def start(self, population: Population) -> Server:
+        theta = population.theta(0)
+        return Server(theta, theta.repeat(population.team_count, 1))
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        # Alg. 1, line 4
+        return Download(_teams(server, cohort)[cohort.teams])
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares, present = self._within(server, cohort)
+        w, x = _teams(server, cohort), server.shared
+        # Alg. 1, line 8
+        mean = shares @ uploads.personal
+        # Eq. (7): (1 - eta lambda - eta gamma) w_i + eta gamma x + eta lambda mean
+        stay = 1.0 - self.team_lr * (self.pull + self.team_pull)
+        moved = stay * w + self.team_lr * (self.team_pull * x + self.pull * mean)
+        return Server(x, torch.where(present[:, None], moved, server.teams))
+
+    def conclude(self, server: Server, cohort: Cohort) -> Server:
+        _, present = self._within(server, cohort)
+        counts = present.to(cohort.sizes.dtype)
+        if self.weights == "size":
+            members = _members(server, cohort)
+            counts = (members * cohort.sizes).sum(1)
+        # Alg. 1, line 11
+        mean = (counts / counts.sum()) @ server.teams
+        # Eq. (4): x <- (1 - beta gamma) x + beta gamma mean
+        pace = self.shared_lr * self.team_pull
+        return server._replace(shared=(1.0 - pace) * server.shared + pace * mean)
+
+    def _within(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """(teams, n) share of each client in its team, and (teams,) who is present."""
+        each = cohort.sizes if self.weights == "size" else (cohort.sizes > 0)
+        counts = _members(server, cohort) * each
+        total = counts.sum(1, keepdim=True)
+        return counts / torch.where(total > 0, total, 1.0), total[:, 0] > 0
+
+    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+        after = self.aggregate(server, uploads, cohort)
+        drift = torch.linalg.vector_norm(after.teams - server.shared, dim=1)
+        shares, _ = self._within(server, cohort)
+        return Account(team_drift=drift[cohort.teams], team_weight=shares.sum(0))
+
+    def shared(self, server: Server, task: Task) -> Tensor:
+        return server.shared
+
+    def team_models(self, server: Server, task: Task) -> Tensor:
+        return server.teams
+
+    def team_link(self, server: Server) -> tuple[Link, Link]:
+        return Link(server.shared), Link(server.teams[0])
+
+    def first(self, down: Download, client: Client, task: Task) -> Memory:
+        return Memory(down.team)
+
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        # The text below Eq. (9) restarts at w_i; Alg. 1 as printed never resets theta.
+        return Work(self.depart(down.team if self.restart else memory.personal))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """Eq. (10): theta <- theta - alpha (grad f + lambda (theta - w_i))."""
+        theta = work.personal.at
+        pull = self.pull if self.device_pull is None else self.device_pull
+        gradient = task.grad(theta, batch) + pull * (theta - down.team)
+        return Work(self.descend(work.personal, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
+        return Memory(work.personal.at), Upload(work.personal.at)
+
+    def notes(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Notes:
+        return Notes(torch.linalg.vector_norm(work.personal.at - down.team))
+
+    def personal(
+        self, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        return memory.personal
+
+
+def _refuse(
+    is_unstable: bool, rule: str, rate: float, pull: float, spelled: str = ""
+) -> None:
+    if is_unstable:
+        raise ConfigError(
+            f"pfedmt: {rule}, or models jump past what pulls them; found {rate:g} * "
+            f"{spelled or f'{pull:g}'} = {rate * pull:g}. Lower one of them."
+        )
+
+
+def _teams(server: Server, cohort: Cohort) -> Tensor:
+    """(teams, d) where the teams are: at the shared model when a round begins."""
+    at_start = server.shared.expand_as(server.teams)
+    return at_start if cohort.exchange == 0 else server.teams
+
+
+def _members(server: Server, cohort: Cohort) -> Tensor:
+    """(teams, n) 1 where a client of the cohort is of the team, else 0."""
+    members = F.one_hot(cohort.teams, num_classes=len(server.teams)).T
+    return members.to(cohort.sizes.dtype)

@@ -1,0 +1,120 @@
+"""Laws of what leaves a client: sending one more thing is always a reviewed decision.
+
+`messages.json` has the fields, types, shapes and bytes of both messages of every
+method, and which of the tensors that a client keeps it also sends, value for value.
+When a change of a message is meant, write the file anew and review its diff:
+
+    FEDLOOM_UPDATE_SNAPSHOTS=1 python -m pytest tests/conformance/test_messages.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+from variants import ALL, Watch, advance, describe, over_variants, set_up
+
+from fedloom.core.records import Nothing, leaves, message_bytes, named, row_fields
+from fedloom.engine.job import AnyAlgorithm
+
+SNAPSHOT = Path(__file__).with_name("messages.json")
+UPDATES = os.environ.get("FEDLOOM_UPDATE_SNAPSHOTS") == "1"
+HOW = "If it is meant: FEDLOOM_UPDATE_SNAPSHOTS=1 pytest tests/conformance"
+
+
+def stored() -> dict[str, Any]:
+    known: dict[str, Any] = (
+        json.loads(SNAPSHOT.read_text()) if SNAPSHOT.exists() else {}
+    )
+    return known
+
+
+def store(known: dict[str, Any]) -> None:
+    SNAPSHOT.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+
+
+def messages(algorithm: AnyAlgorithm) -> dict[str, Any]:
+    """Both messages of the second round in words, each for one client."""
+    watch = Watch(algorithm)
+    loom = set_up(watch, dtype=torch.float32)
+    advance(loom, 2)
+    task, teams = loom.task, loom.population.team_count
+    words = {task.d: "d", task.base_d: "base", task.d - task.base_d: "head"}
+    words |= {loom.federation.count: "clients", teams: "teams"}
+
+    def spell(tensor: Tensor, has_row: bool) -> str:
+        shape = tensor.shape[1:] if has_row else tensor.shape
+        sizes = ", ".join(words.get(size, str(size)) for size in shape)
+        return f"{str(tensor.dtype).removeprefix('torch.')} ({sizes})"
+
+    def spell_all(record: Any, has_rows: list[bool]) -> dict[str, Any]:
+        fields = {
+            name: spell(tensor, has_row)
+            for (name, tensor), has_row in zip(
+                named(record).items(), has_rows, strict=True
+            )
+        }
+        return {"fields": fields, "bytes": message_bytes(record, has_rows=has_rows)}
+
+    down = watch.results["download"][-1]
+    kept, sent = watch.results["finish"][-1]
+    return {
+        "download": spell_all(down, row_fields(down)),
+        "upload": spell_all(sent, [False] * len(leaves(sent))),
+        "sent and kept": [
+            name
+            for name, mine in named(kept).items()
+            if any(mine.numel() > 1 and torch.equal(mine, s) for s in leaves(sent))
+        ],
+    }
+
+
+@over_variants
+def test_both_messages_equal_the_snapshot(algorithm: AnyAlgorithm) -> None:
+    name, found = describe(algorithm), messages(algorithm)
+    if UPDATES:
+        store(stored() | {name: found})
+    known = stored()
+    assert name in known, f"{name} is not in {SNAPSHOT.name}. {HOW}"
+    assert found == known[name], HOW
+
+
+def test_the_snapshot_has_no_method_that_is_gone() -> None:
+    names = {describe(algorithm) for algorithm in ALL}
+    if UPDATES:
+        store({name: value for name, value in stored().items() if name in names})
+    assert stored().keys() <= names, HOW
+
+
+def declared(record: type) -> int:
+    """How many tensors a record type declares, those of nested records included."""
+    hints = get_type_hints(record)
+    return sum(1 if hint is Tensor else declared(hint) for hint in hints.values())
+
+
+@over_variants
+def test_messages_and_memory_have_types_of_their_own(algorithm: AnyAlgorithm) -> None:
+    server, memory, download, work, upload = algorithm.records
+    kinds = [k for k in (server, memory, download, work, upload) if k is not Nothing]
+    assert len(set(kinds)) == len(kinds)
+    assert all(issubclass(kind, tuple) for kind in kinds)
+
+
+@over_variants
+def test_an_upload_is_the_tensors_it_declares_and_no_more(
+    algorithm: AnyAlgorithm,
+) -> None:
+    watch = Watch(algorithm)
+    advance(set_up(watch), 1)
+    _, memory, download, work, upload = algorithm.records
+    kept, sent = watch.results["finish"][-1]
+    assert type(sent) is upload
+    assert type(kept) is memory
+    assert type(watch.results["download"][-1]) is download
+    assert type(watch.results["begin"][-1]) is work
+    assert len(leaves(sent)) == declared(upload)
+    assert len(leaves(watch.results["download"][-1])) == declared(download)

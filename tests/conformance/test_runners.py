@@ -1,0 +1,208 @@
+"""Laws of the runners: `weave` differs from `loop` in nothing but speed."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from variants import (
+    COUNT,
+    VARIANTS,
+    advance,
+    assert_identical,
+    assert_same,
+    describe,
+    history,
+    over_methods,
+    over_variants,
+    set_up,
+    specification,
+)
+
+from fedloom.core.records import leaves, rebuild, take
+from fedloom.engine import loop, weave
+from fedloom.engine.job import AnyAlgorithm, Crew, Job, Outcome
+from fedloom.engine.loop import Loop
+from fedloom.engine.weave import Weave
+from fedloom.federation.batches import Plan
+
+needs_compiler = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("g++", "clang++", "c++")),
+    reason="there is no C++ compiler on the PATH, which torch.compile needs",
+)
+# PyTorch's compiler, when first imported, uses parts of PyTorch that are deprecated.
+by_pytorch = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that compiling asks for, fixed shapes and unrolling, but no compiler.
+
+    What a compiled chunk computes, without the minutes that compiling takes.
+    """
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+class Recorder:
+    """A runner that keeps what it was asked and what came of it."""
+
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner
+        self.asked: list[tuple[Job, Any, list[bool], Crew]] = []
+        self.outcomes: list[Outcome] = []
+
+    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
+        self.asked.append((job, down, has_rows, crew))
+        self.outcomes.append(self.runner.run(job, down, has_rows, crew))
+        return self.outcomes[-1]
+
+
+@over_methods
+def test_weave_of_single_clients_equals_loop(algorithm: AnyAlgorithm) -> None:
+    woven = history(set_up(algorithm, Weave(1)), 3)
+    assert_same(woven, specification(algorithm))
+
+
+@over_variants
+@pytest.mark.parametrize("chunk", [7, COUNT])
+def test_weave_equals_loop(algorithm: AnyAlgorithm, chunk: int) -> None:
+    woven = history(set_up(algorithm, Weave(chunk)), 3)
+    assert_same(woven, specification(algorithm))
+
+
+@over_methods
+def test_weave_equals_loop_in_single_precision(algorithm: AnyAlgorithm) -> None:
+    woven = history(set_up(algorithm, Weave(7), dtype=torch.float32), 3)
+    assert_same(woven, specification(algorithm, torch.float32), tolerance=1e-4)
+
+
+@over_methods
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("chunk", [7, 32])
+def test_ghost_clients_change_nothing(algorithm: AnyAlgorithm, chunk: int) -> None:
+    padded = history(set_up(algorithm, Weave(chunk, compiled=True)), 3)
+    assert_same(padded, specification(algorithm))
+
+
+@over_variants
+@pytest.mark.usefixtures("interpreted")
+def test_unrolled_steps_change_nothing(algorithm: AnyAlgorithm) -> None:
+    unrolled = history(set_up(algorithm, Weave(5, compiled=True, unroll=3)), 3)
+    assert_same(unrolled, specification(algorithm))
+
+
+@over_methods
+@pytest.mark.parametrize("module", [loop, weave], ids=["loop", "weave"])
+def test_wider_batches_change_nothing(
+    algorithm: AnyAlgorithm, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tight = module.plan_phase
+
+    def wide(*args: Any) -> Plan:
+        plan = tight(*args)
+        return plan._replace(
+            positions=F.pad(plan.positions, (0, 3)), mask=F.pad(plan.mask, (0, 3))
+        )
+
+    expected = specification(algorithm)
+    monkeypatch.setattr(module, "plan_phase", wide)
+    runner = Loop() if module is loop else Weave(COUNT)
+    assert_same(history(set_up(algorithm, runner), 3), expected)
+
+
+@over_methods
+@pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
+def test_the_order_of_clients_is_irrelevant_to_a_runner(
+    algorithm: AnyAlgorithm, runner: Any
+) -> None:
+    recorder = Recorder(runner)
+    advance(set_up(algorithm, recorder), 2)
+    job, down, has_rows, crew = recorder.asked[-1]
+    other = torch.tensor([6, 2, 9, 0, 4, 1, 8, 3, 7, 5])
+    shuffled = rebuild(
+        down,
+        [
+            leaf[other] if has_row else leaf
+            for leaf, has_row in zip(leaves(down), has_rows, strict=True)
+        ],
+    )
+    found = runner.run(job, shuffled, has_rows, take(crew, other))
+    expected = take(recorder.outcomes[-1], other)
+    for one, two in zip(leaves(found), leaves(expected), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-10)
+
+
+@over_methods
+def test_a_client_alone_comes_to_what_it_comes_to_in_company(
+    algorithm: AnyAlgorithm,
+) -> None:
+    recorder = Recorder(Weave(COUNT))
+    advance(set_up(algorithm, recorder), 1)
+    job, down, has_rows, crew = recorder.asked[-1]
+    for n in (0, 6):
+        rows = [
+            leaf[n : n + 1] if has_row else leaf
+            for leaf, has_row in zip(leaves(down), has_rows, strict=True)
+        ]
+        one = take(crew, slice(n, n + 1))
+        alone = recorder.runner.run(job, rebuild(down, rows), has_rows, one)
+        company = take(recorder.outcomes[-1], slice(n, n + 1))
+        for found, expected in zip(leaves(alone), leaves(company), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@over_methods
+def test_a_runner_leaves_its_inputs_as_they_are(algorithm: AnyAlgorithm) -> None:
+    class Guard(Recorder):
+        def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
+            train = job.train
+            given = [*leaves(down), *leaves(crew), *train.inputs, train.targets]
+            given += [train.indices, train.offsets, train.sizes, job.task.start]
+            before = [t.clone() for t in given]
+            outcome = super().run(job, down, has_rows, crew)
+            assert all(map(torch.equal, before, given))
+            return outcome
+
+    guard = Guard(Weave(7))
+    history(set_up(algorithm, guard), 2)
+    assert len(guard.asked) == 2 * algorithm.exchanges + 1
+
+
+def _compiled_equals_loop(algorithm: AnyAlgorithm) -> None:
+    compiled = Weave(4, compiled=True)
+    assert_same(history(set_up(algorithm, compiled), 3), specification(algorithm))
+
+
+@needs_compiler
+@by_pytorch
+def test_compiled_weave_equals_loop_for_fedavg() -> None:
+    _compiled_equals_loop(VARIANTS["fedavg"][0])
+
+
+@needs_compiler
+@by_pytorch
+@pytest.mark.slow
+@over_variants
+def test_compiled_weave_equals_loop(algorithm: AnyAlgorithm) -> None:
+    _compiled_equals_loop(algorithm)
+
+
+@over_methods
+def test_the_same_seed_gives_the_same_bits(algorithm: AnyAlgorithm) -> None:
+    once = history(set_up(algorithm, Weave(4), rate=0.5), 3)
+    again = history(set_up(algorithm, Weave(4), rate=0.5), 3)
+    assert_identical(again, once)
+
+
+@over_methods
+def test_another_seed_gives_other_numbers(algorithm: AnyAlgorithm) -> None:
+    one = history(set_up(algorithm, Weave(4), rate=0.5, seed=3), 3)
+    two = history(set_up(algorithm, Weave(4), rate=0.5, seed=4), 3)
+    assert any(
+        one[name].shape != two[name].shape or not torch.equal(one[name], two[name])
+        for name in one
+        if name != "at"
+    ), describe(algorithm)

@@ -1,0 +1,163 @@
+"""Laws of the server's half: whose uploads count, in what order, and how much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from variants import (
+    COUNT,
+    Watch,
+    advance,
+    assert_identical,
+    assert_same,
+    history,
+    last_aggregation,
+    over_methods,
+    over_variants,
+    set_up,
+    small_federation,
+)
+
+from fedloom.core.algorithm import Cohort
+from fedloom.core.records import Nothing, leaves, named, take
+from fedloom.engine.job import AnyAlgorithm
+from fedloom.engine.weave import Weave
+
+
+def close_round(
+    algorithm: AnyAlgorithm, server: Any, uploads: Any, cohort: Cohort
+) -> dict[str, Tensor]:
+    """What the server keeps at the end of a round."""
+    new = algorithm.aggregate(server, uploads, cohort)
+    return named(algorithm.conclude(new, cohort))
+
+
+@over_variants
+def test_the_order_of_clients_is_irrelevant_to_aggregation(
+    algorithm: AnyAlgorithm,
+) -> None:
+    server, uploads, cohort = last_aggregation(algorithm)
+    other = torch.tensor([6, 2, 9, 0, 4, 1, 8, 3, 7, 5])
+    found = close_round(algorithm, server, take(uploads, other), cohort.only(other))
+    assert_same(found, close_round(algorithm, server, uploads, cohort))
+
+
+@over_variants
+@pytest.mark.parametrize("absent", [0, 6])
+def test_a_client_without_samples_is_invisible(
+    algorithm: AnyAlgorithm, absent: int
+) -> None:
+    """The server is as if the client had never been there.
+
+    What the server keeps about that client itself, a row of the (M, ...) tensors, is
+    nobody else's business and not compared.
+    """
+    server, uploads, cohort = last_aggregation(algorithm)
+    present = cohort.clients != absent
+    sizes = torch.where(present, cohort.sizes, 0.0)
+    population = replace(cohort.population, sizes=sizes)
+    cohort = replace(cohort, sizes=sizes, population=population)
+    found = close_round(algorithm, server, uploads, cohort)
+    chosen = present.nonzero()[:, 0]
+    expected = close_round(
+        algorithm, server, take(uploads, chosen), cohort.only(chosen)
+    )
+    about_clients = [n for n, t in found.items() if t.dim() and len(t) == COUNT]
+    for name in about_clients:
+        found[name], expected[name] = found[name][chosen], expected[name][chosen]
+    assert_same(found, expected)
+
+
+@over_variants
+def test_no_call_changes_what_it_is_given(algorithm: AnyAlgorithm) -> None:
+    watch = Watch(algorithm)
+    loom = set_up(watch)
+    advance(loom, 1)
+    loom.personal(torch.arange(COUNT))
+    loom.shared()
+    exchanges = algorithm.exchanges
+    assert len(watch.calls["begin"]) == COUNT * exchanges
+    assert len(watch.calls["finish"]) == COUNT * exchanges
+    assert len(watch.calls["aggregate"]) == exchanges
+
+
+@over_methods
+def test_a_first_memory_leaves_the_download_as_it_is(algorithm: AnyAlgorithm) -> None:
+    watch = Watch(algorithm)
+    loom = set_up(watch)
+    advance(loom, 1)
+    _, down, _, client, _ = watch.calls["finish"][-1]
+    before = [t.clone() for t in leaves(down)]
+    start = loom.task.start.clone()
+    algorithm.first(down, client, loom.task)
+    assert all(map(torch.equal, before, leaves(down)))
+    assert torch.equal(loom.task.start, start)
+
+
+@over_methods
+def test_train_all_trains_everybody_and_hears_the_sampled(
+    algorithm: AnyAlgorithm,
+) -> None:
+    loom = set_up(algorithm, Weave(COUNT), rate=0.3, protocol="train-all")
+    sampled = torch.from_numpy(loom.sampling.draw(COUNT, loom.seed, 0))
+    met = advance(loom, 1)
+    assert loom.last is not None
+    assert torch.equal(loom.last.clients, torch.arange(COUNT))
+    assert torch.equal(loom.last.uploaders, sampled)
+    assert bool(loom.state.table.seen.all())
+    assert len(sampled) == 3
+    assert all(bool((exchange["steps"] > 0).all()) for exchange in met)
+
+
+@over_methods
+def test_under_train_all_only_sampled_clients_move_the_server(
+    algorithm: AnyAlgorithm,
+) -> None:
+    def server(relabelled: int | None) -> dict[str, Tensor]:
+        federation = small_federation(relabelled=relabelled)
+        loom = set_up(
+            algorithm,
+            Weave(COUNT),
+            rate=0.3,
+            protocol="train-all",
+            federation=federation,
+        )
+        advance(loom, 1)
+        return named(loom.state.server)
+
+    sampled = set_up(algorithm, rate=0.3).sampling.draw(COUNT, 3, 0).tolist()
+    unheard = next(n for n in range(COUNT) if n not in sampled)
+    plain = server(None)
+    assert_identical(server(unheard), plain)
+    if algorithm.records[0] is Nothing:
+        return
+    heard = server(sampled[0])
+    assert any(not torch.equal(heard[name], plain[name]) for name in plain)
+
+
+@over_methods
+def test_a_client_never_seen_has_the_model_that_a_first_meeting_gives(
+    algorithm: AnyAlgorithm,
+) -> None:
+    watch = Watch(algorithm)
+    loom = set_up(watch, rate=0.2)
+    history(loom, 2)
+    assert not bool(loom.state.table.seen.all())
+    watch.calls.clear()
+    watch.results.clear()
+    theta = loom.personal(torch.arange(COUNT))
+    for n in (~loom.state.table.seen).nonzero()[:, 0].tolist():
+        # Called for each client in turn, in the order of the rows.
+        down, memory, client, task = watch.calls["personal"][n]
+        first = algorithm.first(down, client, task)
+        assert_identical(named(memory), named(first))
+        own = algorithm.personal(down, first, client, task)
+        assert own.shape == (task.d,)
+        assert torch.isfinite(own).all()
+        if not algorithm.adaptation:
+            assert torch.equal(theta[n], own)
+    assert torch.isfinite(theta).all()

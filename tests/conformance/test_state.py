@@ -1,0 +1,105 @@
+"""Laws of what is kept: a run can stop anywhere and go on as if it had not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from variants import (
+    ALL,
+    COUNT,
+    Watch,
+    advance,
+    assert_identical,
+    describe,
+    over_methods,
+    over_variants,
+    set_up,
+    standing,
+)
+
+from fedloom.core.records import from_named, leaves, named
+from fedloom.engine.checkpoint import restore, save
+from fedloom.engine.job import AnyAlgorithm
+from fedloom.engine.weave import Weave
+
+TIERED = [algorithm for algorithm in ALL if algorithm.exchanges > 1]
+
+
+def _resumed_equals_uninterrupted(
+    algorithm: AnyAlgorithm, rate: float, path: Path, stop: int
+) -> None:
+    """Stop after so many exchanges, go on in a fresh run to the end of round 3."""
+    exchanges = 3 * algorithm.exchanges
+    whole = set_up(algorithm, Weave(COUNT), rate=rate)
+    for _ in range(exchanges):
+        whole_tally = whole.advance()
+    before = set_up(algorithm, Weave(COUNT), rate=rate)
+    for _ in range(stop):
+        before.advance()
+    save(before, path)
+    after = set_up(algorithm, Weave(COUNT), rate=rate)
+    restore(after, path)
+    for _ in range(exchanges - stop):
+        tally = after.advance()
+    assert_identical(standing(after), standing(whole))
+    assert tally is not None
+    assert whole_tally is not None
+    assert (tally.loss, tally.steps) == (whole_tally.loss, whole_tally.steps)
+    assert (tally.bytes_up, tally.bytes_down) == (
+        whole_tally.bytes_up,
+        whole_tally.bytes_down,
+    )
+
+
+@over_variants
+def test_resuming_equals_never_stopping(
+    algorithm: AnyAlgorithm, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    _resumed_equals_uninterrupted(algorithm, 1.0, path, stop=algorithm.exchanges)
+
+
+@over_methods
+def test_resuming_equals_never_stopping_when_some_clients_were_never_seen(
+    algorithm: AnyAlgorithm, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    _resumed_equals_uninterrupted(algorithm, 0.2, path, stop=algorithm.exchanges)
+
+
+@over_methods
+def test_a_run_can_stop_before_its_first_round(
+    algorithm: AnyAlgorithm, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    _resumed_equals_uninterrupted(algorithm, 0.5, path, stop=0)
+
+
+@pytest.mark.parametrize("algorithm", TIERED, ids=describe)
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_resuming_inside_a_round_equals_never_stopping(
+    algorithm: AnyAlgorithm, rate: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    stop = 2 * algorithm.exchanges + 1
+    _resumed_equals_uninterrupted(algorithm, rate, path, stop)
+
+
+@over_variants
+def test_every_record_survives_being_taken_apart(algorithm: AnyAlgorithm) -> None:
+    watch = Watch(algorithm)
+    advance(set_up(watch), 1)
+    work, down, memory, _, _ = watch.calls["finish"][-1]
+    new_memory, upload = watch.results["finish"][-1]
+    server, uploads, _ = watch.calls["aggregate"][-1]
+    records: list[Any] = [work, down, memory, new_memory, upload, server, uploads]
+    records.append(watch.results["notes"][-1])
+    records.append(watch.results["account"][-1])
+    for record in records:
+        again = from_named(record, named(record), "here")
+        assert type(again) is type(record)
+        assert named(again).keys() == named(record).keys()
+        assert all(map(torch.equal, leaves(again), leaves(record)))

@@ -1,0 +1,281 @@
+"""What the laws are tried on: every method in several settings, and one federation.
+
+A method in `REGISTRY` is tried with its defaults and with each of `COMMON` that it
+accepts. Settings of its own that deserve a trial go into `OWN`, one line each; a method
+whose defaults mean much local work gets shorter ones in `SHORT`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedloom.algorithms import REGISTRY
+from fedloom.core.algorithm import Cohort, Population
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import named
+from fedloom.core.streams import seeded
+from fedloom.core.task import Task
+from fedloom.data.dataset import Dataset
+from fedloom.engine.job import AnyAlgorithm, Runner
+from fedloom.engine.loop import Loop
+from fedloom.engine.rounds import Loom
+from fedloom.engine.weave import Weave
+from fedloom.federation.cohorts import Sampling
+from fedloom.federation.federation import Federation
+from fedloom.federation.ragged import Ragged
+
+COMMON: list[dict[str, Any]] = [
+    {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.5, "lr_decay": 0.8},
+    {"steps": 4, "batch_size": 4},
+]
+"""Settings that every method is tried with, unless it refuses them."""
+
+SHORT: dict[str, dict[str, Any]] = {
+    "self-fl": {"most_steps": 5},
+    "self-fl-augmented": {"most_steps": 4, "extra_epochs": 3},
+    "self-fl-cluster": {"most_steps": 5},
+    "pfedvem": {"epochs": 1, "passes": 2, "monte_carlo": 2},
+    "pfedmt": {"steps": 3, "team_iterations": 2},
+}
+"""In place of the defaults, where these take long; under all other settings too."""
+
+OWN: dict[str, list[dict[str, Any]]] = {
+    "fedavg": [{"tuning": 2}, {"weights": "equal"}],
+    "fedprox": [{"pull": 2.0, "epochs": 2, "weights": "equal"}],
+    "ditto": [{"pull": 0.0}, {"personal_lr": 0.2, "epochs": 2, "weights": "equal"}],
+}
+"""Settings of a method's own that change what it computes, keeps or sends."""
+
+
+def _variants(name: str) -> list[AnyAlgorithm]:
+    method, short = REGISTRY[name], SHORT.get(name, {})
+    found: list[AnyAlgorithm] = [method(**short)]
+    for settings in COMMON:
+        try:
+            found.append(method(**short | settings))
+        except ConfigError:
+            continue
+    return found + [method(**short | settings) for settings in OWN.get(name, [])]
+
+
+VARIANTS: dict[str, list[AnyAlgorithm]] = {name: _variants(name) for name in REGISTRY}
+"""Every method under its name, the defaults first."""
+
+
+def describe(algorithm: AnyAlgorithm) -> str:
+    """The name and whatever is not a default: `fedavg(tuning=2)`."""
+    changed = [
+        f"{field.name}={getattr(algorithm, field.name)}"
+        for field in dataclasses.fields(algorithm)
+        if getattr(algorithm, field.name) != field.default
+    ]
+    return f"{algorithm.name}({', '.join(changed)})"
+
+
+ALL = [variant for variants in VARIANTS.values() for variant in variants]
+
+over_variants = pytest.mark.parametrize("algorithm", ALL, ids=describe)
+"""A law for every method in every setting."""
+
+over_methods = pytest.mark.parametrize(
+    "algorithm", [variants[0] for variants in VARIANTS.values()], ids=describe
+)
+"""A law for every method with its defaults."""
+
+TRAIN_SIZES = (1, 3, 7, 10, 12, 5, 23, 2, 9, 4)
+"""Unequal, some smaller than a batch, not in order."""
+TEST_SIZES = (2, 1, 0, 3, 2, 2, 1, 4, 2, 2)
+COUNT = len(TRAIN_SIZES)
+
+
+def small_federation(*, relabelled: int | None = None) -> Federation:
+    """Ten clients in teams of two; three numbers in, three classes out.
+
+    Args:
+        relabelled: a client whose targets are all one class further.
+    """
+    draw = np.random.default_rng(8)
+    total = sum(TRAIN_SIZES) + sum(TEST_SIZES)
+    labels = draw.integers(0, 3, total)
+    inputs = draw.normal(size=(total, 3)) + np.eye(3)[labels]
+    cuts = np.cumsum([0, *TRAIN_SIZES, *TEST_SIZES])
+    lists = [np.arange(a, b) for a, b in pairwise(cuts)]
+    if relabelled is not None:
+        labels[lists[relabelled]] = (labels[lists[relabelled]] + 1) % 3
+    return Federation(
+        dataset=Dataset(
+            name="small",
+            inputs=(torch.from_numpy(inputs),),
+            targets=torch.from_numpy(labels),
+            classes=3,
+        ),
+        train=Ragged.of(lists[:COUNT]),
+        validation=Ragged.of([np.arange(0)] * COUNT),
+        test=Ragged.of(lists[COUNT:]),
+        names=tuple(f"client-{n}" for n in range(COUNT)),
+        teams=np.arange(COUNT) // 2,
+    )
+
+
+def small_task(dtype: torch.dtype = torch.float64) -> Task:
+    """A network of 31 parameters, 16 below and 15 in the head."""
+    with seeded(0, "model"):
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+    return Task(model, dtype=dtype)
+
+
+def set_up(
+    algorithm: Any,
+    runner: Runner | None = None,
+    *,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 3,
+    rate: float = 1.0,
+    protocol: Any = "train-selected",
+    federation: Federation | None = None,
+) -> Loom:
+    """A run of the small federation, before its first round."""
+    return Loom(
+        algorithm,
+        small_task(dtype),
+        federation if federation is not None else small_federation(),
+        runner if runner is not None else Loop(),
+        sampling=Sampling(rate=rate, protocol=protocol),
+        seed=seed,
+    )
+
+
+def advance(loom: Loom, rounds: int) -> list[dict[str, Tensor]]:
+    """Some rounds, and what each of their exchanges met."""
+    met = []
+    for _ in range(rounds * loom.algorithm.exchanges):
+        loom.advance()
+        last = loom.last
+        assert last is not None
+        met.append(
+            {"loss": last.loss, "steps": last.steps}
+            | {f"notes.{name}": t for name, t in named(last.notes).items()}
+            | {f"account.{name}": t for name, t in named(last.account).items()}
+        )
+    return met
+
+
+def standing(loom: Loom) -> dict[str, Tensor]:
+    """All that a run has come to: server, memories, shared, team, personal models."""
+    found = {f"server.{name}": t for name, t in named(loom.state.server).items()}
+    found |= loom.state.table.dump()
+    shared = loom.shared()
+    teams = loom.algorithm.team_models(loom.state.server, loom.task)
+    found |= {} if shared is None else {"shared": shared}
+    found |= {} if teams is None else {"teams": teams}
+    found["personal"] = loom.personal(torch.arange(loom.federation.count))
+    found["at"] = torch.tensor([loom.state.round, loom.state.exchange])
+    return found
+
+
+def history(loom: Loom, rounds: int) -> dict[str, Tensor]:
+    """Everything that some rounds met and came to, under one name each."""
+    met = advance(loom, rounds)
+    return {
+        f"exchange {n}: {name}": tensor
+        for n, exchange in enumerate(met)
+        for name, tensor in exchange.items()
+    } | standing(loom)
+
+
+@cache
+def specification(
+    algorithm: AnyAlgorithm, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    """Three rounds by the slow, obvious runner."""
+    return history(set_up(algorithm, Loop(), dtype=dtype), 3)
+
+
+def assert_same(
+    found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-10
+) -> None:
+    """Equal up to rounding, measured against the largest value of each tensor."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        assert found[name].shape == value.shape, name
+        if not value.is_floating_point():
+            assert torch.equal(found[name], value), name
+        elif value.numel():
+            assert torch.isfinite(value).all(), name
+            scale = float(value.abs().max().clamp(min=1e-2))
+            error = float((found[name] - value).abs().max())
+            assert error <= tolerance * scale, f"{name}: off by {error}, of {scale}"
+
+
+def assert_identical(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Equal to the last bit."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+class Watch:
+    """Stands in for an algorithm: keeps its calls, sees to it that none meddles.
+
+    Every tensor handed to the algorithm must be the same, bit for bit, when it
+    returns. What the engine calls inside a vmap cannot be looked at: `first`, and with
+    `Weave` all of the client's half, so that `server_only` is for.
+    """
+
+    def __init__(self, algorithm: AnyAlgorithm, *, server_only: bool = False) -> None:
+        self.algorithm = algorithm
+        self.calls: dict[str, list[tuple[Any, ...]]] = {}
+        self.results: dict[str, list[Any]] = {}
+        self._server_only = server_only
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.algorithm, name)
+        is_server = name in ("download", "aggregate", "conclude", "account", "shared")
+        unseen = name == "first" or (self._server_only and not is_server)
+        return found if unseen or not callable(found) else self._watched(name, found)
+
+    def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*everything: Any) -> Any:
+            before = [t.clone() for t in tensors_of(everything)]
+            result = method(*everything)
+            for old, now in zip(before, tensors_of(everything), strict=True):
+                assert torch.equal(old, now), f"{name} changed what it was given"
+            self.calls.setdefault(name, []).append(everything)
+            self.results.setdefault(name, []).append(result)
+            return result
+
+        return call
+
+
+def tensors_of(thing: Any) -> list[Tensor]:
+    """All tensors of whatever an algorithm is handed."""
+    if isinstance(thing, Tensor):
+        return [thing]
+    if isinstance(thing, tuple):
+        return [tensor for part in thing for tensor in tensors_of(part)]
+    if isinstance(thing, Cohort):
+        return [thing.clients, thing.sizes, thing.teams, *tensors_of(thing.population)]
+    if isinstance(thing, Population):
+        return [thing.sizes, thing.teams, *tensors_of(thing.task)]
+    if isinstance(thing, Task):
+        return [thing.start, *thing.module.parameters(), *thing.module.buffers()]
+    raise TypeError(f"an algorithm was handed a {type(thing).__name__}")
+
+
+@cache
+def last_aggregation(algorithm: AnyAlgorithm) -> tuple[Any, Any, Cohort]:
+    """What the server is handed in the last exchange of the second round."""
+    watch = Watch(algorithm, server_only=True)
+    advance(set_up(watch, Weave(COUNT)), 2)
+    server, uploads, cohort = watch.calls["aggregate"][-1]
+    return server, uploads, cohort

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedloom.algorithms import Ditto, FedAvg, Local, ditto
+from fedloom.core.algorithm import Cohort, Phase, Population
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Nothing
+from fedloom.core.task import Batch, Task
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        {},
+        {"epochs": 1, "steps": 1},
+        {"epochs": 1, "passes": 1},
+        {"epochs": 1, "steps": 1, "passes": 1},
+        {"epochs": -1},
+        {"steps": -1},
+        {"passes": -1},
+    ],
+    ids=str,
+)
+def test_a_phase_has_one_length(lengths: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"Phase 'step': exactly one of epochs"):
+        Phase(step="step", **lengths)
+
+
+@pytest.mark.parametrize(
+    "lengths", [{"epochs": 2}, {"steps": 0}, {"passes": 3}], ids=str
+)
+def test_a_phase_may_be_given_in_any_unit(lengths: dict[str, Any]) -> None:
+    phase = Phase(step="step", **lengths)
+    given = (phase.epochs, phase.steps, phase.passes)
+    assert [n for n in given if n is not None] == list(lengths.values())
+
+
+def test_a_phase_needs_at_least_one_batch_per_step() -> None:
+    with pytest.raises(ConfigError, match="batches must be at least 1; found 0"):
+        Phase(step="step", epochs=1, batches=0)
+
+
+def test_steps_when_given_replace_epochs() -> None:
+    assert FedAvg(epochs=3).phases == (Phase(step="step", epochs=3),)
+    assert FedAvg(epochs=3, steps=7).phases == (Phase(step="step", steps=7),)
+
+
+def test_the_record_types_are_read_off_the_class() -> None:
+    assert Ditto.records == (
+        ditto.Server,
+        ditto.Memory,
+        ditto.Download,
+        ditto.Work,
+        ditto.Upload,
+    )
+    assert (Local.records[0], Local.records[4]) == (Nothing, Nothing)
+
+
+def test_algorithms_are_values() -> None:
+    assert FedAvg(lr=0.1) == FedAvg(lr=0.1)
+    assert FedAvg(lr=0.1) != FedAvg(lr=0.2)
+    assert hash(FedAvg()) == hash(FedAvg())
+    with pytest.raises(AttributeError):
+        FedAvg().lr = 0.3  # type: ignore[misc]
+
+
+def batch(round_: int) -> Batch:
+    zero = torch.tensor(0)
+    return Batch((), zero, zero, zero, zero, zero.bool(), torch.tensor(round_))
+
+
+def test_a_vector_departs_with_velocity_only_if_there_is_momentum() -> None:
+    theta = torch.ones(4)
+    assert FedAvg().depart(theta).velocity.shape == (0,)
+    assert torch.equal(FedAvg(momentum=0.9).depart(theta).velocity, torch.zeros(4))
+
+
+def test_plain_descent_is_one_gradient_step() -> None:
+    theta, gradient = torch.tensor([1.0, 2.0]), torch.tensor([4.0, -4.0])
+    method = FedAvg(lr=0.25)
+    point = method.descend(method.depart(theta), gradient, batch(3))
+    assert torch.equal(point.at, torch.tensor([0.0, 3.0]))
+
+
+def test_another_rate_may_be_given_to_a_step_and_decays_too() -> None:
+    theta, gradient = torch.zeros(1), torch.ones(1)
+    method = FedAvg(lr=0.25, lr_decay=0.5)
+    point = method.descend(method.depart(theta), gradient, batch(3), lr=8.0)
+    assert point.at.tolist() == [-1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_step_keeps_the_type_of_its_vector(dtype: torch.dtype) -> None:
+    method = FedAvg(lr=0.1, momentum=0.9, clip=0.1, weight_decay=0.1, lr_decay=0.9)
+    theta = torch.ones(3, dtype=dtype)
+    point = method.descend(method.depart(theta), theta, batch(2))
+    assert (point.at.dtype, point.velocity.dtype) == (dtype, dtype)
+
+
+def test_a_gradient_of_nothing_survives_clipping() -> None:
+    method = FedAvg(clip=1.0)
+    theta = torch.ones(3)
+    point = method.descend(method.depart(theta), torch.zeros(3), batch(0))
+    assert torch.equal(point.at, theta)
+
+
+def test_a_long_gradient_is_scaled_to_the_clip() -> None:
+    method = FedAvg(lr=1.0, clip=1.0)
+    theta = torch.zeros(2, dtype=torch.float64)
+    gradient = torch.tensor([30.0, 40.0]).double()
+    point = method.descend(method.depart(theta), gradient, batch(0))
+    torch.testing.assert_close(point.at, torch.tensor([-0.6, -0.8]).double())
+
+
+def cohort(sizes: list[float]) -> Cohort:
+    count = len(sizes)
+    teams = torch.arange(count) // 2
+    population = Population(
+        task=Task(nn.Linear(1, 1)),
+        theta=lambda index: torch.zeros(index),
+        sizes=torch.tensor(sizes),
+        teams=teams,
+        rate=1.0,
+    )
+    return Cohort(
+        clients=torch.arange(count),
+        sizes=torch.tensor(sizes),
+        teams=teams,
+        round=0,
+        exchange=0,
+        population=population,
+    )
+
+
+def test_both_weightings_sum_to_one_and_skip_clients_without_samples() -> None:
+    some = cohort([3.0, 0.0, 1.0])
+    assert some.by_size().tolist() == [0.75, 0.0, 0.25]
+    assert some.equally().tolist() == [0.5, 0.0, 0.5]
+
+
+def test_some_rows_of_a_cohort_keep_their_teams_and_sizes() -> None:
+    some = cohort([3.0, 5.0, 1.0]).only(torch.tensor([2, 0]))
+    assert some.clients.tolist() == [2, 0]
+    assert some.sizes.tolist() == [1.0, 3.0]
+    assert some.teams.tolist() == [1, 0]
+    assert some.population.count == 3
+    assert some.population.team_count == 2
+
+
+def test_what_a_method_must_write_is_missing_until_it_does() -> None:
+    from fedloom.core.algorithm import Algorithm
+
+    class Bare(Algorithm[Nothing, Nothing, Nothing, Nothing, Nothing]):
+        name = "bare"
+        group = "local"
+
+    bare, nothing = Bare(), Nothing()
+    with pytest.raises(NotImplementedError):
+        bare.start(cohort([1.0]).population)
+    assert bare.conclude(nothing, cohort([1.0])) is nothing
+    assert bare.account(nothing, nothing, cohort([1.0])) == Nothing()
+    assert bare.exchanges == 1
+    assert bare.adaptation == ()

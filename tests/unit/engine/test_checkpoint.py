@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from patchwork import COUNT, Patchwork, loom_of, small_federation
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from fedloom.algorithms import Ditto, FedAvg, Local
+from fedloom.core.errors import MessageError
+from fedloom.core.records import named
+from fedloom.core.task import Task
+from fedloom.engine import checkpoint
+from fedloom.engine.checkpoint import restore, save
+from fedloom.engine.rounds import Loom
+from fedloom.engine.weave import Weave
+
+
+def patchwork(**sampling: Any) -> Loom:
+    return loom_of(Patchwork(), Weave(4), **sampling)
+
+
+def standing(loom: Loom) -> dict[str, torch.Tensor]:
+    personal = {"personal models": loom.personal(torch.arange(COUNT))}
+    return named(loom.state.server) | loom.state.table.dump() | personal
+
+
+def assert_identical(one: Loom, two: Loom) -> None:
+    assert (one.state.round, one.state.exchange) == (
+        two.state.round,
+        two.state.exchange,
+    )
+    found, expected = standing(one), standing(two)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("stop", range(6))
+def test_a_run_may_stop_after_any_exchange(stop: int, tmp_path: Path) -> None:
+    whole, before, after = (patchwork(rate=0.4) for _ in range(3))
+    whole_tallies = [whole.advance() for _ in range(6)]
+    for _ in range(stop):
+        before.advance()
+    save(before, tmp_path / "run.safetensors")
+    restore(after, tmp_path / "run.safetensors")
+    tallies = [after.advance() for _ in range(6 - stop)]
+    assert_identical(after, whole)
+    for one, two in zip(tallies, whole_tallies[stop:], strict=True):
+        assert (one is None) == (two is None)
+        if one is not None and two is not None:
+            assert replace(one, seconds=0.0) == replace(two, seconds=0.0)
+
+
+def test_restoring_forgets_what_came_after(tmp_path: Path) -> None:
+    early, late = patchwork(rate=0.4), patchwork(rate=0.4)
+    early.advance()
+    save(early, tmp_path / "run.safetensors")
+    for _ in range(4):
+        late.advance()
+    restore(late, tmp_path / "run.safetensors")
+    assert_identical(late, early)
+    assert replace(late.state.tally, seconds=0) == replace(early.state.tally, seconds=0)
+
+
+def test_server_fields_that_share_memory_are_saved(tmp_path: Path) -> None:
+    loom = patchwork()
+    assert loom.state.server.shared is loom.state.server.before
+    save(loom, tmp_path / "run.safetensors")
+    again = patchwork()
+    restore(again, tmp_path / "run.safetensors")
+    assert_identical(again, loom)
+
+
+def test_the_folder_is_made(tmp_path: Path) -> None:
+    save(patchwork(), tmp_path / "new" / "folder" / "run.safetensors")
+    assert (tmp_path / "new" / "folder" / "run.safetensors").is_file()
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100, -1])
+def test_a_truncated_file_is_refused(keep: int, tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    save(patchwork(), path)
+    path.write_bytes(path.read_bytes()[:keep])
+    loom = patchwork()
+    with pytest.raises(MessageError, match=r"run\.safetensors: not a whole checkpoint"):
+        restore(loom, path)
+
+
+def test_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    path.write_text("not a checkpoint, but longer than a header would be")
+    with pytest.raises(MessageError, match="not a whole checkpoint"):
+        restore(patchwork(), path)
+    save_file({"server.shared": torch.zeros(3)}, path)
+    with pytest.raises(MessageError, match="format is None"):
+        restore(patchwork(), path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MessageError, match="not a whole checkpoint"):
+        restore(patchwork(), tmp_path / "run.safetensors")
+
+
+def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    save(loom_of(FedAvg()), path)
+    with pytest.raises(MessageError, match="algorithm is 'fedavg', this run has 'dit"):
+        restore(loom_of(Ditto()), path)
+
+
+def test_a_checkpoint_of_another_split_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    save(patchwork(), path)
+    other = replace(small_federation(), teams=np.zeros(COUNT, dtype=np.int64))
+    with pytest.raises(MessageError, match="split is '"):
+        restore(loom_of(Patchwork(), federation=other), path)
+
+
+@pytest.mark.parametrize("method", [FedAvg(), Local()], ids=["fedavg", "local"])
+def test_a_checkpoint_of_another_model_is_refused(
+    method: FedAvg | Local, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.safetensors"
+    saved = loom_of(method)
+    saved.advance()
+    save(saved, path)
+    other = Task(nn.Linear(3, 2, bias=False), dtype=torch.float64)
+    loom = loom_of(method, task=other)
+    before = standing(loom)
+    with pytest.raises(MessageError, match=r"should be torch\.float64"):
+        restore(loom, path)
+    assert all(torch.equal(before[name], t) for name, t in standing(loom).items())
+
+
+def test_a_checkpoint_with_a_field_missing_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    saved = patchwork()
+    saved.advance()
+    save(saved, path)
+    with checkpoint.safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    tensors = load_file(path)
+    del tensors["memory.personal"]
+    save_file(tensors, path, metadata=metadata)
+    loom = patchwork()
+    before = standing(loom)
+    with pytest.raises(MessageError, match="'personal' is missing"):
+        restore(loom, path)
+    assert all(torch.equal(before[name], t) for name, t in standing(loom).items())
+    assert (loom.state.round, loom.state.exchange) == (0, 0)
+
+
+def test_an_interrupted_save_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.safetensors"
+    loom, old = patchwork(), patchwork()
+    save(loom, path)
+
+    def half(tensors: Any, name: Path, metadata: Any) -> None:
+        save_file(tensors, name, metadata=metadata)
+        name.write_bytes(name.read_bytes()[:50])
+        raise KeyboardInterrupt
+
+    loom.advance()
+    monkeypatch.setattr(checkpoint, "save_file", half)
+    with pytest.raises(KeyboardInterrupt):
+        save(loom, path)
+    again = patchwork()
+    again.advance()
+    restore(again, path)
+    assert_identical(again, old)
+
+
+def test_a_save_replaces_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    loom = patchwork()
+    save(loom, path)
+    loom.advance()
+    save(loom, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.safetensors"]
+    again = patchwork()
+    restore(again, path)
+    assert_identical(again, loom)

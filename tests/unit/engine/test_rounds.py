@@ -1,0 +1,501 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from patchwork import (
+    COUNT,
+    SIZES,
+    D,
+    Patchwork,
+    Work,
+    loom_of,
+    small_federation,
+    small_task,
+)
+from torch import Tensor, nn
+
+from fedloom.algorithms import Ditto, FedAvg, Local, fedavg
+from fedloom.core.algorithm import Client, Phase
+from fedloom.core.errors import ContractError, NumericalError
+from fedloom.core.records import Nothing, leaves, named
+from fedloom.core.task import Task
+from fedloom.data.dataset import Dataset
+from fedloom.engine.loop import Loop
+from fedloom.engine.rounds import Loom, Tally
+from fedloom.engine.weave import Weave
+from fedloom.federation.federation import Federation
+from fedloom.federation.ragged import Ragged
+
+
+def history(loom: Loom, rounds: int) -> dict[str, Tensor]:
+    """Everything that some rounds met and came to."""
+    found: dict[str, Tensor] = {}
+    for n in range(rounds * loom.algorithm.exchanges):
+        loom.advance()
+        last = loom.last
+        assert last is not None
+        met = {"loss": last.loss, "steps": last.steps}
+        met |= named(last.notes) | named(last.account)
+        found |= {f"exchange {n}: {name}": t for name, t in met.items()}
+    found |= named(loom.state.server) | loom.state.table.dump()
+    found["personal models"] = loom.personal(torch.arange(COUNT))
+    return found
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            found[name],
+            value,
+            rtol=1e-10,
+            atol=1e-10,
+            msg=lambda m, n=name: f"{n}: {m}",
+        )
+
+
+HEAVY = Patchwork(momentum=0.5, weight_decay=0.1, clip=1.0, lr_decay=0.9)
+
+
+@pytest.mark.parametrize("method", [Patchwork(), HEAVY], ids=["plain", "heavy"])
+@pytest.mark.parametrize("chunk", [1, 4, COUNT])
+def test_all_that_the_contract_allows_is_woven_as_it_is_looped(
+    method: Patchwork, chunk: int
+) -> None:
+    looped = history(loom_of(method), 3)
+    assert_same(history(loom_of(method, Weave(chunk)), 3), looped)
+
+
+@pytest.mark.parametrize("unroll", [1, 3, 16])
+def test_all_that_the_contract_allows_is_unrolled_and_padded(
+    unroll: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    looped = history(loom_of(Patchwork()), 2)
+    fixed = Weave(4, compiled=True, unroll=unroll)
+    assert_same(history(loom_of(Patchwork(), fixed), 2), looped)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_all_that_the_contract_allows_can_be_compiled() -> None:
+    looped = history(loom_of(Patchwork()), 2)
+    compiled = Weave(4, compiled=True, unroll=2)
+    assert_same(history(loom_of(Patchwork(), compiled), 2), looped)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strolling(Patchwork):
+    """The first phase alone."""
+
+    records = Patchwork.records
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(step="stroll", steps=5, length="own_length"),)
+
+
+@pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
+def test_a_client_takes_its_own_number_of_steps_up_to_the_most(runner: Any) -> None:
+    """(size // 2) * 2, and one fewer on the second visit; never above 5."""
+    loom = loom_of(Strolling(), runner)
+    loom.advance()
+    assert loom.last is not None
+    assert loom.last.steps.tolist() == [2, 5, 4, 0, 5, 5]
+    assert loom.last.loss[3] == 0.0
+    # The sum of the positions 0, 1, 2, ... in the phase.
+    assert loom.last.notes.positions.tolist() == [1, 10, 6, 0, 10, 10]
+    loom.advance()
+    assert loom.last.steps.tolist() == [1, 5, 3, 0, 5, 5]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrinking(Strolling):
+    """Says less than nothing for the smaller half of the clients."""
+
+    records = Patchwork.records
+
+    def own_length(self, down: Any, memory: Any, client: Client, task: Task) -> Tensor:
+        return (client.size - 6).to(torch.int64)
+
+
+@pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
+def test_a_length_below_nothing_is_nothing(runner: Any) -> None:
+    loom = loom_of(Shrinking(), runner)
+    loom.advance()
+    assert loom.last is not None
+    assert loom.last.steps.tolist() == [0, 3, 0, 0, 5, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settling(Patchwork):
+    """The phase that ends when its client has settled."""
+
+    records = Patchwork.records
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(step="settle", passes=12, until="has_settled"),)
+
+
+@pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
+def test_a_client_that_has_settled_stops(runner: Any) -> None:
+    loom = loom_of(Settling(lr=0.2), runner)
+    loom.advance()
+    assert loom.last is not None
+    steps = loom.last.steps.tolist()
+    expected = []
+    train, task = small_federation().train, loom.task
+    data = small_federation().dataset
+    for rows in train:
+        x, y = data.inputs[0][rows], data.targets[rows]
+        model = task.fresh_module()
+        losses = [2e9, 1e9]
+        while len(losses) - 2 < 12 and losses[-2] - losses[-1] >= 0.02 * losses[-1]:
+            model.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            losses.append(float(loss.detach()))
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.2 * p.grad
+        expected.append(len(losses) - 2)
+    assert steps == expected
+    assert len(set(steps)) > 1
+
+
+def test_a_client_settled_from_the_start_takes_no_step() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Settled(Settling):
+        records = Patchwork.records
+
+        def has_settled(self, work: Work) -> Tensor:
+            return work.total > 0
+
+    for runner in (Loop(), Weave(4)):
+        loom = loom_of(Settled(), runner)
+        loom.advance()
+        assert loom.last is not None
+        assert loom.last.steps.tolist() == [0] * COUNT
+
+
+def test_steps_know_the_ends_of_epochs() -> None:
+    loom = loom_of(Patchwork(batch_size=3), Weave(COUNT))
+    loom.advance()
+    assert loom.last is not None
+    # In `pair`, one epoch: 1. In `stroll`, own lengths 2, 5, 4, 0, 5, 5 of epochs of
+    # ceil(size / 3) = 1, 3, 2, 1, 5, 3 steps: 2, 1, 2, 0, 1, 1.
+    assert loom.last.notes.epochs_ended.tolist() == [3, 2, 3, 1, 2, 2]
+
+
+def test_two_batches_of_a_step_are_drawn_apart() -> None:
+    met: list[tuple[Tensor, Tensor]] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Spying(Patchwork):
+        records = Patchwork.records
+
+        def pair(self, work: Work, down: Any, batch: Any, task: Task) -> Work:
+            met.append((batch[0].inputs[0][:, 0], batch[1].inputs[0][:, 0]))
+            return super().pair(work, down, batch, task)
+
+    loom_of(Spying(batch_size=14)).advance()
+    largest = max(met, key=lambda pair: len(pair[0]))
+    assert len(largest[0]) == 14
+    assert not torch.equal(*largest)
+    assert torch.equal(largest[0].sort().values, largest[1].sort().values)
+
+
+def test_a_round_of_two_exchanges_ends_with_the_second() -> None:
+    loom = loom_of(Patchwork(), rate=0.5)
+    places = []
+    for n in range(4):
+        tally = loom.advance()
+        assert (tally is not None) == (n % 2 == 1)
+        assert loom.last is not None
+        places.append(
+            (
+                loom.last.clients.tolist(),
+                loom.last.notes.round.unique().tolist(),
+                loom.last.notes.exchange.unique().tolist(),
+                int(loom.state.server.concluded),
+                int(loom.last.account.concluded),
+            )
+        )
+    assert [p[1:] for p in places] == [
+        ([0], [0], 0, 0),
+        ([0], [1], 1, 0),
+        ([1], [0], 1, 1),
+        ([1], [1], 2, 1),
+    ]
+    assert places[0][0] == places[1][0]
+    assert places[2][0] == places[3][0]
+    assert (loom.state.round, loom.state.exchange) == (2, 0)
+
+
+def test_the_exchanges_of_a_round_meet_other_batches() -> None:
+    """Else the second exchange would see the noise and order of the first again."""
+    loom = loom_of(Patchwork())
+    one = loom._keys(torch.arange(COUNT))
+    loom.advance()
+    two = loom._keys(torch.arange(COUNT))
+    loom.advance()
+    three = loom._keys(torch.arange(COUNT))
+    assert len(torch.cat([one, two, three]).unique()) == 3 * COUNT
+
+
+def test_bytes_are_what_the_types_say() -> None:
+    """d = 8 parameters in float64, 6 clients, 2 exchanges, 2 teams.
+
+    Down: the shared model and one row of models. Up: one model, a scalar, nothing.
+    A team's link is one model and one int64 down, one model and three int64 up.
+    """
+    loom = loom_of(Patchwork(), Weave(COUNT))
+    assert loom.advance() is None
+    tally = loom.advance()
+    assert tally is not None
+    assert tally.bytes_down == 2 * 6 * (2 * D * 8)
+    assert tally.bytes_up == 2 * 6 * (D * 8 + 8)
+    assert tally.team_bytes_down == 2 * (D * 8 + 8)
+    assert tally.team_bytes_up == 2 * (D * 8 + 3 * 8)
+
+
+@pytest.mark.parametrize(
+    ("method", "down", "up"),
+    [(Local(), 0, 0), (FedAvg(), D, D), (Ditto(), D, D)],
+    ids=["local", "fedavg", "ditto"],
+)
+def test_bytes_count_those_who_download_and_those_who_upload(
+    method: Any, down: int, up: int
+) -> None:
+    some = loom_of(method, rate=0.5, dtype=torch.float32).advance()
+    assert some is not None
+    assert (some.participants, some.bytes_down, some.bytes_up) == (
+        3,
+        3 * down * 4,
+        3 * up * 4,
+    )
+    everyone = loom_of(
+        method, rate=0.5, protocol="train-all", dtype=torch.float32
+    ).advance()
+    assert everyone is not None
+    assert (everyone.participants, everyone.bytes_down, everyone.bytes_up) == (
+        6,
+        6 * down * 4,
+        3 * up * 4,
+    )
+    assert (everyone.team_bytes_down, everyone.team_bytes_up) == (0, 0)
+
+
+def test_clients_know_whether_their_upload_is_used() -> None:
+    loom = loom_of(Patchwork(), rate=0.5, protocol="train-all")
+    loom.advance()
+    assert loom.last is not None
+    sampled = loom.sampling.draw(COUNT, 0, 0)
+    assert loom.last.notes.uploads.nonzero()[:, 0].tolist() == sampled.tolist()
+
+
+def test_the_tally_weighs_losses_by_steps() -> None:
+    loom = loom_of(Patchwork(), Weave(COUNT))
+    loom.advance()
+    one = loom.last
+    tally = loom.advance()
+    two = loom.last
+    assert one is not None
+    assert two is not None
+    assert tally is not None
+    steps = torch.cat([one.steps, two.steps])
+    losses = torch.cat([one.loss, two.loss])
+    assert tally.steps == int(steps.sum())
+    assert tally.loss == pytest.approx(float((losses * steps).sum() / steps.sum()))
+    assert tally.participants == COUNT
+    assert tally.seconds > 0
+
+
+def test_tallies_add_up() -> None:
+    tally = Tally()
+    tally.add(Tally(3, 10, 20, 1, 2, steps=4, loss=1.0, seconds=0.5))
+    tally.add(Tally(2, 1, 2, 3, 4, steps=12, loss=2.0, seconds=0.25))
+    assert tally == Tally(3, 11, 22, 4, 6, steps=16, loss=1.75, seconds=0.75)
+    tally.add(Tally(0, loss=9.0))
+    assert tally.loss == 1.75
+
+
+def regression(values: list[list[float]]) -> Federation:
+    """One client for each list; inputs and targets are its values."""
+    lists = np.split(
+        np.arange(sum(map(len, values))), np.cumsum([len(v) for v in values])[:-1]
+    )
+    targets = torch.tensor([v for one in values for v in one])
+    none = Ragged.of([np.arange(0)] * len(values))
+    return Federation(
+        dataset=Dataset("numbers", (targets[:, None],), targets),
+        train=Ragged.of(lists),
+        validation=none,
+        test=none,
+        names=tuple(str(n) for n in range(len(values))),
+        teams=np.zeros(len(values), dtype=np.int64),
+    )
+
+
+def number() -> Task:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    return Task(model, "squared-error")
+
+
+@pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
+def test_divergence_names_round_client_phase_and_step(runner: Any) -> None:
+    """Products overflow float32 above 1e38: client 2 fails where it meets 1e30."""
+    federation = regression([[1.0, 2.0], [1.0], [1.0, 1e30, 2.0], [1.0]])
+    loom = loom_of(FedAvg(batch_size=1), runner, federation=federation, task=number())
+    with pytest.raises(NumericalError) as caught:
+        loom.advance()
+    message = str(caught.value)
+    assert message.startswith("round 0, client 2, phase 0, step ")
+    assert "loss is inf. Last finite loss" in message
+    assert "lr is 0.05" in message
+
+
+@pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
+def test_divergence_leaves_the_state_as_it_was(runner: Any) -> None:
+    """lr = 1000 multiplies the error by -1999 each step: float32 lasts 11 steps."""
+    federation = regression([[1.0, 1.0], [1.0]])
+    method = Ditto(lr=1000.0, pull=0.0, batch_size=2, epochs=2)
+    loom = loom_of(method, runner, federation=federation, task=number())
+    for _ in range(5):
+        loom.advance()
+    server = [t.clone() for t in leaves(loom.state.server)]
+    memory = loom.state.table.dump()
+    with pytest.raises(NumericalError, match=r"^round 5, client 0, phase 0, step"):
+        loom.advance()
+    assert (loom.state.round, loom.state.exchange) == (5, 0)
+    assert loom.state.tally == Tally()
+    assert all(map(torch.equal, server, leaves(loom.state.server)))
+    after = loom.state.table.dump()
+    assert all(torch.equal(memory[name], after[name]) for name in memory)
+
+
+def test_divergence_in_a_later_phase_is_placed_there() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Bursting(Patchwork):
+        records = Patchwork.records
+
+        def settle(self, work: Work, down: Any, batch: Any, task: Task) -> Work:
+            new = super().settle(work, down, batch, task)
+            at = new.personal.at
+            burst = torch.where(batch.step == 3, at * 1e300 * 1e300, at)
+            return new._replace(personal=new.personal._replace(at=burst))
+
+        def has_settled(self, work: Work) -> Tensor:
+            return work.total < 0
+
+    for runner in (Loop(), Weave(COUNT)):
+        loom = loom_of(Bursting(), runner)
+        with pytest.raises(
+            NumericalError,
+            match=r"^round 0, client 0, phase 2, step 3: the parameters are not finite",
+        ):
+            loom.advance()
+
+
+def test_a_result_that_is_not_finite_is_refused_even_if_every_step_was() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Dividing(FedAvg):
+        records = FedAvg.records
+
+        def finish(
+            self, work: Any, down: Any, memory: Any, client: Client, task: Task
+        ) -> tuple[Nothing, fedavg.Upload]:
+            bad = torch.where(client.size == SIZES[4], torch.nan, 1.0)
+            return memory, fedavg.Upload(work.shared.at * bad)
+
+    loom = loom_of(Dividing(), Weave(COUNT))
+    with pytest.raises(NumericalError, match=r"^round 0, client 4: its result is not"):
+        loom.advance()
+    assert loom.state.round == 0
+
+
+def test_a_phase_that_names_no_method_is_refused() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Lost(FedAvg):
+        records = FedAvg.records
+
+        @property
+        def phases(self) -> tuple[Phase, ...]:
+            return (Phase(step="stride", epochs=1),)
+
+    for runner in (Loop(), Weave(2)):
+        with pytest.raises(ContractError, match="Lost: a phase names the method 'stri"):
+            loom_of(Lost(), runner).advance()
+
+
+def test_looking_at_personal_models_changes_nothing() -> None:
+    looked, not_looked = (loom_of(Patchwork(), Weave(4), rate=0.5) for _ in range(2))
+    for _ in range(4):
+        looked.personal(torch.tensor([5, 0]))
+        looked.shared()
+        looked.advance()
+        not_looked.advance()
+    assert_same(
+        named(looked.state.server) | looked.state.table.dump(),
+        named(not_looked.state.server) | not_looked.state.table.dump(),
+    )
+
+
+def test_personal_models_come_in_the_order_asked() -> None:
+    loom = loom_of(Patchwork(), Weave(4))
+    loom.advance()
+    everyone = loom.personal(torch.arange(COUNT))
+    some = loom.personal(torch.tensor([5, 0, 3]))
+    torch.testing.assert_close(some, everyone[[5, 0, 3]], rtol=1e-12, atol=1e-12)
+
+
+def test_memory_is_kept_for_the_cohort_alone() -> None:
+    loom = loom_of(Patchwork(), rate=0.5)
+    loom.advance()
+    sampled = loom.sampling.draw(COUNT, 0, 0).tolist()
+    assert loom.state.table.seen.nonzero()[:, 0].tolist() == sampled
+    assert loom.state.table.dump()["memory.trace.visits"].tolist() == [1, 1, 1]
+
+
+def test_dropout_is_woven_as_it_is_looped() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.4), nn.Linear(8, 2))
+    with torch.no_grad():
+        for n, p in enumerate(model.parameters()):
+            p.copy_(torch.linspace(-1, 1 + n, p.numel()).view_as(p))
+    thetas = []
+    for runner in (Loop(), Weave(4), Weave(1)):
+        task = Task(model, dtype=torch.float64)
+        loom = loom_of(FedAvg(batch_size=4), runner, task=task)
+        for _ in range(3):
+            loom.advance()
+        thetas.append(loom.state.server.shared)
+    torch.testing.assert_close(thetas[1], thetas[0], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(thetas[2], thetas[0], rtol=1e-10, atol=1e-10)
+
+
+def test_a_runner_serves_several_runs() -> None:
+    """Compiled steps are kept by job; those of one run must not serve another."""
+    weave = Weave(4)
+    one = loom_of(FedAvg(lr=0.1), weave)
+    two = loom_of(FedAvg(lr=0.3), weave)
+    one.advance()
+    two.advance()
+    alone = loom_of(FedAvg(lr=0.3), Weave(4))
+    alone.advance()
+    assert torch.equal(two.state.server.shared, alone.state.server.shared)
+    assert not torch.equal(one.state.server.shared, two.state.server.shared)
+
+
+def test_the_first_model_is_the_tasks_own() -> None:
+    loom = loom_of(FedAvg(), seed=5)
+    assert torch.equal(loom.state.server.shared, small_task().start)
+    assert torch.equal(loom.population.theta(2), loom.task.initial(5, 2))
+    assert loom.population.rate == 1.0
+    assert loom.population.sizes.tolist() == list(SIZES)
+    assert loom.population.team_count == 2

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import DataError, MessageError
+from fedloom.core.records import Nothing, leaves, named, stack
+from fedloom.engine.table import Table
+
+CPU = torch.device("cpu")
+
+
+class Row(NamedTuple):
+    vector: Tensor
+    count: Tensor
+    empty: Tensor
+
+
+def row(value: float) -> Row:
+    return Row(
+        torch.full((4,), float(value)),
+        torch.tensor(int(value)),
+        torch.zeros(0).double(),
+    )
+
+
+def rows(*values: float) -> Row:
+    return stack([row(value) for value in values])
+
+
+def on_disk(folder: Path, count: int = 10) -> Table:
+    return Table(row(0), count, CPU, folder=folder, limit_bytes=1)
+
+
+def test_a_client_never_seen_has_its_fresh_row() -> None:
+    table = Table(row(0), 5, CPU)
+    some = torch.tensor([1, 4])
+    assert table.read(some, rows(7, 8)).count.tolist() == [7, 8]
+    table.write(torch.tensor([4]), rows(3))
+    assert table.read(some, rows(7, 8)).count.tolist() == [7, 3]
+    assert table.read(some, rows(7, 8)).vector[:, 0].tolist() == [7.0, 3.0]
+
+
+def test_only_the_rows_written_are_touched() -> None:
+    table = Table(row(0), 5, CPU)
+    for column in leaves(table.columns):
+        column.fill_(99)
+    table.write(torch.tensor([3, 0]), rows(1, 2))
+    assert table.columns.count.tolist() == [2, 99, 99, 1, 99]
+    assert table.columns.vector[:, 2].tolist() == [2.0, 99.0, 99.0, 1.0, 99.0]
+    assert table.seen.tolist() == [True, False, False, True, False]
+
+
+def test_what_a_row_held_before_its_client_came_does_not_show() -> None:
+    table = Table(row(0), 3, CPU)
+    table.columns.vector.fill_(torch.nan)
+    table.write(torch.tensor([1]), rows(1))
+    found = table.read(torch.tensor([0, 1, 2]), rows(5, 6, 7))
+    assert found.vector[:, 0].tolist() == [5.0, 1.0, 7.0]
+
+
+def test_reading_gives_copies() -> None:
+    table = Table(row(0), 3, CPU)
+    table.write(torch.tensor([1]), rows(1))
+    table.read(torch.tensor([1]), rows(0)).vector.fill_(9)
+    assert table.read(torch.tensor([1]), rows(0)).vector[0, 0] == 1.0
+
+
+def test_nothing_can_be_kept() -> None:
+    table = Table(Nothing(), 3, CPU)
+    table.write(torch.tensor([2]), Nothing())
+    assert table.read(torch.tensor([0, 2]), Nothing()) == Nothing()
+    assert table.seen.tolist() == [False, False, True]
+    assert table.row_bytes == 0
+
+
+def test_the_bytes_of_a_row_are_counted() -> None:
+    assert Table(row(0), 3, CPU).row_bytes == 4 * 4 + 8
+
+
+def test_a_table_too_large_without_a_folder_is_refused() -> None:
+    with pytest.raises(DataError, match=r"10 clients with 24 bytes each.*--out DIR"):
+        Table(row(0), 10, CPU, limit_bytes=239)
+    assert Table(row(0), 10, CPU, limit_bytes=240).count == 10
+
+
+def test_a_table_too_large_for_memory_lies_in_files(tmp_path: Path) -> None:
+    table = on_disk(tmp_path / "memory")
+    names = sorted(path.name for path in (tmp_path / "memory").iterdir())
+    assert "vector.rows" in names
+    assert "count.rows" in names
+    table.write(torch.tensor([2]), rows(6))
+    assert table.read(torch.tensor([2, 3]), rows(0, 8)).count.tolist() == [6, 8]
+
+
+def test_a_file_of_rows_takes_the_room_of_the_rows_written(tmp_path: Path) -> None:
+    table = on_disk(tmp_path, count=1_000_000)
+    path = tmp_path / "vector.rows"
+    assert path.stat().st_size == 16_000_000
+    table.write(torch.tensor([500_000]), rows(6))
+    assert path.stat().st_blocks * 512 < 1_000_000
+
+
+def test_small_tables_make_no_file(tmp_path: Path) -> None:
+    Table(row(0), 10, CPU, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_dump_holds_the_seen_rows_and_can_be_restored(
+    tmp_path: Path, is_on_disk: bool
+) -> None:
+    def make(name: str) -> Table:
+        if is_on_disk:
+            return on_disk(tmp_path / name)
+        return Table(row(0), 10, CPU)
+
+    table = make("one")
+    table.write(torch.tensor([7, 2]), rows(1, 2))
+    dump = table.dump()
+    assert dump["seen"].tolist() == [2, 7]
+    assert dump["memory.count"].tolist() == [2, 1]
+    assert dump["memory.vector"].shape == (2, 4)
+    again = make("two")
+    again.write(torch.tensor([0]), rows(5))
+    again.restore(dump)
+    assert torch.equal(again.seen, table.seen)
+    fresh = rows(*range(100, 110))
+    everyone = torch.arange(10)
+    for one, two in zip(
+        leaves(again.read(everyone, fresh)),
+        leaves(table.read(everyone, fresh)),
+        strict=True,
+    ):
+        assert torch.equal(one, two)
+
+
+def test_a_dump_is_no_view_of_the_table() -> None:
+    table = Table(row(0), 3, CPU)
+    table.write(torch.tensor([0, 1, 2]), rows(1, 2, 3))
+    dump = table.dump()
+    table.write(torch.tensor([0]), rows(9))
+    assert dump["memory.count"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("memory.vector", torch.zeros(1, 1)),
+        ("memory.vector", torch.zeros(1, 5)),
+        ("memory.count", torch.zeros(1)),
+        ("memory.vector", None),
+        ("seen", None),
+    ],
+)
+def test_a_dump_of_another_memory_is_refused_before_anything_changes(
+    name: str, wrong: Tensor | None
+) -> None:
+    table = Table(row(0), 3, CPU)
+    table.write(torch.tensor([0, 1]), rows(1, 2))
+    dump = Table(row(0), 3, CPU).dump() | {"seen": torch.tensor([2])}
+    dump |= {f"memory.{field}": t for field, t in named(rows(5)).items()}
+    if wrong is None:
+        del dump[name]
+    else:
+        dump[name] = wrong
+    with pytest.raises(MessageError, match=name.removeprefix("memory.")):
+        table.restore(dump)
+    assert table.seen.tolist() == [True, True, False]
+    assert table.read(torch.tensor([0, 1]), rows(0, 0)).count.tolist() == [1, 2]

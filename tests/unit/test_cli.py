@@ -1,0 +1,83 @@
+"""The command line, driven as a user drives it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fedloom.algorithms import REGISTRY
+
+
+def fedloom(*arguments, cwd=None):
+    code = "from fedloom.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=240,
+    )
+
+
+def test_a_run_ends_with_a_table_and_the_path_of_what_was_written(tmp_path):
+    done = fedloom(
+        *("run", "--algorithm", "ditto", "--data", "digits", "--rounds", 2),
+        *("--partition", "label-skew", "--set", "partition.clients=5"),
+        *("--seed", 1, "--out", tmp_path / "r"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "accuracy after round 2" in done.stdout
+    assert "personal" in done.stdout
+    assert str(tmp_path / "r") in done.stdout.replace("\n", "")
+    assert "\x1b" not in done.stdout  # plain when not a terminal
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text())["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "--algorithm", "dito"], 2, "Did you mean 'ditto'"),
+        (["run", "--set", "algorithm.epoch=1"], 2, "Did you mean 'epochs'"),
+        (["run", "--data", "file", "--set", "data.path=no.csv"], 3, "no.csv"),
+        (["run", "--set", "algorithm.lr=1e30", "--rounds", "2"], 5, "step"),
+        (["describe", "dito"], 2, "Did you mean 'ditto'"),
+        (["resume", "nowhere"], 3, "holds no run"),
+    ],
+)
+def test_a_mistake_ends_with_its_message_and_exit_code(
+    arguments, code, words, tmp_path
+):
+    done = fedloom(*arguments, cwd=tmp_path)
+    assert done.returncode == code
+    assert done.stderr.startswith("error:")
+    assert words in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+
+
+def test_list_names_every_method(tmp_path):
+    done = fedloom("list")
+    assert done.returncode == 0, done.stderr
+    for name in REGISTRY:
+        assert name in done.stdout
+
+
+def test_describe_says_what_goes_down_up_and_never_leaves():
+    done = fedloom("describe", "ditto")
+    text = " ".join(done.stdout.split())
+    assert "arXiv:2012.04221" in text
+    assert "Goes up from each client: Client to server: the shared model" in text
+    assert "Never leaves the client" in text
+    assert "pull 1.0 number at least 0" in text
+
+
+def test_bench_engine_writes_rows_with_ratios(tmp_path):
+    done = fedloom(
+        *("bench", "engine", "--data", "digits", "--models", "mlr", "--repeats", 1),
+        *("--modes", "plain,weave", "--clients", 20, "--json", tmp_path / "b.json"),
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "b.json").read_text())
+    assert [row["mode"] for row in rows] == ["plain", "weave"]
+    assert rows[0]["ratio_to_loop"] == 1.0
+    assert all(row["seconds"] > 0 and row["model"] == "mlr" for row in rows)

@@ -1,0 +1,74 @@
+"""Settings files: strict, with answers that help."""
+
+from pathlib import Path
+
+import pytest
+
+from fedloom.config import override, parse, read_toml, to_tables, to_toml
+from fedloom.core.errors import ConfigError
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("**/*.toml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_every_config_in_the_repository_loads_and_survives_writing(path, tmp_path):
+    config = parse(read_toml(path), str(path))
+    copy = tmp_path / "copy.toml"
+    copy.write_text(to_toml(to_tables(config)))
+    assert parse(read_toml(copy)) == config
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (
+            {"algorithm": {"name": "dito"}},
+            "unknown method 'dito'. Did you mean 'ditto'",
+        ),
+        ({"algorithm": {"epoch": 2}}, "unknown key 'epoch'. Did you mean 'epochs'"),
+        ({"algorithm": {"epochs": 1.5}}, "epochs must be whole number at least 1"),
+        ({"algorithm": {"epochs": True}}, "epochs must be whole number"),
+        ({"algorithm": {"lr": -0.1}}, "lr must be number above 0, found -0.1"),
+        ({"algorithm": {"lr": float("nan")}}, "lr must be number above 0, found nan"),
+        ({"algorithm": {"lr": "0.1"}}, "lr must be number above 0, found '0.1'"),
+        ({"rounds": 0}, "rounds must be whole number at least 1"),
+        ({"round": 3}, "unknown key 'round'. Did you mean 'rounds'"),
+        ({"algoritm": {}}, "unknown section 'algoritm'. Did you mean 'algorithm'"),
+        ({"algorithm": "ditto"}, r"\[algorithm\] is a section"),
+        ({"partition": {"clients": 3}}, "name must be given"),
+        ({"cohort": {"rate": 0}}, "rate must be number above 0 and at most 1"),
+        ({"engine": {"device": "warp"}}, "device must be auto, cpu or cuda"),
+    ],
+)
+def test_a_wrong_setting_says_where_and_what_was_expected(tables, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(tables, "file.toml").engine.torch_device()
+
+
+def test_more_classes_per_client_than_exist_is_refused():
+    from fedloom.run import run_config
+
+    tables = {"partition": {"name": "label-skew", "clients": 5, "classes": 11}}
+    with pytest.raises(ConfigError, match="11"):
+        run_config(parse(tables))
+
+
+def test_an_override_is_read_as_toml_or_taken_as_text():
+    tables = {}
+    for assignment in ("algorithm.lr=0.5", "algorithm.name=ditto", "rounds=3"):
+        override(tables, assignment)
+    assert tables == {"algorithm": {"lr": 0.5, "name": "ditto"}, "rounds": 3}
+
+
+def test_an_override_without_a_value_is_refused():
+    with pytest.raises(ConfigError, match=r"section\.key=value"):
+        override({}, "algorithm.lr")
+
+
+def test_a_file_that_is_not_there_or_not_toml_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"absent\.toml: cannot be read"):
+        read_toml(tmp_path / "absent.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("rounds = = 3")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        read_toml(bad)
