@@ -17,6 +17,7 @@ from fedloom.core.describe import first_line, record_fields, returned
 from fedloom.core.errors import ConfigError, FedloomError, unknown
 from fedloom.core.settings import Setting, settings_of
 from fedloom.data import SOURCES
+from fedloom.experiments import EXPERIMENTS
 from fedloom.federation import PARTITIONS, TEAMS
 from fedloom.models import MODELS
 from fedloom.progress import watch
@@ -151,6 +152,22 @@ def describe_command(
     _record("The server keeps", server)
     _record("Recorded of each client", returned(kind.notes))
     _record("Recorded of each aggregation", returned(kind.account))
+
+
+@app.command("reproduce")
+def reproduce_command(
+    name: Annotated[
+        str, typer.Argument(help="An experiment, such as self_fl/gaussian.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
+    seed: Annotated[int, typer.Option(help="Of everything drawn.")] = 0,
+) -> None:
+    """Rerun an experiment of the papers."""
+    if name not in EXPERIMENTS:
+        raise ConfigError(unknown("experiment", name, EXPERIMENTS))
+    folder = out if out is not None else Path("runs") / name
+    _out.print(EXPERIMENTS[name](folder, seed), highlight=False, soft_wrap=True)
+    _out.print(f"Written to {folder}", highlight=False, soft_wrap=True)
 
 
 @bench.command("engine")

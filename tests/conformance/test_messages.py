@@ -16,10 +16,20 @@ from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
-from variants import ALL, Watch, advance, describe, over_variants, set_up
+from variants import (
+    ALL,
+    COUNT,
+    Recorder,
+    advance,
+    describe,
+    one_round,
+    over_variants,
+    set_up,
+)
 
-from fedloom.core.records import Nothing, leaves, message_bytes, named, row_fields
+from fedloom.core.records import Nothing, leaves, message_bytes, named
 from fedloom.engine.job import AnyAlgorithm
+from fedloom.engine.weave import Weave
 
 SNAPSHOT = Path(__file__).with_name("messages.json")
 UPDATES = os.environ.get("FEDLOOM_UPDATE_SNAPSHOTS") == "1"
@@ -39,8 +49,8 @@ def store(known: dict[str, Any]) -> None:
 
 def messages(algorithm: AnyAlgorithm) -> dict[str, Any]:
     """Both messages of the second round in words, each for one client."""
-    watch = Watch(algorithm)
-    loom = set_up(watch, dtype=torch.float32)
+    recorder = Recorder(Weave(COUNT))
+    loom = set_up(algorithm, recorder, dtype=torch.float32)
     advance(loom, 2)
     task, teams = loom.task, loom.population.team_count
     words = {task.d: "d", task.base_d: "base", task.d - task.base_d: "head"}
@@ -60,15 +70,16 @@ def messages(algorithm: AnyAlgorithm) -> dict[str, Any]:
         }
         return {"fields": fields, "bytes": message_bytes(record, has_rows=has_rows)}
 
-    down = watch.results["download"][-1]
-    kept, sent = watch.results["finish"][-1]
+    _, down, has_rows, _ = recorder.asked[-1]
+    kept, sent, _ = recorder.outcomes[-1].result
     return {
-        "download": spell_all(down, row_fields(down)),
-        "upload": spell_all(sent, [False] * len(leaves(sent))),
+        "download": spell_all(down, has_rows),
+        "upload": spell_all(sent, [True] * len(leaves(sent))),
         "sent and kept": [
             name
             for name, mine in named(kept).items()
-            if any(mine.numel() > 1 and torch.equal(mine, s) for s in leaves(sent))
+            if mine[0].numel() > 1
+            and any(torch.equal(mine, one) for one in leaves(sent))
         ],
     }
 
@@ -108,8 +119,7 @@ def test_messages_and_memory_have_types_of_their_own(algorithm: AnyAlgorithm) ->
 def test_an_upload_is_the_tensors_it_declares_and_no_more(
     algorithm: AnyAlgorithm,
 ) -> None:
-    watch = Watch(algorithm)
-    advance(set_up(watch), 1)
+    watch = one_round(algorithm)
     _, memory, download, work, upload = algorithm.records
     kept, sent = watch.results["finish"][-1]
     assert type(sent) is upload

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from variants import (
     COUNT,
     VARIANTS,
+    Recorder,
     advance,
     assert_identical,
     assert_same,
@@ -46,29 +47,17 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
 
 
-class Recorder:
-    """A runner that keeps what it was asked and what came of it."""
-
-    def __init__(self, runner: Any) -> None:
-        self.runner = runner
-        self.asked: list[tuple[Job, Any, list[bool], Crew]] = []
-        self.outcomes: list[Outcome] = []
-
-    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
-        self.asked.append((job, down, has_rows, crew))
-        self.outcomes.append(self.runner.run(job, down, has_rows, crew))
-        return self.outcomes[-1]
-
-
-@over_methods
-def test_weave_of_single_clients_equals_loop(algorithm: AnyAlgorithm) -> None:
-    woven = history(set_up(algorithm, Weave(1)), 3)
+@over_variants
+def test_weave_equals_loop(algorithm: AnyAlgorithm) -> None:
+    woven = history(set_up(algorithm, Weave(7)), 3)
     assert_same(woven, specification(algorithm))
 
 
-@over_variants
-@pytest.mark.parametrize("chunk", [7, COUNT])
-def test_weave_equals_loop(algorithm: AnyAlgorithm, chunk: int) -> None:
+@over_methods
+@pytest.mark.parametrize("chunk", [1, COUNT])
+def test_the_size_of_chunks_changes_nothing(
+    algorithm: AnyAlgorithm, chunk: int
+) -> None:
     woven = history(set_up(algorithm, Weave(chunk)), 3)
     assert_same(woven, specification(algorithm))
 

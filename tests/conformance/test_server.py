@@ -16,14 +16,16 @@ from variants import (
     assert_same,
     history,
     last_aggregation,
+    one_round,
     over_methods,
     over_variants,
     set_up,
     small_federation,
+    tensors_of,
 )
 
 from fedloom.core.algorithm import Cohort
-from fedloom.core.records import Nothing, leaves, named, take
+from fedloom.core.records import Nothing, named, take
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
 
@@ -74,28 +76,20 @@ def test_a_client_without_samples_is_invisible(
 
 @over_variants
 def test_no_call_changes_what_it_is_given(algorithm: AnyAlgorithm) -> None:
-    watch = Watch(algorithm)
-    loom = set_up(watch)
-    advance(loom, 1)
-    loom.personal(torch.arange(COUNT))
-    loom.shared()
+    watch = one_round(algorithm)
     exchanges = algorithm.exchanges
     assert len(watch.calls["begin"]) == COUNT * exchanges
     assert len(watch.calls["finish"]) == COUNT * exchanges
     assert len(watch.calls["aggregate"]) == exchanges
+    assert len(watch.calls["personal"]) == COUNT
 
 
 @over_methods
 def test_a_first_memory_leaves_the_download_as_it_is(algorithm: AnyAlgorithm) -> None:
-    watch = Watch(algorithm)
-    loom = set_up(watch)
-    advance(loom, 1)
-    _, down, _, client, _ = watch.calls["finish"][-1]
-    before = [t.clone() for t in leaves(down)]
-    start = loom.task.start.clone()
-    algorithm.first(down, client, loom.task)
-    assert all(map(torch.equal, before, leaves(down)))
-    assert torch.equal(loom.task.start, start)
+    _, down, _, client, task = one_round(algorithm).calls["finish"][-1]
+    before = [t.clone() for t in tensors_of((down, client, task))]
+    algorithm.first(down, client, task)
+    assert all(map(torch.equal, before, tensors_of((down, client, task))))
 
 
 @over_methods

@@ -10,10 +10,9 @@ import torch
 from variants import (
     ALL,
     COUNT,
-    Watch,
-    advance,
     assert_identical,
     describe,
+    one_round,
     over_methods,
     over_variants,
     set_up,
@@ -90,8 +89,7 @@ def test_resuming_inside_a_round_equals_never_stopping(
 
 @over_variants
 def test_every_record_survives_being_taken_apart(algorithm: AnyAlgorithm) -> None:
-    watch = Watch(algorithm)
-    advance(set_up(watch), 1)
+    watch = one_round(algorithm)
     work, down, memory, _, _ = watch.calls["finish"][-1]
     new_memory, upload = watch.results["finish"][-1]
     server, uploads, _ = watch.calls["aggregate"][-1]

@@ -25,7 +25,7 @@ from fedloom.core.records import named
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.job import AnyAlgorithm, Runner
+from fedloom.engine.job import AnyAlgorithm, Crew, Job, Outcome, Runner
 from fedloom.engine.loop import Loop
 from fedloom.engine.rounds import Loom
 from fedloom.engine.weave import Weave
@@ -35,7 +35,7 @@ from fedloom.federation.ragged import Ragged
 
 COMMON: list[dict[str, Any]] = [
     {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.5, "lr_decay": 0.8},
-    {"steps": 4, "batch_size": 4},
+    {"steps": 3, "batch_size": 4},
 ]
 """Settings that every method is tried with, unless it refuses them."""
 
@@ -44,6 +44,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "self-fl-augmented": {"most_steps": 4, "extra_epochs": 3},
     "self-fl-cluster": {"most_steps": 5},
     "pfedvem": {"epochs": 1, "passes": 2, "monte_carlo": 2},
+    "fedacs": {"epochs": 2},
     "pfedmt": {"steps": 3, "team_iterations": 2},
 }
 """In place of the defaults, where these take long; under all other settings too."""
@@ -52,6 +53,19 @@ OWN: dict[str, list[dict[str, Any]]] = {
     "fedavg": [{"tuning": 2}, {"weights": "equal"}],
     "fedprox": [{"pull": 2.0, "epochs": 2, "weights": "equal"}],
     "ditto": [{"pull": 0.0}, {"personal_lr": 0.2, "epochs": 2, "weights": "equal"}],
+    "self-fl": [
+        {"scope": "all", "smoothing": "activity", "warm_rounds": 1},
+        {"use_init": False, "use_steps": False, "use_weights": False},
+        {"target": "posterior", "step_scale": "batch", "normalise": "sum"},
+    ],
+    "self-fl-augmented": [{"scope": "all", "warm_rounds": 1, "use_steps": False}],
+    "self-fl-cluster": [{"clusters": "teams"}, {"cluster_count": 2}],
+    "pfedvem": [
+        {"bayesian": "all", "confidence": "uncertainty", "server_momentum": 0.5},
+        {"head_start": "model", "confidence": "deviation", "momentum": 0.0},
+    ],
+    "fedacs": [{"similarity": "update", "scope": "all"}, {"quantile": 0.0}],
+    "pfedmt": [{"restart": False, "device_pull": 0.5, "weights": "equal"}],
 }
 """Settings of a method's own that change what it computes, keeps or sends."""
 
@@ -257,6 +271,20 @@ class Watch:
         return call
 
 
+class Recorder:
+    """A runner that keeps what it was asked and what came of it."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.asked: list[tuple[Job, Any, list[bool], Crew]] = []
+        self.outcomes: list[Outcome] = []
+
+    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
+        self.asked.append((job, down, has_rows, crew))
+        self.outcomes.append(self.runner.run(job, down, has_rows, crew))
+        return self.outcomes[-1]
+
+
 def tensors_of(thing: Any) -> list[Tensor]:
     """All tensors of whatever an algorithm is handed."""
     if isinstance(thing, Tensor):
@@ -270,6 +298,16 @@ def tensors_of(thing: Any) -> list[Tensor]:
     if isinstance(thing, Task):
         return [thing.start, *thing.module.parameters(), *thing.module.buffers()]
     raise TypeError(f"an algorithm was handed a {type(thing).__name__}")
+
+
+@cache
+def one_round(algorithm: AnyAlgorithm) -> Watch:
+    """All calls of one round, and of a look at all models after it."""
+    watch = Watch(algorithm)
+    loom = set_up(watch)
+    advance(loom, 1)
+    standing(loom)
+    return watch
 
 
 @cache

@@ -143,6 +143,13 @@ def alg_1(
     return x, w, theta
 
 
+PAPER: dict[str, Any] = {
+    "batch_size": 10,
+    "lr": 0.01,
+    "team_lr": 0.03,
+    "pull": 15.0,
+    "team_iterations": 30,
+}
 FEW: dict[str, Any] = {"batch_size": 10, "steps": 4, "team_iterations": 3}
 VARIANTS = [
     PFedMT(**FEW),
@@ -200,13 +207,13 @@ def test_every_variant_is_algorithm_1(algorithm: PFedMT, runner: Any) -> None:
 
 def test_line_12_as_printed_diverges_where_equation_4_converges() -> None:
     """The paper's convex setting: beta 1, gamma 0.1, lambda 15, K 30, L 20."""
-    m = PFedMT(batch_size=10, team_pull=0.1)
+    m = PFedMT(**PAPER, team_pull=0.1)
     size = np.array(SIZES, float)
     goal = size @ centres() / size.sum()
     np.testing.assert_allclose(alg_1(m, 200)[0], goal, atol=1e-4)
     assert np.abs(alg_1(m, 200, line_12_as_printed=True)[0]).max() > 1e6
     # They are one formula when gamma = 1, as in all the paper's non-convex runs.
-    both = PFedMT(batch_size=10, team_pull=1.0)
+    both = PFedMT(**PAPER, team_pull=1.0)
     np.testing.assert_array_equal(
         alg_1(both, 5)[0], alg_1(both, 5, line_12_as_printed=True)[0]
     )
@@ -303,10 +310,10 @@ def test_the_files_learn_how_far_teams_and_clients_are() -> None:
 @pytest.mark.parametrize(
     ("settings", "numbers"),
     [
-        ({"team_lr": 0.0625}, r"0\.0625 \* \(15 \+ 1\) = 1"),
+        ({"pull": 15.0, "team_lr": 0.0625}, r"0\.0625 \* \(15 \+ 1\) = 1"),
         ({"shared_lr": 1.5}, r"1\.5 \* 1 = 1\.5"),
-        ({"lr": 0.07}, r"0\.07 \* 15 = 1\.05"),
-        ({"device_pull": 100.0}, r"0\.01 \* 100 = 1"),
+        ({"lr": 0.25}, r"0\.25 \* 5 = 1\.25"),
+        ({"lr": 0.01, "device_pull": 100.0}, r"0\.01 \* 100 = 1"),
         ({"team_iterations": 0}, "at least 1"),
     ],
 )

@@ -6,7 +6,7 @@ is the squared error (theta - y)^2, so that with a batch of all samples
     one step:  theta <- theta - 2 eta (theta - z_m)
 
 and everything else in a round is arithmetic on a few numbers, which the references
-below do with floats, one client after another, straight from ALGORITHMS.md 1.2 to 1.4.
+below do with floats, one client after another, straight from the papers' algorithms.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def go(theta: float, z: float, steps: int) -> float:
 
 
 def ell(s: float, rest: float, size: int, cap: int) -> int:
-    """Step 2 of ALGORITHMS.md 1.2 with A2 and A4."""
+    """Eq. (8) with its limits: a pace above the variance, and a variance of zero."""
     s = max(s, EPS)
     kappa = LR / size / s
     if kappa >= 1:

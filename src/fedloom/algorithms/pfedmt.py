@@ -98,19 +98,19 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "pfedmt"
     group = "tiered"
 
-    lr: Positive = 0.01
+    lr: Positive = 0.03
     """Learning rate of a client's steps (alpha); times `pull` it must be below 1."""
     batch_size: Count = 20
     """Samples per step; a client with fewer takes all it has in one batch."""
     steps: Count | None = 20
     """Local steps per exchange (L)."""
-    team_iterations: Count = 30
+    team_iterations: Count = 10
     """Exchanges between clients and their team in one round (K)."""
-    pull: Positive = 15.0
+    pull: Positive = 5.0
     """Strength of the pull of a client toward its team (lambda)."""
     team_pull: Positive = 1.0
     """Strength of the pull of a team toward the shared model (gamma)."""
-    team_lr: Positive = 0.03
+    team_lr: Positive = 0.1
     """Learning rate of the teams (eta); times the sum of both pulls it must be below
     1."""
     shared_lr: Positive = 1.0

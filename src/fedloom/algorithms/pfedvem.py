@@ -41,7 +41,6 @@ from fedloom.core.task import Batch, Task
 
 _NOISE = 1 << 32
 """Which stream below a batch's key the heads come from; dropout takes 0, 1, 2, ..."""
-_LEAST_DEVIATION = 1e-8
 
 
 class Server(NamedTuple):
@@ -138,6 +137,9 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
     """Share of the old shared model that stays in the new one (beta)."""
     confidence: Literal["both", "uncertainty", "deviation"] = "both"
     """What makes a client unsure: the variance of its head, its distance, or both."""
+    least_variance: Positive = 1e-8
+    """Smallest rho^2 that `confidence = "deviation"` may find. Steps of the head are
+    stable while head_lr / rho^2 is below 2 (1 + momentum)."""
     bayesian: Literal["head", "all"] = "head"
     """Which parameters have a posterior; with `all` there is no base."""
 
@@ -204,7 +206,7 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
         if self.confidence == "uncertainty":
             return d / uncertainty
         if self.confidence == "deviation":
-            known = torch.clamp(deviation / d, min=_LEAST_DEVIATION)
+            known = torch.clamp(deviation / d, min=self.least_variance)
             return 1.0 / torch.where(deviation > 0, known, self.scale**2)
         return d / (uncertainty + deviation)
 

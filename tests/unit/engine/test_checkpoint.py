@@ -40,7 +40,7 @@ def assert_identical(one: Loom, two: Loom) -> None:
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("stop", range(6))
+@pytest.mark.parametrize("stop", [0, 1, 4, 6])
 def test_a_run_may_stop_after_any_exchange(stop: int, tmp_path: Path) -> None:
     whole, before, after = (patchwork(rate=0.4) for _ in range(3))
     whole_tallies = [whole.advance() for _ in range(6)]

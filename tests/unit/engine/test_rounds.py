@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,10 @@ from fedloom.algorithms import Ditto, FedAvg, Local, fedavg
 from fedloom.core.algorithm import Client, Phase
 from fedloom.core.errors import ContractError, NumericalError
 from fedloom.core.records import Nothing, leaves, named
+from fedloom.core.streams import fold
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
+from fedloom.engine.job import noise_key
 from fedloom.engine.loop import Loop
 from fedloom.engine.rounds import Loom, Tally
 from fedloom.engine.weave import Weave
@@ -61,13 +64,21 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 HEAVY = Patchwork(momentum=0.5, weight_decay=0.1, clip=1.0, lr_decay=0.9)
 
 
-@pytest.mark.parametrize("method", [Patchwork(), HEAVY], ids=["plain", "heavy"])
-@pytest.mark.parametrize("chunk", [1, 4, COUNT])
+@cache
+def looped(method: Patchwork) -> dict[str, Tensor]:
+    """Two rounds, four exchanges, by the slow, obvious runner."""
+    return history(loom_of(method), 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "chunk"),
+    [(Patchwork(), 1), (Patchwork(), 4), (Patchwork(), COUNT), (HEAVY, 4)],
+    ids=["one by one", "in chunks", "all at once", "heavy"],
+)
 def test_all_that_the_contract_allows_is_woven_as_it_is_looped(
     method: Patchwork, chunk: int
 ) -> None:
-    looped = history(loom_of(method), 3)
-    assert_same(history(loom_of(method, Weave(chunk)), 3), looped)
+    assert_same(history(loom_of(method, Weave(chunk)), 2), looped(method))
 
 
 @pytest.mark.parametrize("unroll", [1, 3, 16])
@@ -75,17 +86,15 @@ def test_all_that_the_contract_allows_is_unrolled_and_padded(
     unroll: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    looped = history(loom_of(Patchwork()), 2)
     fixed = Weave(4, compiled=True, unroll=unroll)
-    assert_same(history(loom_of(Patchwork(), fixed), 2), looped)
+    assert_same(history(loom_of(Patchwork(), fixed), 2), looped(Patchwork()))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_all_that_the_contract_allows_can_be_compiled() -> None:
-    looped = history(loom_of(Patchwork()), 2)
     compiled = Weave(4, compiled=True, unroll=2)
-    assert_same(history(loom_of(Patchwork(), compiled), 2), looped)
+    assert_same(history(loom_of(Patchwork(), compiled), 2), looped(Patchwork()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +255,16 @@ def test_the_exchanges_of_a_round_meet_other_batches() -> None:
     loom.advance()
     three = loom._keys(torch.arange(COUNT))
     assert len(torch.cat([one, two, three]).unique()) == 3 * COUNT
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_noise_and_batches_never_come_from_one_stream(batches: int) -> None:
+    phase = Phase(step="step", steps=9, batches=batches)
+    key = torch.tensor(5)
+    drawn = [int(fold(key, stream)) for stream in range(batches)]
+    noise = [int(fold(noise_key(key, phase), index)) for index in range(9)]
+    epochs = [int(fold(fold(key, s), e)) for s in range(batches) for e in range(9)]
+    assert len({*drawn, *noise, *epochs}) == batches + 9 + 9 * batches
 
 
 def test_bytes_are_what_the_types_say() -> None:

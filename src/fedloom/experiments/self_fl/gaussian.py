@@ -1,8 +1,8 @@
 """The Gaussian study of Self-FL, section G.1: all repeats and rates at once.
 
-    python experiments/self_fl/gaussian.py --out DIR
+    fedloom reproduce self_fl/gaussian
 
-Twenty clients, each with one number to learn, variances known (ALGORITHMS.md 8.2). The
+Figures 4 to 6. Twenty clients, each with one number to learn, variances known. The
 local loss is a parabola, so that any number of local steps is one closed form, and a
 round of every repeat at every sampling rate is a handful of operations on a tensor of
 shape (rates, repeats, clients). Writes `gaussian.csv` and `gaussian.md` under DIR.
@@ -10,10 +10,8 @@ shape (rates, repeats, clients). Writes `gaussian.csv` and `gaussian.md` under D
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -284,30 +282,20 @@ def to_markdown(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Run both cases and write the table and the rows."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder for results")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    asked = parser.parse_args()
+def reproduce(out: Path, seed: int) -> str:
+    """Run both cases, write the rows and the table, and give back the table."""
+    threads = torch.get_num_threads()
     # Threads only slow down operations on tensors this small.
     torch.set_num_threads(1)
-    rows = [
-        row
-        for case in CASES
-        for row in study(case, asked.seed, asked.rounds, asked.repeats)
-    ]
-    asked.out.mkdir(parents=True, exist_ok=True)
-    with (asked.out / "gaussian.csv").open("w", newline="") as file:
+    try:
+        rows = [row for case in CASES for row in study(case, seed)]
+    finally:
+        torch.set_num_threads(threads)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "gaussian.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(Row._fields)
         writer.writerows(rows)
     table = to_markdown(rows)
-    (asked.out / "gaussian.md").write_text(table)
-    sys.stdout.write(table)
-
-
-if __name__ == "__main__":
-    main()
+    (out / "gaussian.md").write_text(table)
+    return table

@@ -1,0 +1,13 @@
+"""The papers' experiments, each a function that writes its tables to a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedloom.experiments.self_fl import gaussian
+
+EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
+    "self_fl/gaussian": gaussian.reproduce,
+}
+"""Every experiment by name: `(folder, seed) -> the table in words`."""
