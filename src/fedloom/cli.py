@@ -53,6 +53,9 @@ def run_command(
         str | None, typer.Option("--compile", help="auto, on or off.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    gain: Annotated[
+        bool, typer.Option("--gain", help="Compare each client with training alone.")
+    ] = False,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
     ] = None,
@@ -86,7 +89,7 @@ def run_command(
         result = run_config(
             config, out=where, fresh=fresh, data_dir=data_dir, progress=progress
         )
-    _close(result)
+    _close(result, result.gain().sentence() if gain else "")
 
 
 @app.command("resume")
@@ -246,7 +249,7 @@ def _default_out(file: Path | None, config: Any) -> Path:
     return Path("runs") / f"{base}-{number}"
 
 
-def _close(result: Result) -> None:
+def _close(result: Result, remark: str = "") -> None:
     closing = result.table()
     heading, *lines = closing.cells()
     table = Table(box=None, pad_edge=False, title_justify="left")
@@ -257,6 +260,8 @@ def _close(result: Result) -> None:
         table.add_row(*line)
     _out.print()
     _out.print(table)
+    if remark:
+        _out.print(f"\n{remark}", highlight=False, soft_wrap=True)
     if result.path is not None:
         _out.print(f"\nWritten to {result.path}", highlight=False, soft_wrap=True)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import fedloom
-from fedloom.algorithms import REGISTRY
+from fedloom.algorithms import REGISTRY, Local
 from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError, DataError, unknown
@@ -31,6 +31,7 @@ from fedloom.engine.schedule import Progress, Schedule, train
 from fedloom.federation import Federation, LabelSkew, Natural, Sampling, divide
 from fedloom.models import MODELS
 from fedloom.results.directory import RunDirectory
+from fedloom.results.gain import Gain
 from fedloom.results.table import ClosingTable, closing_table
 
 DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
@@ -88,6 +89,48 @@ class Result:
             if (found.kind, found.part) == (kind, part):
                 return found.score
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
+
+    def predict(self, client: int | str, x: Any) -> torch.Tensor:
+        """What a client's model says of new inputs.
+
+        Args:
+            client: its number from 0, or its name.
+            x: an array or tensor like the training inputs, or a tuple of them.
+
+        Returns:
+            (n, classes) probabilities, averaged over the client's posterior where the
+            method has one; for a regression, the predicted numbers.
+        """
+        loom = self._plan.loom
+        task = loom.task
+        row = torch.tensor([self._row(client)], device=task.device)
+        inputs = tuple(
+            torch.as_tensor(v).to(task.device)
+            for v in (x if isinstance(x, tuple) else (x,))
+        )
+        thetas = loom.draws(row)[0] if loom.has_posterior else loom.personal(row)
+        with torch.no_grad():
+            outputs = task.predict_average(thetas, inputs)
+        return outputs.exp() if task.metric == "accuracy" else outputs
+
+    def gain(self, *, progress: Progress | None = None) -> Gain:
+        """Train every client alone with the same local work, and compare.
+
+        The same clients, cohorts, start and settings of local training; written to
+        gain.parquet if the run has a directory.
+        """
+        plan = self._plan
+        together, alone = self.scores(), _train(_plan_alone(plan), None, progress)
+        found = Gain(
+            metric=plan.loom.task.metric,
+            names=self.federation.names,
+            samples=self.federation.sizes,
+            together=together,
+            alone=alone.scores(),
+        )
+        if self.history.directory is not None:
+            self.history.directory.write_gain(found)
+        return found
 
     def save(self, path: str | Path) -> Path:
         """Write the run to a new directory, as `run(..., out=path)` would have."""
@@ -272,6 +315,8 @@ def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
     clients = divide(dataset, partition, config.split, config.teams, seed=seed)
     with streams.seeded(seed, "model"):
         module = config.model.build(dataset.input_shape, dataset.outputs)
+    if config.schedule.warm_start is not None:
+        _warm(module, config.schedule.warm_start, data_dir)
     resolved = replace(config, partition=partition)
     return _plan(resolved, module, clients, is_own=False)
 
@@ -315,6 +360,52 @@ def _plan(
         for section in ("data", "model", "split"):
             del tables[section]
     return Plan(loom, choice, schedule, tables, is_own)
+
+
+def _warm(module: nn.Module, path: str, data_dir: Path | None) -> None:
+    """Give a module the parameters of another run's shared model."""
+    shared = load(Path(path), data_dir=data_dir).shared_model()
+    if shared is None:
+        raise ConfigError(
+            f"warm_start: {path} has no shared model. Give a run of a method that "
+            "has one, such as fedavg."
+        )
+    try:
+        module.load_state_dict(shared.state_dict())
+    except RuntimeError as error:
+        raise ConfigError(
+            f"warm_start: the shared model of {path} does not fit this run's model. "
+            f"Use the same [model] section and data. ({error})"
+        ) from error
+
+
+def _plan_alone(plan: Plan) -> Plan:
+    """The same run without the federation: as much local work, nothing exchanged."""
+    loom, method = plan.loom, plan.loom.algorithm
+    times = method.exchanges
+    alone = Local(
+        lr=method.lr,
+        batch_size=method.batch_size,
+        epochs=method.epochs * times,
+        steps=method.steps * times if method.steps is not None else None,
+        momentum=method.momentum,
+        weight_decay=method.weight_decay,
+        lr_decay=method.lr_decay,
+        clip=method.clip,
+    )
+    last = plan.schedule.rounds
+    schedule = replace(plan.schedule, evaluate_every=last)
+    engine = EngineSettings(compile="on" if plan.choice.is_compiled else "off")
+    choice = choose(engine, alone, loom.task, loom.federation, loom.sampling, last)
+    other = Loom(
+        alone,
+        loom.task,
+        loom.federation,
+        choice.runner,
+        sampling=loom.sampling,
+        seed=loom.seed,
+    )
+    return Plan(other, choice, schedule, plan.tables, plan.is_own)
 
 
 def _train(

@@ -254,7 +254,7 @@ def test_the_woven_study_is_the_study_client_by_client(study: Any) -> None:
 
 
 def test_the_study_reproduces_the_specification(study: Any) -> None:
-    """Case 1 of an independent simulation, Self-FL and FedAvg-e, within 3 standard errors.
+    """Case 1 of an independent simulation, Self-FL and FedAvg-e, within 3 SE.
 
     Both sides have one, hence sqrt(2), and the table is rounded to 0.0005.
     """

@@ -54,6 +54,25 @@ class Batch(NamedTuple):
         return (self.mask * values).sum()
 
 
+class Measures(NamedTuple):
+    """How well outputs fit targets, sample by sample; sums over samples are meant."""
+
+    loss: Tensor
+    """(B,) the task's loss."""
+    score: Tensor
+    """(B,) 1 if right; the squared error."""
+    nll: Tensor
+    """(B,) minus the log-probability of the true class; 0 without classes."""
+    brier: Tensor
+    """(B,) squared distance of the probabilities from the truth; 0 without classes."""
+    gap: Tensor
+    """(B, bins) confidence minus being right, in the bin of the confidence."""
+
+
+BINS = 15
+"""Bins of confidence for the expected calibration error, as is usual."""
+
+
 @dataclass(frozen=True)
 class Block:
     """Where one parameter of the module lies in `theta`."""
@@ -219,11 +238,44 @@ class Task:
 
     def measure(
         self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Per sample: the loss and the score (1 if right; the squared error)."""
-        outputs = self.predict(theta, inputs)
+    ) -> Measures:
+        """How well one model does, sample by sample."""
+        return self._judge(self.predict(theta, inputs), targets)
+
+    def measure_average(
+        self, thetas: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+    ) -> Measures:
+        """The same for the average prediction of several models, (k, d)."""
+        return self._judge(self.predict_average(thetas, inputs), targets)
+
+    def predict_average(self, thetas: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Outputs of several models, (k, d), as one: log of the mean probabilities.
+
+        Without classes, the mean of the outputs.
+        """
+        outputs = torch.stack([self.predict(theta, inputs) for theta in thetas])
+        if self.metric != "accuracy":
+            return outputs.mean(0)
+        logs = outputs.log_softmax(-1).logsumexp(0)
+        return logs - math.log(len(thetas))
+
+    def _judge(self, outputs: Tensor, targets: Tensor) -> Measures:
         targets = self._cast(targets)
-        return self._loss(outputs, targets), self._score(outputs, targets)
+        loss, score = self._loss(outputs, targets), self._score(outputs, targets)
+        if self.metric != "accuracy":
+            none = torch.zeros_like(score)
+            return Measures(loss, score, none, none, none[:, None].expand(-1, BINS))
+        logs = outputs.log_softmax(1)
+        truth = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
+        confidence = logs.exp().amax(1)
+        place = (confidence * BINS).long().clamp(max=BINS - 1)
+        return Measures(
+            loss=loss,
+            score=score,
+            nll=-(logs * truth).sum(1),
+            brier=(logs.exp() - truth).square().sum(1),
+            gap=(confidence - score)[:, None] * F.one_hot(place, BINS),
+        )
 
     def fresh_module(self) -> nn.Module:
         """A copy of the model, as the user's own class, ready to predict.

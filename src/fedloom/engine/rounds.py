@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core import streams
-from fedloom.core.algorithm import Client, Cohort, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
 from fedloom.core.errors import NumericalError
 from fedloom.core.records import (
     Nothing,
@@ -216,6 +216,27 @@ class Loom:
         crew = Crew(rows, keys, self._clients(cohort, everyone), memory)
         thetas: Tensor = self.runner.run(self._personal, down, has_rows, crew).result
         return thetas
+
+    @property
+    def has_posterior(self) -> bool:
+        """Whether a client has a distribution of models, not just one."""
+        return type(self.algorithm).draws is not Algorithm.draws
+
+    def draws(self, rows: Tensor, count: int = 16) -> Tensor:
+        """(n, count, d) models from the posteriors of some clients."""
+        cohort = self._cohort(rows)
+        down, has_rows = self._download(cohort)
+        memory = self.state.table.read(rows, self._fresh(down, has_rows, cohort))
+        everyone = torch.ones_like(rows, dtype=torch.bool)
+        draw = over_clients(
+            lambda d, m, c, key: self.algorithm.draws(d, m, c, self.task, key, count),
+            down,
+            has_rows,
+        )
+        drawn: Tensor = draw(
+            memory, self._clients(cohort, everyone), self._keys(rows, "draws")
+        )
+        return drawn
 
     def shared(self) -> Tensor | None:
         """The shared model, or None."""

@@ -28,6 +28,8 @@ class Schedule:
     """Rounds between evaluations; the last round is always evaluated."""
     checkpoint_every: Count = 10
     """Rounds between checkpoints; the last round is always kept."""
+    warm_start: str | None = None
+    """Directory of a run whose shared model is where this one starts."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -45,7 +45,7 @@ class Weave:
         self.chunk = chunk
         self.compiled = compiled
         self.unroll = unroll
-        self._advances: dict[tuple[int, int], Advance] = {}
+        self._advances: dict[tuple[int, int, int], Advance] = {}
         self._jobs: list[Job] = []  # keeps the ids in the keys above alive
 
     def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
@@ -152,7 +152,9 @@ class Weave:
         columns = [
             _by_step(t, spare) for t in (samples, mask, plan.ends_epoch, noise, active)
         ]
-        advance = self._advance(job, number, phase, work, down, has_rows)
+        advance = self._advance(
+            job, number, phase, work, down, has_rows, mask.shape[-1]
+        )
         flat, still = leaves(work), active[:, 0]
         for start in range(0, longest, stride):
             if phase.until is not None and start and not bool(still.any()):
@@ -182,13 +184,15 @@ class Weave:
         work: Any,
         down: Any,
         has_rows: list[bool],
+        width: int,
     ) -> Advance:
         """The function that moves a chunk by some steps, compiled if we compile."""
-        key = (id(job), number)
+        key = (id(job), number, width)
         if key not in self._advances:
             function = _advance(job, phase, work, down, has_rows)
             if self.compiled:
-                # Compiled code is cached per code object; each phase gets its own.
+                # Compiled code is cached per code object, for 8 shapes at most; each
+                # phase and each width of a batch gets its own.
                 function.__code__ = function.__code__.replace(co_name=phase.step)
                 function = torch.compile(function, dynamic=False, fullgraph=True)
             self._jobs.append(job)

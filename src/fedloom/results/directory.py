@@ -6,6 +6,7 @@
     rounds.jsonl           one line per round
     clients/000010.parquet every client's scores at round 10
     notes/000010.parquet   what drove each participant of round 10
+    gain.parquet           each client against training alone, if that was asked for
     arrays/000010.safetensors  larger things a method recorded, such as a matrix
     checkpoint.safetensors all that is needed to go on
 
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from fedloom.core.errors import ConfigError, DataError
+from fedloom.results.gain import Gain
 from fedloom.results.rows import Round
 from fedloom.results.scores import Scores
 
@@ -101,6 +103,7 @@ class RunDirectory:
             self.split,
             self.rounds,
             self.checkpoint,
+            self.path / "gain.parquet",
         ):
             file.unlink(missing_ok=True)
 
@@ -164,6 +167,9 @@ class RunDirectory:
             "loss": np.concatenate([s.loss for s in found]),
             found[0].metric: np.concatenate([s.score for s in found]),
         }
+        if found[0].metric != "mse":
+            for name in ("nll", "brier", "ece"):
+                columns[name] = np.concatenate([getattr(s, name) for s in found])
         self._write_parquet("clients", round_, columns)
 
     def write_notes(self, round_: int, columns: Mapping[str, NDArray[Any]]) -> None:
@@ -178,6 +184,13 @@ class RunDirectory:
             path.with_suffix(".part"),
         )
         path.with_suffix(".part").replace(path)
+
+    def write_gain(self, gain: Gain) -> None:
+        """Every client's gain over training alone, gain.parquet."""
+        path = self.path / "gain.parquet"
+        part = path.with_suffix(".part")
+        pq.write_table(pa.table(gain.columns()), part)
+        part.replace(path)
 
     def read_clients(self) -> pa.Table:
         """All rows of clients/, as one table."""

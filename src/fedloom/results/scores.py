@@ -14,7 +14,7 @@ class Scores:
     """One kind of model on one part of every client's data."""
 
     kind: str
-    """shared, team or personal."""
+    """shared, team, personal, or averaged (over draws from a posterior)."""
     part: str
     """validation or test."""
     metric: str
@@ -25,6 +25,12 @@ class Scores:
     """(M,) mean loss; nan for a client without a sample."""
     score: NDArray[np.float64]
     """(M,) the metric; nan for a client without a sample."""
+    nll: NDArray[np.float64]
+    """(M,) mean negative log-likelihood; nan without classes."""
+    brier: NDArray[np.float64]
+    """(M,) Brier score; nan without classes."""
+    ece: NDArray[np.float64]
+    """(M,) expected calibration error in 15 bins; nan without classes."""
 
     def summary(self, sizes: NDArray[np.int64]) -> dict[str, float]:
         """The numbers that stand for all clients; those without a sample are left out.
@@ -40,7 +46,7 @@ class Scores:
         is_error = self.metric == "mse"
         worst = np.sort(-score if is_error else score)[:decile]
         largest = np.argsort(-sizes[kept], kind="stable")[:decile]
-        return {
+        found = {
             self.metric: float(score.mean()),
             f"{self.metric}_weighted": float(np.average(score, weights=samples)),
             f"{self.metric}_worst_decile": float(abs(worst.mean())),
@@ -51,3 +57,7 @@ class Scores:
             "loss": float(loss.mean()),
             "loss_weighted": float(np.average(loss, weights=samples)),
         }
+        if not is_error:
+            for name in ("nll", "brier", "ece"):
+                found[name] = float(getattr(self, name)[kept].mean())
+        return found

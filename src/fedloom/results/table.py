@@ -16,6 +16,7 @@ _HEADINGS = {
     "largest_decile": "largest 10 %",
     "spread": "spread",
     "loss": "loss",
+    "ece": "ECE",
 }
 
 
@@ -31,7 +32,10 @@ class ClosingTable:
         """The heading and every row as text."""
         lines = [list(_HEADINGS.values())]
         for row in self.rows:
-            numbers = [f"{row[key]:.4f}" for key in list(_HEADINGS)[2:]]
+            numbers = [
+                f"{row[key]:.4f}" if row[key] is not None else "-"
+                for key in list(_HEADINGS)[2:]
+            ]
             lines.append([row["kind"], row["part"], *numbers])
         return lines
 
@@ -71,6 +75,7 @@ def closing_table(rounds: list[Round], metric: str) -> ClosingTable:
                     "mean": numbers[metric],
                     **found,
                     "loss": numbers["loss"],
+                    "ece": numbers.get("ece"),
                 }
             )
     return ClosingTable(metric, last.round, tuple(rows))

@@ -290,7 +290,7 @@ def test_dropout_is_off_in_prediction() -> None:
 
 def test_dropout_of_nothing_is_no_dropout() -> None:
     task = noisy(0.0)
-    losses, _ = task.measure(task.start, steady(1).inputs, steady(1).targets)
+    losses = task.measure(task.start, steady(1).inputs, steady(1).targets).loss
     torch.testing.assert_close(task.losses(task.start, steady(1)), losses)
 
 
@@ -455,7 +455,7 @@ def test_a_regression_takes_targets_with_or_without_a_column(
     expected = (model(x)[:, 0] - y.reshape(5)).square().detach()
     found = task.losses(task.start, batch_of(x, targets=y))
     torch.testing.assert_close(found, expected)
-    losses, scores = task.measure(task.start, (x,), y)
+    losses, scores, *_ = task.measure(task.start, (x,), y)
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close(scores, expected)
     assert task.metric == "mse"
@@ -482,7 +482,7 @@ def test_whole_number_targets_of_a_regression_are_cast() -> None:
 def test_accuracy_is_scored_for_classes() -> None:
     task = Task(nn.Linear(3, 3, bias=False), dtype=torch.float64)
     theta = torch.eye(3).double().reshape(-1)
-    _, scores = task.measure(theta, (torch.eye(3),), torch.tensor([0, 1, 1]))
+    scores = task.measure(theta, (torch.eye(3),), torch.tensor([0, 1, 1])).score
     assert scores.tolist() == [1.0, 1.0, 0.0]
 
 

@@ -97,11 +97,40 @@ def test_all_that_the_contract_allows_can_be_compiled() -> None:
     assert_same(history(loom_of(Patchwork(), compiled), 2), looped(Patchwork()))
 
 
+@pytest.mark.slow
+def test_passes_over_data_of_many_sizes_can_be_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every power of two is a shape of its own, and PyTorch allows 8 per function.
+
+    Traced as when compiling, but run by the interpreter, which is quicker.
+    """
+    compile_ = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda f, **asked: compile_(f, backend="eager", **asked)
+    )
+    federation = regression([[1.0] * 2**n for n in range(10)])
+    method = Passing(lr=0.1)
+    compiled = Weave(1, compiled=True)
+    loom = loom_of(method, compiled, federation=federation, task=number())
+    slow = loom_of(method, federation=federation, task=number())
+    loom.advance()
+    slow.advance()
+    torch.testing.assert_close(loom.state.server, slow.state.server)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passing(FedAvg):
+    """Full-batch steps."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (Phase(step="step", passes=2),)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Strolling(Patchwork):
     """The first phase alone."""
-
-    records = Patchwork.records
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -126,8 +155,6 @@ def test_a_client_takes_its_own_number_of_steps_up_to_the_most(runner: Any) -> N
 class Shrinking(Strolling):
     """Says less than nothing for the smaller half of the clients."""
 
-    records = Patchwork.records
-
     def own_length(self, down: Any, memory: Any, client: Client, task: Task) -> Tensor:
         return (client.size - 6).to(torch.int64)
 
@@ -143,8 +170,6 @@ def test_a_length_below_nothing_is_nothing(runner: Any) -> None:
 @dataclass(frozen=True, kw_only=True)
 class Settling(Patchwork):
     """The phase that ends when its client has settled."""
-
-    records = Patchwork.records
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -180,8 +205,6 @@ def test_a_client_that_has_settled_stops(runner: Any) -> None:
 def test_a_client_settled_from_the_start_takes_no_step() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Settled(Settling):
-        records = Patchwork.records
-
         def has_settled(self, work: Work) -> Tensor:
             return work.total > 0
 
@@ -206,8 +229,6 @@ def test_two_batches_of_a_step_are_drawn_apart() -> None:
 
     @dataclass(frozen=True, kw_only=True)
     class Spying(Patchwork):
-        records = Patchwork.records
-
         def pair(self, work: Work, down: Any, batch: Any, task: Task) -> Work:
             met.append((batch[0].inputs[0][:, 0], batch[1].inputs[0][:, 0]))
             return super().pair(work, down, batch, task)
@@ -402,8 +423,6 @@ def test_divergence_leaves_the_state_as_it_was(runner: Any) -> None:
 def test_divergence_in_a_later_phase_is_placed_there() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Bursting(Patchwork):
-        records = Patchwork.records
-
         def settle(self, work: Work, down: Any, batch: Any, task: Task) -> Work:
             new = super().settle(work, down, batch, task)
             at = new.personal.at
@@ -425,8 +444,6 @@ def test_divergence_in_a_later_phase_is_placed_there() -> None:
 def test_a_result_that_is_not_finite_is_refused_even_if_every_step_was() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Dividing(FedAvg):
-        records = FedAvg.records
-
         def finish(
             self, work: Any, down: Any, memory: Any, client: Client, task: Task
         ) -> tuple[Nothing, fedavg.Upload]:
@@ -442,8 +459,6 @@ def test_a_result_that_is_not_finite_is_refused_even_if_every_step_was() -> None
 def test_a_phase_that_names_no_method_is_refused() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Lost(FedAvg):
-        records = FedAvg.records
-
         @property
         def phases(self) -> tuple[Phase, ...]:
             return (Phase(step="stride", epochs=1),)

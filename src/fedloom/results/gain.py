@@ -1,0 +1,58 @@
+"""Personal gain: each client's score against training alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Gain:
+    """What the federation did for each client; prints as a sentence and a table."""
+
+    metric: str
+    names: tuple[str, ...]
+    samples: NDArray[np.int64]
+    """(M,) training samples."""
+    together: NDArray[np.float64]
+    """(M,) score of the personal model."""
+    alone: NDArray[np.float64]
+    """(M,) score after the same local work without the federation."""
+
+    @property
+    def gain(self) -> NDArray[np.float64]:
+        """(M,) how much better than alone; positive is better for either metric."""
+        gap = self.together - self.alone
+        return -gap if self.metric == "mse" else gap
+
+    def columns(self) -> dict[str, object]:
+        """The rows of gain.parquet."""
+        return {
+            "client": np.arange(len(self.names), dtype=np.int32),
+            "name": list(self.names),
+            "samples": self.samples,
+            "together": self.together,
+            "alone": self.alone,
+            "gain": self.gain,
+        }
+
+    def sentence(self) -> str:
+        """Who gains, in one line."""
+        gain = self.gain[np.isfinite(self.gain)]
+        error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
+        return (
+            f"gain over training alone: {gain.mean():+.4f} (standard error over "
+            f"clients {error:.4f}); {(gain > 0).sum()} clients gain, "
+            f"{(gain < 0).sum()} lose, {(gain == 0).sum()} stay"
+        )
+
+    def __str__(self) -> str:
+        lines = [self.sentence(), "client  samples  together   alone    gain"]
+        for n, name in enumerate(self.names):
+            lines.append(
+                f"{name:>6}  {self.samples[n]:7d}  {self.together[n]:8.4f}"
+                f"  {self.alone[n]:6.4f}  {self.gain[n]:+.4f}"
+            )
+        return "\n".join(lines)
