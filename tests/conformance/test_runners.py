@@ -174,7 +174,7 @@ def test_compiled_weave_equals_loop_for_fedavg() -> None:
 @needs_compiler
 @by_pytorch
 @pytest.mark.slow
-@over_variants
+@over_methods
 def test_compiled_weave_equals_loop(algorithm: AnyAlgorithm) -> None:
     _compiled_equals_loop(algorithm)
 

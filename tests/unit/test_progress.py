@@ -1,0 +1,37 @@
+"""What a person sees while a run goes on."""
+
+import io
+
+from rich.console import Console
+
+from fedloom.config import parse
+from fedloom.progress import watch
+from fedloom.run import run_config
+
+
+def watched(tables, **console):
+    out = io.StringIO()
+    with watch(Console(file=out, width=110, **console)) as progress:
+        run_config(parse(tables), progress=progress)
+    return out.getvalue()
+
+
+def test_a_log_gets_plain_lines_with_everything_in_them():
+    text = watched({"rounds": 20, "algorithm": {"name": "ditto"}})
+    lines = text.splitlines()
+    assert lines[0].startswith("ditto on digits: 20 clients")
+    assert "\x1b" not in text
+    assert len([line for line in lines if line.startswith("round ")]) == 10
+    for word in ("loss", "shared", "personal", "clients/s", "s left"):
+        assert word in lines[-1]
+
+
+def test_clients_smaller_than_a_batch_are_mentioned():
+    text = watched({"rounds": 1, "algorithm": {"batch_size": 1000}})
+    assert "20 clients have fewer samples than batch_size 1000" in text
+    assert "as one batch" in text
+
+
+def test_a_terminal_gets_a_bar_that_goes_away():
+    text = watched({"rounds": 2}, force_terminal=True)
+    assert "round 2/2" in text
