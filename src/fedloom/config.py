@@ -150,8 +150,15 @@ def to_tables(config: RunConfig) -> dict[str, Any]:
 
 
 def _plain(component: Any) -> dict[str, Any]:
-    found = {f.name: getattr(component, f.name) for f in dataclasses.fields(component)}
-    return {name: value for name, value in found.items() if value is not None}
+    """A component's settings; one that is unset against its default is "none"."""
+    found = {}
+    for f in dataclasses.fields(component):
+        value = getattr(component, f.name)
+        if value is not None:
+            found[f.name] = value
+        elif f.default is not None:
+            found[f.name] = "none"
+    return found
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:

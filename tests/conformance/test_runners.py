@@ -76,7 +76,7 @@ def test_ghost_clients_change_nothing(algorithm: AnyAlgorithm, chunk: int) -> No
     assert_same(padded, specification(algorithm))
 
 
-@over_variants
+@over_methods
 @pytest.mark.usefixtures("interpreted")
 def test_unrolled_steps_change_nothing(algorithm: AnyAlgorithm) -> None:
     unrolled = history(set_up(algorithm, Weave(5, compiled=True, unroll=3)), 3)

@@ -60,6 +60,17 @@ def test_an_override_is_read_as_toml_or_taken_as_text():
     assert tables == {"algorithm": {"lr": 0.5, "name": "ditto"}, "rounds": 3}
 
 
+def test_none_unsets_what_has_a_default_and_survives_writing(tmp_path):
+    config = parse({"algorithm": {"name": "pfedmt", "steps": "none", "epochs": 2}})
+    assert config.algorithm.steps is None
+    assert config.algorithm.phases[0].epochs == 2
+    copy = tmp_path / "copy.toml"
+    copy.write_text(to_toml(to_tables(config)))
+    assert parse(read_toml(copy)) == config
+    with pytest.raises(ConfigError, match="lr must be number"):
+        parse({"algorithm": {"lr": "none"}})
+
+
 def test_an_override_without_a_value_is_refused():
     with pytest.raises(ConfigError, match=r"section\.key=value"):
         override({}, "algorithm.lr")

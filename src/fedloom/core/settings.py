@@ -112,7 +112,7 @@ def spell(hint: Any) -> str:
         return f"list of {spell(get_args(hint)[0])}"
     words = {float: "number", int: "whole number", bool: "true or false", str: "text"}
     if hint is None or hint is type(None):
-        return "nothing"
+        return "none"
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
@@ -156,9 +156,14 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     ]
     if missing:
         raise ConfigError(f"{where}: {', '.join(missing)} must be given.")
-    lists = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    hints = get_type_hints(cls, include_extras=True)
+    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    for key, value in plain.items():
+        # TOML has no null: "none" unsets what has a default.
+        if value == "none" and _accepts(hints[key], None):
+            plain[key] = None
     try:
-        return cls(**lists)
+        return cls(**plain)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 

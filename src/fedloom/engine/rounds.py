@@ -195,11 +195,12 @@ class Loom:
             bytes_down=len(rows) * message_bytes(down, has_rows=has_rows),
             bytes_up=len(chosen) * message_bytes(sent),
             steps=steps,
-            loss=float((outcome.loss * outcome.steps).sum()) / max(steps, 1),
+            # A method may undo a failed step; its loss then counts for nothing.
+            loss=float((outcome.loss * outcome.steps).nansum()) / max(steps, 1),
         )
         link = algorithm.team_link(state.server) if is_last else None
         if link is not None:
-            one, teams = [False], self.population.team_count
+            one, teams = [False], len(torch.unique(senders.teams))
             down_up = [
                 teams * message_bytes(r, has_rows=one * len(leaves(r))) for r in link
             ]
