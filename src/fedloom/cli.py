@@ -187,7 +187,7 @@ def bench_engine(
     clients: Annotated[
         int | None, typer.Option(help="How many; 1000 for mlr, else 100.")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Timed rounds; the best counts.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Timed rounds; the best counts.")] = 5,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
     ] = None,

@@ -239,15 +239,16 @@ def test_a_full_batch_forgets_the_order_of_samples() -> None:
     method = FedAvg(lr=0.1, batch_size=max(SIZES), epochs=3)
 
     def run(seed: int) -> Tensor:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(model.weight, 0.25)
         loom = Loom(
             method,
-            Task(nn.Linear(1, 1, bias=False), "squared-error", dtype=torch.float64),
+            Task(model, "squared-error", dtype=torch.float64),
             parabolas(),
             Weave(4),
             sampling=Sampling(),
             seed=seed,
         )
-        loom.task.start.fill_(0.25)
         return shared(rounds(loom, 2))
 
     torch.testing.assert_close(run(0), run(1), rtol=1e-12, atol=1e-12)

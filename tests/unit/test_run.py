@@ -110,6 +110,21 @@ def test_regression_is_scored_by_squared_error(tmp_path):
     assert shared["mean"] < 0.05
 
 
+def test_frozen_parameters_stay_and_are_not_sent(clients):
+    def half_frozen() -> nn.Module:
+        module = Small()
+        module.body.requires_grad_(False)
+        return module
+
+    result = fedloom.run("fedavg", half_frozen, clients, rounds=2, seed=1)
+    start = fedloom.run("local", half_frozen, clients, rounds=1, seed=1)
+    trained = result.shared_model()
+    assert torch.equal(trained.body.weight, start.model(0).body.weight)
+    assert not torch.equal(trained.head.weight, start.model(0).head.weight)
+    head_bytes = 4 * (8 * 3 + 3)
+    assert result.history.rounds[1].bytes_up == clients.count * head_bytes
+
+
 def test_own_losses_train(clients):
     def hinge(outputs, targets):
         right = outputs.gather(1, targets[:, None])

@@ -10,7 +10,7 @@ McMahan, Moore, Ramage, Hampson, Aguera y Arcas. AISTATS 2017. arXiv:1602.05629.
 
 Deviations: none known in training. The paper has no personal model. With `tuning = 0`
 a client uses the shared one; with `tuning` above 0 it uses the shared model after that
-many epochs on its own training data, which is kept by nobody.
+many epochs on its own training data, without momentum, which is kept by nobody.
 """
 
 from __future__ import annotations
@@ -105,4 +105,4 @@ class FedAvg(Algorithm[Server, Nothing, Download, Work, Upload]):
 
     def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
         """One step of fine-tuning the shared model on the client's own data."""
-        return theta - self.lr * task.grad(theta, batch)
+        return self.descend(self.depart(theta), task.grad(theta, batch), batch).at

@@ -63,7 +63,7 @@ def measure(
     models: list[str],
     *,
     device: str = "cpu",
-    repeats: int = 3,
+    repeats: int = 5,
     batch_size: int = 10,
     modes: list[str] | None = None,
     clients: int | None = None,

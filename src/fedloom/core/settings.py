@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import types
 from collections.abc import Mapping
 from typing import (
@@ -89,7 +90,7 @@ def _accepts(hint: Any, value: Any) -> bool:
         return True
     if hint is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value)
+        return number and abs(value) <= sys.float_info.max
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if hint is None or hint is type(None):

@@ -38,7 +38,9 @@ def _purpose(name: str) -> int:
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
     """A host generator for one purpose: `generator(seed, "cohort", round)`."""
-    sequence = np.random.SeedSequence([seed, _purpose(purpose), *counters])
+    # The count keeps () and (0,) apart: a seed sequence pads with zeros.
+    words = [seed, _purpose(purpose), len(counters), *counters]
+    sequence = np.random.SeedSequence(words)
     return np.random.Generator(np.random.Philox(sequence))
 
 

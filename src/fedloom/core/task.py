@@ -104,6 +104,7 @@ class Task:
 
     Args:
         model: any module without batch statistics; it is copied, never changed.
+            Parameters with `requires_grad=False` stay as they are and are not sent.
         loss: "cross-entropy", "squared-error", or your own function that returns one
             loss per sample.
         head: name of the module that is the head (its parameters end `theta`); by
@@ -168,7 +169,7 @@ class Task:
     def initial(self, seed: int, index: int) -> Tensor:
         """A start: the module's own parameters for 0, freshly drawn ones after that."""
         if index == 0:
-            return self.start
+            return self.start.clone()
         fresh = copy.deepcopy(self.module)
         with streams.seeded(seed, "initial", index):
             for part in fresh.modules():
@@ -370,9 +371,10 @@ def _refuse_unfit(model: nn.Module) -> None:
                 "from PyTorch's global generator, so that no two runs would be alike. "
                 "Use nn.Dropout, which is drawn from each client's own stream."
             )
-    if not any(True for _ in model.parameters()):
+    if not any(p.requires_grad for p in model.parameters()):
         raise ContractError(
-            "model: it has no parameters, so there is nothing to train."
+            "model: it has no parameters that require a gradient, so there is nothing "
+            "to train."
         )
 
 
@@ -405,7 +407,9 @@ def _last_linear(model: nn.Module) -> str | None:
 
 def _lay_out(model: nn.Module, head: str | None) -> tuple[list[Block], int]:
     """The order of parameters in `theta`, and where the head begins."""
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    shapes = {
+        name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad
+    }
     if head is not None:
         in_head = [n for n in shapes if head == "" or n.startswith(f"{head}.")]
         if not in_head:

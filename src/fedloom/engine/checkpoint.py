@@ -33,6 +33,7 @@ def save(loom: Loom, path: Path) -> None:
         "format": _FORMAT,
         "algorithm": loom.algorithm.name,
         "split": loom.federation.hash,
+        "seed": loom.seed,
         "round": state.round,
         "exchange": state.exchange,
         "tally": asdict(state.tally),
@@ -61,6 +62,7 @@ def restore(loom: Loom, path: Path) -> None:
         "format": _FORMAT,
         "algorithm": loom.algorithm.name,
         "split": loom.federation.hash,
+        "seed": loom.seed,
     }
     for what, value in expected.items():
         if position.get(what) != value:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
@@ -22,7 +23,7 @@ from fedloom.engine.weave import Weave
 from fedloom.federation.cohorts import Sampling
 from fedloom.federation.federation import Federation
 
-_CACHE_BYTES = 4 << 20
+_CACHE_BYTES = 3_600_000
 """Parameters of a chunk that still stay in a CPU's cache (docs/performance.md)."""
 _GPU_SHARE = 0.25
 """Of the GPU's memory, for the parameters and activations of a chunk."""
@@ -30,13 +31,16 @@ _COPIES = 12
 """Vectors of length d per client alive in a step: work, gradient, download, memory."""
 _FEATURES = 64
 """Activations per input number, a generous guess for small networks."""
-_STEP_S = 1.5e-4
-"""Rough cost of one uncompiled client step on a CPU, and per megaflop beyond."""
-_FLOP_S = 1.5e-10
-_COMPILE_S = 30.0
-"""What compiling costs at most; `auto` compiles when it saves more than that."""
-_SAVED = 0.6
-"""Share of the uncompiled time that compiling saves."""
+_SMALL = 20_000
+"""Parameters below which calling compiled code costs about as much as running it."""
+_CALL_S = 1.5e-3
+"""Cost of one uncompiled step of a chunk, however small (docs/performance.md)."""
+_FLOP_S = 4e-11
+"""Cost of one floating-point operation of a client's step, on two cores."""
+_COMPILE_S = 15.0
+"""What compiling a phase costs; `auto` compiles when it saves more than that."""
+_SAVED = 0.4
+"""Share of the uncompiled time that compiling saves, at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +114,11 @@ def choose(
     chunk = settings.chunk or _chunk(
         task, algorithm.batch_size, features, math.ceil(cohort)
     )
-    seconds = rounds * _round_seconds(algorithm, task, federation, cohort)
-    pays = seconds * _SAVED > _COMPILE_S
+    chunks = math.ceil(cohort / chunk)
+    seconds = rounds * _round_seconds(algorithm, task, federation, cohort, chunks)
+    pays = seconds * _SAVED > _COMPILE_S * len(algorithm.phases)
     compiled, reason = _compiles(settings.compile, task.device, pays, seconds)
-    unroll = 1 if task.d > 200_000 else 4
+    unroll = 4 if task.d < _SMALL else 1
     return Choice(
         Weave(chunk, compiled=compiled, unroll=unroll), chunk, compiled, reason
     )
@@ -133,7 +138,11 @@ def _chunk(task: Task, batch_size: int, features: int, cohort: int) -> int:
 
 
 def _round_seconds(
-    algorithm: AnyAlgorithm, task: Task, federation: Federation, cohort: float
+    algorithm: AnyAlgorithm,
+    task: Task,
+    federation: Federation,
+    cohort: float,
+    chunks: int,
 ) -> float:
     """A rough, deterministic estimate of a round's uncompiled training time."""
     sizes = torch.as_tensor(federation.sizes)
@@ -141,8 +150,18 @@ def _round_seconds(
         float(planned_steps(phase, sizes, algorithm.batch_size).double().mean())
         for phase in algorithm.phases
     )
-    flops = 6.0 * task.d * min(algorithm.batch_size, float(sizes.double().mean()))
-    return algorithm.exchanges * cohort * steps * (_STEP_S + flops * _FLOP_S)
+    batch = min(algorithm.batch_size, float(sizes.double().mean()))
+    # Forward and backward: about three times the forward pass.
+    work = cohort * 3.0 * batch * _forward_flops(task, federation) * _FLOP_S
+    return algorithm.exchanges * steps * (chunks * _CALL_S + work)
+
+
+def _forward_flops(task: Task, federation: Federation) -> float:
+    """Floating-point operations of the model for one sample."""
+    inputs = tuple(x[:1].to(task.device) for x in federation.dataset.inputs)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        task.predict(task.start, inputs)
+    return float(counter.get_total_flops())
 
 
 def _compiles(

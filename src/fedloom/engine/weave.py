@@ -98,7 +98,7 @@ class Weave:
         over = over_clients(
             lambda d, m, c: job.begin(d, m, c, job.task), down, has_rows
         )
-        work = map_record(torch.Tensor.contiguous, over(crew.memory, crew.client))
+        work = map_record(_settled, over(crew.memory, crew.client))
         loss = crew.client.size * 0
         count = torch.zeros_like(crew.rows)
         for number, phase in enumerate(job.phases):
@@ -301,6 +301,11 @@ def _by_length(lengths: Tensor, sizes: Tensor) -> Tensor:
     """Clients from the fewest steps to the most; among equals, by size."""
     by_size = sizes.argsort(stable=True)
     return by_size[lengths.sum(0)[by_size].argsort(stable=True)]
+
+
+def _settled(tensor: Tensor) -> Tensor:
+    """A tensor of its own in the plain layout: compiled code is made for one layout."""
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _by_step(tensor: Tensor, spare: int) -> Tensor:

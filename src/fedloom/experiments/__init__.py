@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from fedloom.experiments import digits
 from fedloom.experiments.self_fl import gaussian
 
 EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
+    "digits": digits.reproduce,
     "self_fl/gaussian": gaussian.reproduce,
 }
 """Every experiment by name: `(folder, seed) -> the table in words`."""

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fedloom.core.streams import fold
 
+_MOST_KEYS = 1 << 20
+"""Shuffled positions that are held at once, before clients are planned in halves."""
 _LAST = torch.iinfo(torch.int64).max
 
 
@@ -52,10 +54,25 @@ def plan_batches(keys: Tensor, sizes: Tensor, steps: Tensor, batch_size: int) ->
         steps: (C,) how many batches each client takes.
         batch_size: the most samples in a batch.
     """
-    longest = int(steps.max())
+    return _plan(keys, sizes, steps, batch_size, int(steps.max()))
+
+
+def _plan(
+    keys: Tensor, sizes: Tensor, steps: Tensor, batch_size: int, longest: int
+) -> Plan:
+    """The same, padded to `longest` steps; small and large clients apart."""
     per_epoch = steps_per_epoch(sizes, batch_size)
-    epochs = int(((steps + per_epoch - 1) // per_epoch).max())
-    order = permutations(keys, sizes, max(epochs, 1))
+    epochs = max(int(((steps + per_epoch - 1) // per_epoch).max()), 1)
+    if len(keys) > 1 and len(keys) * epochs * int(sizes.max()) > _MOST_KEYS:
+        # Many epochs of the smallest times the samples of the largest: divide.
+        order = sizes.argsort(stable=True)
+        halves = [
+            _plan(keys[half], sizes[half], steps[half], batch_size, longest)
+            for half in torch.tensor_split(order, 2)
+        ]
+        back = order.argsort()
+        return Plan(*(torch.cat(parts)[back] for parts in zip(*halves, strict=True)))
+    order = permutations(keys, sizes, epochs)
     step = torch.arange(longest, device=keys.device)
     epoch = step // per_epoch[:, None]
     within = step % per_epoch[:, None]

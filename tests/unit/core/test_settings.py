@@ -132,7 +132,7 @@ def test_a_refusal_spells_the_range() -> None:
     assert "whole number at least 1," in refusal(minutes=0)
     assert "one of bake, grill," in refusal(mode="fry")
     assert "number at least 0 and at most 1," in refusal(fan=2.0)
-    assert "number at least 0 or nothing," in refusal(draught=-1.0)
+    assert "number at least 0 or none," in refusal(draught=-1.0)
     assert "list of whole number," in refusal(racks=3)
 
 

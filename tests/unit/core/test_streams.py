@@ -146,10 +146,10 @@ def test_a_key_does_not_depend_on_what_was_drawn_before() -> None:
 
 def test_the_numbers_of_a_key_are_pinned() -> None:
     """A change here changes every run: it belongs under Numerics in the CHANGELOG."""
-    assert key(0, "train", 0, 0) == 394601406547080214
-    assert key(7, "personal", 3, 1) == -2876266492483172634
+    assert key(0, "train", 0, 0) == -2357503806030528621
+    assert key(7, "personal", 3, 1) == -1850780603668692256
     draws = [int(generator(0, "cohort", n).integers(10**9)) for n in range(3)]
-    assert draws == [489249416, 594803681, 924544636]
+    assert draws == [594803681, 787995249, 793496953]
 
 
 def test_seeded_code_repeats_itself() -> None:

@@ -48,7 +48,7 @@ def test_off_means_off():
 
 def test_chunks_fit_the_cache_and_are_of_nearly_equal_size():
     assert decide().chunk == 30
-    wide = decide(width=5_000)  # 325 000 parameters, 1.3 MB: three to a cache
+    wide = decide(width=4_000)  # 260 000 parameters, 1.04 MB: three to a cache
     assert wide.chunk == 3
     half = decide(sampling=Sampling(rate=0.5))
     assert half.chunk == 15
