@@ -130,7 +130,7 @@ class SelfFLCluster(Algorithm[Server, Memory, Download, Work, Upload]):
             if count == 1:
                 raise ConfigError(
                     'self-fl-cluster: clusters = "teams" needs at least 2 teams, and '
-                    "the federation has 1. Form teams in [federation.teams], or set "
+                    "the federation has 1. Form teams in [teams], or set "
                     'clusters = "uncertainty".'
                 )
         shared = population.theta(0)
