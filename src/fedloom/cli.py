@@ -134,7 +134,7 @@ def list_command() -> None:
 def describe_command(
     name: Annotated[str, typer.Argument(help="A method, data source, partition, ...")],
 ) -> None:
-    """Explain a method: reference, settings, what goes down, up and never leaves."""
+    """Explain a method: reference, settings, what goes down, up and stays."""
     for registry in (SOURCES, PARTITIONS, TEAMS, MODELS):
         if name in registry and name not in REGISTRY:
             _out.print(registry[name].__doc__ or "", highlight=False, markup=False)
@@ -150,7 +150,7 @@ def describe_command(
     server, memory, download, work, upload = kind.records
     _record("Goes down to each client", download)
     _record("Goes up from each client", upload)
-    _record("Never leaves the client", memory)
+    _record("Kept on the client", memory)
     _record("Exists during a round only", work)
     _record("The server keeps", server)
     _record("Recorded of each client", returned(kind.notes))

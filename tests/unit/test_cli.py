@@ -62,12 +62,12 @@ def test_list_names_every_method(tmp_path):
         assert name in done.stdout
 
 
-def test_describe_says_what_goes_down_up_and_never_leaves():
+def test_describe_says_what_goes_down_what_goes_up_and_what_stays():
     done = fedloom("describe", "ditto")
     text = " ".join(done.stdout.split())
     assert "arXiv:2012.04221" in text
     assert "Goes up from each client: Client to server: the shared model" in text
-    assert "Never leaves the client" in text
+    assert "Kept on the client: On one client, from round to round. Never sent" in text
     assert "pull 1.0 number at least 0" in text
 
 

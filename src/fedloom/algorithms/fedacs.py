@@ -70,7 +70,8 @@ class Notes(NamedTuple):
     """What the others did to one client's model."""
 
     moved: Tensor
-    """||u_i - w_i||, how far the mean of its collaborators is from the client."""
+    """||u_i - w_i||, how far the mean of its collaborators is from the client. Near
+    0 the client trains alone; large, the others pull it away from its last model."""
 
 
 class Account(NamedTuple):
@@ -80,11 +81,14 @@ class Account(NamedTuple):
     """
 
     similarity: Tensor
-    """(n, n) cosines, the diagonal 1; (n, M) with scope `all`."""
+    """(n, n) cosines, the diagonal 1; (n, M) with scope `all`. Models from a common
+    start are all close to 1, so look at the order rather than the size."""
     weights: Tensor
-    """(n, n) share of each column's client in each row's start; rows sum to one."""
+    """(n, n) share of each column's client in each row's start. Rows sum to one; a zero
+    means that the two do not collaborate."""
     collaborators: Tensor
-    """How many others a client's start was made of."""
+    """How many others a client's start was made of. 0 means that nobody was similar
+    enough and it goes on from its own model."""
 
 
 @dataclass(frozen=True, kw_only=True)

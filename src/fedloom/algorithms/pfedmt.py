@@ -79,16 +79,18 @@ class Notes(NamedTuple):
     """How personal one client is."""
 
     client_drift: Tensor
-    """||theta_ij - w_i||, from the client's model to its team's."""
+    """||theta_ij - w_i||, from the client's model to its team's. It grows as `pull` is
+    lowered, down to training alone."""
 
 
 class Account(NamedTuple):
     """What an exchange did to the teams, told to each of their clients."""
 
     team_drift: Tensor
-    """||w_i - x||, from the model of the client's team to the shared one."""
+    """||w_i - x||, from the model of the client's team to the shared one. Teams that
+    differ from the rest drift far; near 0 the middle tier does nothing."""
     team_weight: Tensor
-    """Share of the client in its team."""
+    """Share of the client in its team's mean. By training samples, or equal."""
 
 
 @dataclass(frozen=True, kw_only=True)

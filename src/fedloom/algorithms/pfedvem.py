@@ -88,24 +88,29 @@ class Notes(NamedTuple):
     """What one client's head went through."""
 
     confidence: Tensor
-    """tau, the precision of the client's prior, computed before training."""
+    """tau, the precision of the client's prior, computed before training. It is the
+    client's weight in the shared head."""
     uncertainty: Tensor
-    """Tr(Sigma), total variance of the head before training; a part of tau."""
+    """Tr(Sigma), total variance of the head before training. Little data leave it
+    large, which lowers tau."""
     deviation: Tensor
-    """||mu - w||^2, how far the head was from the shared one; the other part."""
+    """||mu - w||^2, how far the head was from the shared one before training. A client
+    unlike the others has a large one, which lowers tau."""
     divergence: Tensor
-    """KL divergence of the head from its prior after training."""
+    """KL divergence of the head from its prior after training. It is what the client's
+    data had to pay to move away from the shared head."""
     restored: Tensor
-    """1 if the head's training failed and was undone, else 0."""
+    """1 if the head's training failed and was undone, else 0. More than a few ones call
+    for a smaller `head_lr`."""
 
 
 class Account(NamedTuple):
     """How much each upload counted."""
 
     head_weight: Tensor
-    """Share of the client in the shared head, by confidence."""
+    """Share of the client in the shared head. Proportional to its confidence."""
     base_weight: Tensor
-    """Share of the client in the shared base, by training samples."""
+    """Share of the client in the shared base. Proportional to its training samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
