@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.engine.rounds import Loom
 from fedloom.engine.schedule import Schedule
 from fedloom.results.rows import Round
@@ -45,6 +46,14 @@ class Watcher:
             say(
                 f"note: {small} clients have fewer samples than batch_size "
                 f"{loom.algorithm.batch_size}; each takes all it has as one batch",
+                highlight=False,
+                soft_wrap=True,
+            )
+        has_teams = type(loom.algorithm).team_models is not Algorithm.team_models
+        if has_teams and loom.population.team_count == 1:
+            say(
+                "note: no teams were given, so all clients form one; for two of them "
+                "--set teams.name=blocks --set teams.teams=2",
                 highlight=False,
                 soft_wrap=True,
             )

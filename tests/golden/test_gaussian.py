@@ -280,3 +280,21 @@ def test_the_study_reproduces_the_specification(study: Any) -> None:
 def test_everybody_else_is_everybody_less_oneself() -> None:
     values = torch.tensor([[1.0, 2.0, 4.0]])
     assert others(values).tolist() == [[6.0, 5.0, 3.0]]
+
+
+def test_estimated_variances_come_close_with_many_clients() -> None:
+    draw = np.random.default_rng(0)
+    sizes = draw.integers(10, 40, 20_000)
+    truth = 1.6 + 0.3 * draw.standard_normal(20_000)
+    samples = [truth[m] + 0.5 * draw.standard_normal(n) for m, n in enumerate(sizes)]
+    optima = torch.tensor([float(x.mean()) for x in samples])
+    variances = torch.tensor([float(x.var(ddof=1)) for x in samples])
+    found = TwoLevel.estimate(optima, variances, torch.from_numpy(sizes))
+    assert float(found.between) == pytest.approx(0.09, rel=0.05)
+    expected = 0.25 * (1.0 / sizes).mean()
+    assert float(found.within.mean()) == pytest.approx(expected, rel=0.02)
+
+
+def test_clients_that_do_not_differ_are_estimated_at_no_less_than_zero() -> None:
+    found = TwoLevel.estimate(torch.ones(5), torch.ones(5), torch.full((5,), 4))
+    assert float(found.between) == 0.0

@@ -6,6 +6,7 @@ import pytest
 
 from fedloom.config import override, parse, read_toml, to_tables, to_toml
 from fedloom.core.errors import ConfigError
+from fedloom.run import run_config
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("**/*.toml"))
 
@@ -16,6 +17,20 @@ def test_every_config_in_the_repository_loads_and_survives_writing(path, tmp_pat
     copy = tmp_path / "copy.toml"
     copy.write_text(to_toml(to_tables(config)))
     assert parse(read_toml(copy)) == config
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_every_config_in_the_repository_runs(path):
+    tables = read_toml(path) | {"rounds": 1}
+    assert run_config(parse(tables, str(path))).table().rows
+
+
+@pytest.mark.parametrize(
+    "name", ["iid", "label-skew", "dirichlet", "power-law", "slices"]
+)
+def test_every_partition_works_by_its_name_alone(name):
+    config = parse({"rounds": 1, "partition": {"name": name}, "model": {"name": "mlr"}})
+    assert run_config(config).federation.count == 20
 
 
 @pytest.mark.parametrize(
@@ -46,8 +61,6 @@ def test_a_wrong_setting_says_where_and_what_was_expected(tables, message):
 
 
 def test_more_classes_per_client_than_exist_is_refused():
-    from fedloom.run import run_config
-
     tables = {"partition": {"name": "label-skew", "clients": 5, "classes": 11}}
     with pytest.raises(ConfigError, match="11"):
         run_config(parse(tables))

@@ -32,6 +32,13 @@ def test_clients_smaller_than_a_batch_are_mentioned():
     assert "as one batch" in text
 
 
+def test_a_method_of_teams_without_teams_is_mentioned():
+    tables = {"rounds": 1, "algorithm": {"name": "pfedmt", "team_iterations": 1}}
+    assert "no teams were given" in watched(tables)
+    tables["teams"] = {"name": "blocks", "teams": 2}
+    assert "no teams were given" not in watched(tables)
+
+
 def test_a_terminal_gets_a_bar_that_goes_away():
     text = watched({"rounds": 2}, force_terminal=True)
     assert "round 2/2" in text

@@ -46,12 +46,28 @@ def descend(
 
 
 class TwoLevel(NamedTuple):
-    """Known variances; every method is a closed form of the model above."""
+    """Variances of the model above, and the closed forms that follow from them."""
 
     between: Tensor
     """sigma_0^2, a scalar or (..., 1)."""
     within: Tensor
     """(..., M) sigma_m^2."""
+
+    @classmethod
+    def estimate(cls, optima: Tensor, variances: Tensor, sizes: Tensor) -> TwoLevel:
+        """Variances from data, by moments, where nobody knows them.
+
+        The variance of z_m over clients is sigma_0^2 plus the mean sigma_m^2 on
+        average; what is left without the second is the first, and at least 0.
+
+        Args:
+            optima: (..., M) z_m, the mean of each client's samples.
+            variances: (..., M) the sample variance of each client.
+            sizes: (..., M) how many samples each has.
+        """
+        within = variances / sizes
+        spread = optima.var(-1, keepdim=True) - within.mean(-1, keepdim=True)
+        return cls(spread.clamp(min=0.0), within)
 
     @property
     def precision(self) -> Tensor:

@@ -42,7 +42,7 @@ class Partition(Protocol):
 class Iid:
     """Samples dealt at random, sizes equal up to one."""
 
-    clients: Count
+    clients: Count = 20
     """Number of clients."""
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class LabelSkew:
     class are divided among its holders.
     """
 
-    clients: Count
+    clients: Count = 20
     """Number of clients."""
     classes: Count = 2
     """Classes of one client."""
@@ -124,7 +124,7 @@ class Slices:
     than the smallest one has its cut points stretched in proportion.
     """
 
-    clients: Count
+    clients: Count = 20
     """Number of clients."""
     classes: Count | None = None
     """Classes of one client, a divisor of their number; all of them if not given."""
@@ -177,7 +177,7 @@ class Dirichlet:
     at a time, from whoever is largest at that moment.
     """
 
-    clients: Count
+    clients: Count = 20
     """Number of clients."""
     alpha: Positive = 0.5
     """Concentration; small means that a class sits with few clients."""
@@ -230,7 +230,7 @@ class Dirichlet:
 class PowerLaw:
     """Samples dealt at random, sizes very different."""
 
-    clients: Count
+    clients: Count = 20
     """Number of clients."""
     law: Literal["lognormal", "power"] = "lognormal"
     """Random lognormal sizes, or the k-th client in proportion to k^-exponent."""

@@ -28,7 +28,7 @@ class Teams(Protocol):
 class BlockTeams:
     """Consecutive clients form a team; sizes equal up to one."""
 
-    teams: Count
+    teams: Count = 2
     """Number of teams."""
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class BlockTeams:
 class RandomTeams:
     """Clients dealt to teams at random; sizes equal up to one."""
 
-    teams: Count
+    teams: Count = 2
     """Number of teams."""
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class LabelTeams:
     or ten passes are over. Nothing is random; ties go to the lowest number.
     """
 
-    teams: Count
+    teams: Count = 2
     """Number of teams."""
 
     def __post_init__(self) -> None:

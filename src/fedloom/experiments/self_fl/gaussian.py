@@ -50,6 +50,8 @@ class World(NamedTuple):
     truth: Tensor
     optima: Tensor
     """z_m, what each client would learn alone."""
+    estimated: TwoLevel
+    """The variances as the clients would estimate them from their samples."""
 
 
 class State(NamedTuple):
@@ -75,9 +77,18 @@ def draw_world(case: Case, seed: int, repeats: int) -> World:
     within = NOISE / draw.integers(case.least, case.most + 1, shape)
     # The mean of N draws from N(theta_m, 0.1) is one draw from N(theta_m, 0.1 / N).
     optima = truth + within**0.5 * draw.standard_normal(shape)
+    # A sample variance of N normal draws is chi-square with N - 1 degrees of freedom.
+    freedom = NOISE / within - 1
+    variances = NOISE * draw.chisquare(freedom) / freedom
+    alone = torch.from_numpy(optima)
     return World(
-        torch.tensor(case.between, dtype=torch.float64),
-        *(torch.from_numpy(x) for x in (within, truth, optima)),
+        between=torch.tensor(case.between, dtype=torch.float64),
+        within=torch.from_numpy(within),
+        truth=torch.from_numpy(truth),
+        optima=alone,
+        estimated=TwoLevel.estimate(
+            alone, torch.from_numpy(variances), torch.from_numpy(NOISE / within)
+        ),
     )
 
 
@@ -104,15 +115,17 @@ def self_fl(
     rounded: bool = True,
     clamped: bool = False,
     augmented: bool = False,
+    estimated: bool = False,
 ) -> State:
     """Eqs. (10), (8), (11); augmented, Eqs. (21) to (23) with exact local optima.
 
     `clamped` holds w_m / S_m at 1 or below, as the method for networks does.
     """
-    weights = 1.0 / (world.between + world.within) * active
+    known = world.estimated if estimated else TwoLevel(world.between, world.within)
+    weights = known.precision * active
     counted = weights
     if scope == "all":
-        counted = 1.0 / (world.between + world.within) * torch.ones_like(weights)
+        counted = known.precision * torch.ones_like(weights)
     rest = counted.sum(-1, keepdim=True) - counted
     own = state.personal
     if augmented:
@@ -120,10 +133,10 @@ def self_fl(
         own = torch.where(own != 0.0, world.optima, 0.0)
     ratio = (counted / rest).clamp(max=1.0 if clamped else math.inf)
     start = state.shared - ratio * (own - state.shared)
-    steps = real_steps(world.within, rest, LR)
+    steps = real_steps(known.within, rest, LR)
     if rounded:
         steps = steps.round().clamp(min=1.0)
-    personal = descend(start, world.optima, world.within, LR, steps)
+    personal = descend(start, world.optima, known.within, LR, steps)
     personal = torch.where(active, personal, state.personal)
     fresh = torch.tensor(RATES, dtype=torch.float64)[:, None, None] if smooth else 1.0
     estimate = mean(world.optima if augmented else personal, weights)
@@ -188,6 +201,7 @@ def kept(world: World, state: State) -> Tensor:
 
 METHODS: dict[str, Method] = {
     "Self-FL": (self_fl, kept),
+    "Self-FL, estimated variances": (partial(self_fl, estimated=True), kept),
     "Self-FL, real steps": (partial(self_fl, rounded=False), kept),
     "Self-FL, no smoothing": (partial(self_fl, smooth=False), kept),
     "Self-FL, no smoothing, clamped": (
