@@ -70,10 +70,10 @@ def messages(algorithm: AnyAlgorithm) -> dict[str, Any]:
         }
         return {"fields": fields, "bytes": message_bytes(record, has_rows=has_rows)}
 
-    _, down, has_rows, _ = recorder.asked[-1]
+    _, down, _ = recorder.asked[-1]
     kept, sent, _ = recorder.outcomes[-1].result
     return {
-        "download": spell_all(down, has_rows),
+        "download": spell_all(down.record, down.has_rows),
         "upload": spell_all(sent, [True] * len(leaves(sent))),
         "sent and kept": [
             name

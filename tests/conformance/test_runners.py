@@ -23,9 +23,9 @@ from variants import (
     specification,
 )
 
-from fedloom.core.records import leaves, rebuild, take
+from fedloom.core.records import leaves, take
 from fedloom.engine import loop, weave
-from fedloom.engine.job import AnyAlgorithm, Crew, Job, Outcome
+from fedloom.engine.job import AnyAlgorithm, Crew, Job, Outcome, Sent
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.federation.batches import Plan
@@ -109,16 +109,9 @@ def test_the_order_of_clients_is_irrelevant_to_a_runner(
 ) -> None:
     recorder = Recorder(runner)
     advance(set_up(algorithm, recorder), 2)
-    job, down, has_rows, crew = recorder.asked[-1]
+    job, sent, crew = recorder.asked[-1]
     other = torch.tensor([6, 2, 9, 0, 4, 1, 8, 3, 7, 5])
-    shuffled = rebuild(
-        down,
-        [
-            leaf[other] if has_row else leaf
-            for leaf, has_row in zip(leaves(down), has_rows, strict=True)
-        ],
-    )
-    found = runner.run(job, shuffled, has_rows, take(crew, other))
+    found = runner.run(job, sent.take(other), take(crew, other))
     expected = take(recorder.outcomes[-1], other)
     for one, two in zip(leaves(found), leaves(expected), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-10)
@@ -130,15 +123,10 @@ def test_a_client_alone_comes_to_what_it_comes_to_in_company(
 ) -> None:
     recorder = Recorder(Weave(COUNT))
     advance(set_up(algorithm, recorder), 1)
-    job, down, has_rows, crew = recorder.asked[-1]
-    for n in (0, 6):
-        rows = [
-            leaf[n : n + 1] if has_row else leaf
-            for leaf, has_row in zip(leaves(down), has_rows, strict=True)
-        ]
-        one = take(crew, slice(n, n + 1))
-        alone = recorder.runner.run(job, rebuild(down, rows), has_rows, one)
-        company = take(recorder.outcomes[-1], slice(n, n + 1))
+    job, sent, crew = recorder.asked[-1]
+    for one in (slice(0, 1), slice(6, 7)):
+        alone = recorder.runner.run(job, sent.take(one), take(crew, one))
+        company = take(recorder.outcomes[-1], one)
         for found, expected in zip(leaves(alone), leaves(company), strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
@@ -146,12 +134,12 @@ def test_a_client_alone_comes_to_what_it_comes_to_in_company(
 @over_methods
 def test_a_runner_leaves_its_inputs_as_they_are(algorithm: AnyAlgorithm) -> None:
     class Guard(Recorder):
-        def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
+        def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
             train = job.train
-            given = [*leaves(down), *leaves(crew), *train.inputs, train.targets]
+            given = [*leaves(sent.record), *leaves(crew), *train.inputs, train.targets]
             given += [train.indices, train.offsets, train.sizes, job.task.start]
             before = [t.clone() for t in given]
-            outcome = super().run(job, down, has_rows, crew)
+            outcome = super().run(job, sent, crew)
             assert all(map(torch.equal, before, given))
             return outcome
 

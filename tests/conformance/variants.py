@@ -25,7 +25,7 @@ from fedloom.core.records import named
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.job import AnyAlgorithm, Crew, Job, Outcome, Runner
+from fedloom.engine.job import AnyAlgorithm, Crew, Job, Outcome, Runner, Sent
 from fedloom.engine.loop import Loop
 from fedloom.engine.rounds import Loom
 from fedloom.engine.weave import Weave
@@ -276,12 +276,12 @@ class Recorder:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self.asked: list[tuple[Job, Any, list[bool], Crew]] = []
+        self.asked: list[tuple[Job, Sent, Crew]] = []
         self.outcomes: list[Outcome] = []
 
-    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
-        self.asked.append((job, down, has_rows, crew))
-        self.outcomes.append(self.runner.run(job, down, has_rows, crew))
+    def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
+        self.asked.append((job, sent, crew))
+        self.outcomes.append(self.runner.run(job, sent, crew))
         return self.outcomes[-1]
 
 

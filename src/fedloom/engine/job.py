@@ -8,9 +8,11 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from fedloom.core.algorithm import Algorithm, Client, Phase
 from fedloom.core.errors import ContractError
+from fedloom.core.records import leaves, message_bytes, rebuild, row_fields
 from fedloom.core.streams import fold
 from fedloom.core.task import Task
 from fedloom.federation.batches import Plan, plan_batches, plan_passes, steps_per_epoch
@@ -79,6 +81,50 @@ class Job:
         return found  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """A download as the server made it: some fields for all, some with a row each."""
+
+    record: Any
+    has_rows: list[bool]
+    """For each tensor, whether it has one row per client."""
+
+    @classmethod
+    def of(cls, record: Any) -> Sent:
+        """Read off the record's type which fields have rows."""
+        return cls(record, row_fields(record))
+
+    @property
+    def in_dims(self) -> list[int | None]:
+        """For each tensor, the dimension that counts clients, as `vmap` takes it."""
+        return [0 if has_row else None for has_row in self.has_rows]
+
+    @property
+    def bytes(self) -> int:
+        """What one client receives."""
+        return message_bytes(self.record, has_rows=self.has_rows)
+
+    def take(self, index: Any) -> Sent:
+        """The same for some clients, by their rows."""
+        values = [
+            leaf[index] if has_row else leaf
+            for leaf, has_row in zip(leaves(self.record), self.has_rows, strict=True)
+        ]
+        return Sent(rebuild(self.record, values), self.has_rows)
+
+    def over(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of (one client's download, its records...) for all at once."""
+
+        def one(down_leaves: list[Tensor], *rows: Any) -> Any:
+            return function(rebuild(self.record, down_leaves), *rows)
+
+        def call(*records: Any) -> Any:
+            in_dims = (self.in_dims, *[0] * len(records))
+            return vmap(one, in_dims=in_dims)(leaves(self.record), *records)
+
+        return call
+
+
 class Crew(NamedTuple):
     """The clients of one call of a runner, n of them; every tensor has n rows."""
 
@@ -104,8 +150,8 @@ class Outcome(NamedTuple):
 class Runner(Protocol):
     """Runs a job for many clients. `loop` and `weave` differ in nothing but speed."""
 
-    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
-        """Run the job; `down` is the download as the server made it."""
+    def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
+        """Run the job for the clients of a crew."""
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of one client's records as one of n rows of them."""

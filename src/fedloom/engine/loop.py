@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import NumericalError
-from fedloom.core.records import leaves, rebuild, stack, take
+from fedloom.core.records import leaves, stack, take
 from fedloom.core.streams import fold
 from fedloom.core.task import Batch
 from fedloom.engine.job import (
     Crew,
     Job,
     Outcome,
+    Sent,
     noise_key,
     phase_key,
     plan_phase,
@@ -38,10 +39,10 @@ class Loop:
     def __init__(self, *, checks: bool = False) -> None:
         self.checks = checks
 
-    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
+    def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
         """Run the job for each client in turn."""
         outcomes = [
-            self._client(job, _row(down, has_rows, n), take(crew, slice(n, n + 1)))
+            self._client(job, sent.take(n).record, take(crew, slice(n, n + 1)))
             for n in range(len(crew.rows))
         ]
         return stack(outcomes)
@@ -127,11 +128,3 @@ class Loop:
             f"{phase}, step {step}: {what}. Last finite loss {last}; lr is "
             f"{job.algorithm.lr:g}. A smaller algorithm.lr or algorithm.clip may help."
         )
-
-
-def _row(down: Any, has_rows: list[bool], n: int) -> Any:
-    values = [
-        leaf[n] if has_row else leaf
-        for leaf, has_row in zip(leaves(down), has_rows, strict=True)
-    ]
-    return rebuild(down, values)

@@ -17,8 +17,6 @@ from fedloom.core.records import (
     Nothing,
     leaves,
     message_bytes,
-    rebuild,
-    row_fields,
     take,
 )
 from fedloom.core.task import Task
@@ -27,12 +25,12 @@ from fedloom.engine.job import (
     Crew,
     Runner,
     Samples,
+    Sent,
     personal_job,
     train_job,
 )
 from fedloom.engine.loop import Loop
 from fedloom.engine.table import Table
-from fedloom.engine.weave import over_clients
 from fedloom.federation.cohorts import Sampling
 from fedloom.federation.federation import Federation
 
@@ -139,12 +137,12 @@ class Loom:
         self._train = train_job(algorithm, task, self.samples)
         self._personal = personal_job(algorithm, task, self.samples)
         self.last: Exchange | None = None
-        self.state = State(
-            algorithm.start(self.population), Table(Nothing(), 0, device)
-        )
-        someone = self._cohort(torch.zeros(1, dtype=torch.int64, device=device))
-        one = self._fresh(*self._download(someone), someone)
-        self.state.table = Table(take(one, 0), federation.count, device, folder=folder)
+        count = federation.count
+        blank = Table(Nothing(), count, device)
+        self.state = State(algorithm.start(self.population), blank)
+        someone = torch.zeros(1, dtype=torch.int64, device=device)
+        _, _, crew = self._assemble(someone, someone == 0, "train")
+        self.state.table = Table(take(crew.memory, 0), count, device, folder=folder)
 
     def advance(self) -> Tally | None:
         """Do one exchange. Gives the tally when it closes a round, else None."""
@@ -172,13 +170,10 @@ class Loom:
 
     def _exchange(self, rows: Tensor, uploads: Tensor) -> Tally:
         state, algorithm = self.state, self.algorithm
-        cohort = self._cohort(rows)
-        down, has_rows = self._download(cohort)
-        memory = state.table.read(rows, self._fresh(down, has_rows, cohort))
-        crew = Crew(rows, self._keys(rows), self._clients(cohort, uploads), memory)
-        outcome = self.runner.run(self._train, down, has_rows, crew)
+        cohort, down, crew = self._assemble(rows, uploads, "train")
+        outcome = self.runner.run(self._train, down, crew)
         kept, sent, notes = outcome.result
-        self._refuse_diverged(down, has_rows, crew, (kept, sent))
+        self._refuse_diverged(down, crew, (kept, sent))
         chosen = uploads.nonzero()[:, 0]
         sent, senders = take(sent, chosen), cohort.only(chosen)
         server = algorithm.aggregate(state.server, sent, senders)
@@ -192,7 +187,7 @@ class Loom:
         steps = int(outcome.steps.sum())
         tally = Tally(
             participants=len(rows),
-            bytes_down=len(rows) * message_bytes(down, has_rows=has_rows),
+            bytes_down=len(rows) * down.bytes,
             bytes_up=len(chosen) * message_bytes(sent),
             steps=steps,
             # A method may undo a failed step; its loss then counts for nothing.
@@ -209,13 +204,9 @@ class Loom:
 
     def personal(self, rows: Tensor) -> Tensor:
         """(n, d) the personal models of some clients, adapted if the method adapts."""
-        cohort = self._cohort(rows)
-        down, has_rows = self._download(cohort)
-        memory = self.state.table.read(rows, self._fresh(down, has_rows, cohort))
         everyone = torch.ones_like(rows, dtype=torch.bool)
-        keys = self._keys(rows, "personal")
-        crew = Crew(rows, keys, self._clients(cohort, everyone), memory)
-        thetas: Tensor = self.runner.run(self._personal, down, has_rows, crew).result
+        _, down, crew = self._assemble(rows, everyone, "personal")
+        thetas: Tensor = self.runner.run(self._personal, down, crew).result
         return thetas
 
     @property
@@ -225,18 +216,12 @@ class Loom:
 
     def draws(self, rows: Tensor, count: int = 16) -> Tensor:
         """(n, count, d) models from the posteriors of some clients."""
-        cohort = self._cohort(rows)
-        down, has_rows = self._download(cohort)
-        memory = self.state.table.read(rows, self._fresh(down, has_rows, cohort))
         everyone = torch.ones_like(rows, dtype=torch.bool)
-        draw = over_clients(
-            lambda d, m, c, key: self.algorithm.draws(d, m, c, self.task, key, count),
-            down,
-            has_rows,
+        _, down, crew = self._assemble(rows, everyone, "draws")
+        draw = down.over(
+            lambda d, m, c, key: self.algorithm.draws(d, m, c, self.task, key, count)
         )
-        drawn: Tensor = draw(
-            memory, self._clients(cohort, everyone), self._keys(rows, "draws")
-        )
+        drawn: Tensor = draw(crew.memory, crew.client, crew.keys)
         return drawn
 
     def shared(self) -> Tensor | None:
@@ -253,9 +238,16 @@ class Loom:
             population=self.population,
         )
 
-    def _download(self, cohort: Cohort) -> tuple[Any, list[bool]]:
-        down = self.algorithm.download(self.state.server, cohort)
-        return down, row_fields(down)
+    def _assemble(
+        self, rows: Tensor, uploads: Tensor, purpose: str
+    ) -> tuple[Cohort, Sent, Crew]:
+        """Some clients with what they are sent, remember and draw from."""
+        cohort = self._cohort(rows)
+        sent = Sent.of(self.algorithm.download(self.state.server, cohort))
+        client = self._clients(cohort, uploads)
+        first = sent.over(lambda d, c: self.algorithm.first(d, c, self.task))
+        memory = self.state.table.read(rows, first(client))
+        return cohort, sent, Crew(rows, self._keys(rows, purpose), client, memory)
 
     def _clients(self, cohort: Cohort, uploads: Tensor) -> Client:
         like = torch.ones_like(cohort.clients)
@@ -266,22 +258,12 @@ class Loom:
             uploads=uploads,
         )
 
-    def _keys(self, rows: Tensor, purpose: str = "train") -> Tensor:
+    def _keys(self, rows: Tensor, purpose: str) -> Tensor:
         state = self.state
         root = streams.key(self.seed, purpose, state.round, state.exchange)
         return streams.fold(torch.tensor(root, device=rows.device), rows)
 
-    def _fresh(self, down: Any, has_rows: list[bool], cohort: Cohort) -> Any:
-        """What clients that were never here would remember, one row each."""
-        everyone = torch.ones_like(cohort.clients, dtype=torch.bool)
-        first = over_clients(
-            lambda d, c: self.algorithm.first(d, c, self.task), down, has_rows
-        )
-        return first(self._clients(cohort, everyone))
-
-    def _refuse_diverged(
-        self, down: Any, has_rows: list[bool], crew: Crew, result: Any
-    ) -> None:
+    def _refuse_diverged(self, down: Sent, crew: Crew, result: Any) -> None:
         """Before anything is kept: name the first client whose numbers went wrong."""
         bad = torch.zeros(len(crew.rows), dtype=torch.bool, device=crew.rows.device)
         for leaf in leaves(result):
@@ -290,13 +272,9 @@ class Loom:
         if not bool(bad.any()):
             return
         n = int(bad.nonzero()[0, 0])
-        rows_of_down = [
-            leaf[n : n + 1] if has_row else leaf
-            for leaf, has_row in zip(leaves(down), has_rows, strict=True)
-        ]
-        one = take(crew, slice(n, n + 1))
+        one = slice(n, n + 1)
         # The slow runner replays this client and names phase and step.
-        Loop(checks=True).run(self._train, rebuild(down, rows_of_down), has_rows, one)
+        Loop(checks=True).run(self._train, down.take(one), take(crew, one))
         raise NumericalError(
             f"round {self.state.round}, client {int(crew.rows[n])}: its result is not "
             "finite, though every loss on the way was."

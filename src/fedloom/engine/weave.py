@@ -9,7 +9,7 @@ work. The last chunk is padded with ghosts that take no step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from fedloom.engine.job import (
     Crew,
     Job,
     Outcome,
+    Sent,
     noise_key,
     phase_key,
     plan_phase,
@@ -30,6 +31,16 @@ from fedloom.engine.job import (
 )
 
 Advance = Callable[..., tuple[list[Tensor], Tensor, Tensor]]
+
+
+class _Progress(NamedTuple):
+    """How far a chunk of C clients is."""
+
+    work: Any
+    loss: Tensor
+    """(C,) sum of the losses met."""
+    steps: Tensor
+    """(C,) how many were taken."""
 
 
 class Weave:
@@ -48,9 +59,9 @@ class Weave:
         self._advances: dict[tuple[int, int, int], Advance] = {}
         self._jobs: list[Job] = []  # keeps the ids in the keys above alive
 
-    def run(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Outcome:
+    def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
         """Run the job for all clients, longest first within sorted chunks."""
-        lengths = self._lengths(job, down, has_rows, crew)
+        lengths = self._lengths(job, sent, crew)
         order = _by_length(lengths, job.train.sizes[crew.rows])
         width = self.chunk if self.compiled else min(self.chunk, len(order))
         outcomes = []
@@ -59,12 +70,8 @@ class Weave:
             padded = torch.cat([members, members[:1].expand(ghosts)])
             chunk_lengths = lengths[:, padded]
             chunk_lengths[:, len(members) :] = 0
-            part = [
-                leaf[padded] if has_row else leaf
-                for leaf, has_row in zip(leaves(down), has_rows, strict=True)
-            ]
             outcome = self._chunk(
-                job, rebuild(down, part), has_rows, take(crew, padded), chunk_lengths
+                job, sent.take(padded), take(crew, padded), chunk_lengths
             )
             outcomes.append(take(outcome, slice(len(members))))
         back = order.argsort()
@@ -74,68 +81,47 @@ class Weave:
         """Apply a function to all rows at once."""
         return vmap(function)
 
-    def _lengths(self, job: Job, down: Any, has_rows: list[bool], crew: Crew) -> Tensor:
+    def _lengths(self, job: Job, sent: Sent, crew: Crew) -> Tensor:
         """(phases, n) how many steps each client takes at most in each phase."""
         sizes = job.train.sizes[crew.rows]
         lengths = [sizes.new_zeros((0, len(sizes)))]
         for phase in job.phases:
             steps = planned_steps(phase, sizes, job.algorithm.batch_size)
             if phase.length is not None:
-                own = over_clients(
-                    lambda d, m, c, name=phase.length: job.method(name)(
-                        d, m, c, job.task
-                    ),
-                    down,
-                    has_rows,
-                )(crew.memory, crew.client)
+                method = job.method(phase.length)
+                length = sent.over(lambda d, m, c, f=method: f(d, m, c, job.task))
+                own = length(crew.memory, crew.client)
                 steps = torch.minimum(steps, own.to(steps)).clamp(min=0)
             lengths.append(steps[None])
         return torch.cat(lengths)
 
-    def _chunk(
-        self, job: Job, down: Any, has_rows: list[bool], crew: Crew, lengths: Tensor
-    ) -> Outcome:
-        over = over_clients(
-            lambda d, m, c: job.begin(d, m, c, job.task), down, has_rows
+    def _chunk(self, job: Job, sent: Sent, crew: Crew, lengths: Tensor) -> Outcome:
+        begin = sent.over(lambda d, m, c: job.begin(d, m, c, job.task))
+        progress = _Progress(
+            work=map_record(_settled, begin(crew.memory, crew.client)),
+            loss=crew.client.size * 0,
+            steps=torch.zeros_like(crew.rows),
         )
-        work = map_record(_settled, over(crew.memory, crew.client))
-        loss = crew.client.size * 0
-        count = torch.zeros_like(crew.rows)
-        for number, phase in enumerate(job.phases):
-            work, loss, count = self._phase(
-                job,
-                number,
-                phase,
-                down,
-                has_rows,
-                crew,
-                work,
-                lengths[number],
-                loss,
-                count,
-            )
-        finish = over_clients(
-            lambda d, w, m, c: job.finish(w, d, m, c, job.task), down, has_rows
-        )
-        result = finish(work, crew.memory, crew.client)
-        return Outcome(result, loss / count.clamp(min=1), count)
+        for number in range(len(job.phases)):
+            progress = self._phase(job, number, sent, crew, lengths[number], progress)
+        finish = sent.over(lambda d, w, m, c: job.finish(w, d, m, c, job.task))
+        result = finish(progress.work, crew.memory, crew.client)
+        mean = progress.loss / progress.steps.clamp(min=1)
+        return Outcome(result, mean, progress.steps)
 
     def _phase(
         self,
         job: Job,
         number: int,
-        phase: Phase,
-        down: Any,
-        has_rows: list[bool],
+        sent: Sent,
         crew: Crew,
-        work: Any,
         lengths: Tensor,
-        loss: Tensor,
-        count: Tensor,
-    ) -> tuple[Any, Tensor, Tensor]:
+        progress: _Progress,
+    ) -> _Progress:
         longest = int(lengths.max())
         if longest == 0:
-            return work, loss, count
+            return progress
+        phase, (work, loss, count) = job.phases[number], progress
         sizes = job.train.sizes[crew.rows]
         keys = phase_key(crew.keys, number)
         plan = plan_phase(phase, keys, sizes, lengths, job.algorithm.batch_size)
@@ -152,9 +138,7 @@ class Weave:
         columns = [
             _by_step(t, spare) for t in (samples, mask, plan.ends_epoch, noise, active)
         ]
-        advance = self._advance(
-            job, number, phase, work, down, has_rows, mask.shape[-1]
-        )
+        advance = self._advance(job, number, work, sent, mask.shape[-1])
         flat, still = leaves(work), active[:, 0]
         for start in range(0, longest, stride):
             if phase.until is not None and start and not bool(still.any()):
@@ -162,7 +146,7 @@ class Weave:
             now = [c[start : start + stride] for c in columns]
             flat, loss, count = advance(
                 flat,
-                leaves(down),
+                leaves(sent.record),
                 job.train.inputs,
                 job.train.targets,
                 *now,
@@ -174,22 +158,16 @@ class Weave:
             if phase.until is not None:
                 is_done = vmap(job.method(phase.until))(rebuild(work, flat))
                 still = (index[start] + stride < lengths) & ~is_done
-        return rebuild(work, flat), loss, count
+        return _Progress(rebuild(work, flat), loss, count)
 
     def _advance(
-        self,
-        job: Job,
-        number: int,
-        phase: Phase,
-        work: Any,
-        down: Any,
-        has_rows: list[bool],
-        width: int,
+        self, job: Job, number: int, work: Any, sent: Sent, width: int
     ) -> Advance:
         """The function that moves a chunk by some steps, compiled if we compile."""
         key = (id(job), number, width)
         if key not in self._advances:
-            function = _advance(job, phase, work, down, has_rows)
+            phase = job.phases[number]
+            function = _advance(job, phase, work, sent)
             if self.compiled:
                 # Compiled code is cached per code object, for 8 shapes at most; each
                 # phase and each width of a batch gets its own.
@@ -200,12 +178,10 @@ class Weave:
         return self._advances[key]
 
 
-def _advance(
-    job: Job, phase: Phase, work: Any, down: Any, has_rows: list[bool]
-) -> Advance:
+def _advance(job: Job, phase: Phase, work: Any, sent: Sent) -> Advance:
     step = job.method(phase.step)
     until = job.method(phase.until) if phase.until is not None else None
-    work_like, down_like = skeleton(work), skeleton(down)
+    work_like, down_like = skeleton(work), skeleton(sent.record)
 
     def one(
         work_leaves: list[Tensor],
@@ -244,7 +220,7 @@ def _advance(
         ]
         return kept, torch.where(active, task.met_loss(), 0.0), active
 
-    in_dims = (0, [0 if r else None for r in has_rows], 0, 0, 0, 0, 0, 0, None, None)
+    in_dims = (0, sent.in_dims, 0, 0, 0, 0, 0, 0, None, None)
 
     def many(
         work_leaves: list[Tensor],
@@ -280,21 +256,6 @@ def _advance(
         return work_leaves, loss, count
 
     return many
-
-
-def over_clients(
-    function: Callable[..., Any], down: Any, has_rows: list[bool]
-) -> Callable[..., Any]:
-    """Vmap a function of (one client's download, its records...) over a chunk."""
-    in_dims = [0 if has_row else None for has_row in has_rows]
-
-    def call(*records: Any) -> Any:
-        def one(down_leaves: list[Tensor], *rows: Any) -> Any:
-            return function(rebuild(down, down_leaves), *rows)
-
-        return vmap(one, in_dims=(in_dims, *[0] * len(records)))(leaves(down), *records)
-
-    return call
 
 
 def _by_length(lengths: Tensor, sizes: Tensor) -> Tensor:

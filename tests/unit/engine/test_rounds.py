@@ -270,11 +270,11 @@ def test_a_round_of_two_exchanges_ends_with_the_second() -> None:
 def test_the_exchanges_of_a_round_meet_other_batches() -> None:
     """Else the second exchange would see the noise and order of the first again."""
     loom = loom_of(Patchwork())
-    one = loom._keys(torch.arange(COUNT))
+    one = loom._keys(torch.arange(COUNT), "train")
     loom.advance()
-    two = loom._keys(torch.arange(COUNT))
+    two = loom._keys(torch.arange(COUNT), "train")
     loom.advance()
-    three = loom._keys(torch.arange(COUNT))
+    three = loom._keys(torch.arange(COUNT), "train")
     assert len(torch.cat([one, two, three]).unique()) == 3 * COUNT
 
 
