@@ -118,7 +118,7 @@ def choose(
     seconds = rounds * _round_seconds(algorithm, task, federation, cohort, chunks)
     pays = seconds * _SAVED > _COMPILE_S * len(algorithm.phases)
     compiled, reason = _compiles(settings.compile, task.device, pays, seconds)
-    unroll = 4 if task.d < _SMALL else 1
+    unroll = 4 if task.d < _SMALL or task.device.type == "cuda" else 1
     return Choice(
         Weave(chunk, compiled=compiled, unroll=unroll), chunk, compiled, reason
     )
