@@ -167,7 +167,7 @@ def _forward_flops(task: Task, federation: Federation) -> float:
 def _compiles(
     asked: str, device: torch.device, pays: bool, seconds: float
 ) -> tuple[bool, str]:
-    if asked == "off":
+    if asked == "off" or (asked == "auto" and not pays):
         return False, ""
     has_compiler = device.type == "cuda" or any(
         shutil.which(name) for name in ("g++", "clang++", "c++")
@@ -181,6 +181,4 @@ def _compiles(
         return False, "not compiled: there is no C++ compiler on the PATH"
     if asked == "on":
         return True, "compiled, as asked; the first round takes longer"
-    if pays:
-        return True, f"compiled: about {seconds:.0f} s of training would pay for it"
-    return False, ""
+    return True, f"compiled: about {seconds:.0f} s of training pay for it"
