@@ -6,13 +6,16 @@ client first appears. A table too large for memory lies in sparse files instead.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import DataError, MessageError
+from fedloom.core.errors import MessageError
 from fedloom.core.records import from_named, leaves, map_record, named, rebuild
 
 _IN_MEMORY_BYTES = 8 << 30
@@ -25,7 +28,8 @@ class Table:
         like: one client's record; gives the shapes.
         count: number of clients.
         device: where the rows live, unless they lie in files.
-        folder: where sparse files go if the table is larger than `limit_bytes`.
+        folder: where sparse files go if the table is larger than `limit_bytes`; by
+            default a temporary one that goes away with the table.
         limit_bytes: the most that is held in memory.
     """
 
@@ -43,12 +47,8 @@ class Table:
         self.count = count
         on_disk = row_bytes * count > limit_bytes
         if on_disk and folder is None:
-            raise DataError(
-                f"client memory: {count} clients with {row_bytes} bytes each need "
-                f"{row_bytes * count / 2**30:.1f} GiB, more than the "
-                f"{limit_bytes / 2**30:.1f} GiB allowed in memory. Give the run a "
-                "directory (--out DIR), where the table can be kept in a file."
-            )
+            folder = Path(tempfile.mkdtemp(prefix="fedloom-memory-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.seen = torch.zeros(count, dtype=torch.bool, device=device)
         columns = []
         for name, leaf in named(like).items():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import DataError, MessageError
+from fedloom.core.errors import MessageError
 from fedloom.core.records import Nothing, leaves, named, stack
 from fedloom.engine.table import Table
 
@@ -82,10 +83,21 @@ def test_the_bytes_of_a_row_are_counted() -> None:
     assert Table(row(0), 3, CPU).row_bytes == 4 * 4 + 8
 
 
-def test_a_table_too_large_without_a_folder_is_refused() -> None:
-    with pytest.raises(DataError, match=r"10 clients with 24 bytes each.*--out DIR"):
-        Table(row(0), 10, CPU, limit_bytes=239)
-    assert Table(row(0), 10, CPU, limit_bytes=240).count == 10
+def test_a_table_too_large_without_a_folder_lies_in_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    table = Table(row(0), 10, CPU, limit_bytes=1)
+    (folder,) = tmp_path.iterdir()
+    assert list(folder.glob("*.rows"))
+    rows = torch.tensor([2, 7])
+    given = stack([row(3), row(4)])
+    table.write(rows, given)
+    for one, two in zip(leaves(table.read(rows, given)), leaves(given), strict=True):
+        assert torch.equal(one, two)
+    del table
+    gc.collect()
+    assert not folder.exists()
 
 
 def test_a_table_too_large_for_memory_lies_in_files(tmp_path: Path) -> None:
