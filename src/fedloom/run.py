@@ -24,6 +24,7 @@ from fedloom.core.task import Loss, Task
 from fedloom.engine import checkpoint
 from fedloom.engine.choice import Choice, EngineSettings, choose
 from fedloom.engine.job import AnyAlgorithm
+from fedloom.engine.loop import Loop
 from fedloom.engine.probe import probe
 from fedloom.engine.record import History
 from fedloom.engine.rounds import Loom
@@ -231,16 +232,27 @@ def run_config(
 
 
 def resume(
-    path: Path, *, data_dir: Path | None = None, progress: Progress | None = None
+    path: str | Path,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    clients: Federation | None = None,
+    *,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Go on with a run from its last checkpoint, to the same result as without a stop.
 
     Args:
         path: the run's directory.
+        model: what was given to `run`; not needed for a run of a config file.
+        clients: what was given to `run`; not needed for a run of a config file.
+        loss: what was given to `run`.
+        head: what was given to `run`.
         data_dir: where the files of named datasets lie.
         progress: told of every round.
     """
-    result = load(path, data_dir=data_dir)
+    result = load(path, model, clients, loss=loss, head=head, data_dir=data_dir)
     plan, history = result._plan, result.history
     assert history.directory is not None
     history.directory.keep_rounds(plan.loom.state.round)
@@ -395,7 +407,10 @@ def _plan_alone(plan: Plan) -> Plan:
     )
     last = plan.schedule.rounds
     schedule = replace(plan.schedule, evaluate_every=last)
-    engine = EngineSettings(compile="on" if plan.choice.is_compiled else "off")
+    engine = EngineSettings(
+        runner="loop" if isinstance(plan.choice.runner, Loop) else "weave",
+        compile="on" if plan.choice.is_compiled else "off",
+    )
     choice = choose(engine, alone, loom.task, loom.federation, loom.sampling, last)
     other = Loom(
         alone,

@@ -150,7 +150,9 @@ def test_a_model_that_cannot_be_batched_over_clients_is_refused(clients):
     with pytest.raises(fedloom.ContractError, match=r"runner=loop"):
         fedloom.run("fedavg", Peeks, clients, rounds=1)
     loop = fedloom.EngineSettings(runner="loop")
-    assert fedloom.run("fedavg", Peeks, clients, rounds=1, engine=loop).table().rows
+    result = fedloom.run("fedavg", Peeks, clients, rounds=1, engine=loop)
+    assert result.table().rows
+    assert result.gain().alone.shape == (3,)
 
 
 def test_a_diverged_run_names_round_client_and_step(clients):
@@ -215,6 +217,25 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
     assert strip(tmp_path / "cut") == strip(tmp_path / "whole")
     for client in range(6):
         assert torch.equal(flat(again.model(client)), flat(whole.model(client)))
+
+
+def test_a_run_from_python_is_resumed_with_its_model_and_clients(clients, tmp_path):
+    class Stop:
+        def start(self, *_):
+            pass
+
+        def round(self, row):
+            if row.round == 3:
+                raise RuntimeError("power cut")
+
+    settings = {"rounds": 4, "seed": 2, "checkpoint_every": 2}
+    whole = fedloom.run("ditto", Small, clients, **settings)
+    out = tmp_path / "run"
+    with pytest.raises(RuntimeError):
+        fedloom.run("ditto", Small, clients, out=out, progress=Stop(), **settings)
+    again = fedloom.resume(out, Small, clients)
+    for name in clients.names:
+        assert torch.equal(flat(again.model(name)), flat(whole.model(name)))
 
 
 def test_ctrl_c_finishes_the_exchange_and_leaves_a_checkpoint(tmp_path):
