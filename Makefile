@@ -2,23 +2,24 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DEV := .venv/.ready-dev
 
 .PHONY: demo test check format clean
 
 demo: $(READY)  ## A first result on the embedded digits
 	$(BIN)/fedloom run configs/demo.toml --fresh
 
-test: $(READY)  ## The whole suite
+test: $(DEV)  ## The whole suite
 	$(BIN)/pytest
 
-check: $(READY)  ## Format, lint, types, import layers, spelling
+check: $(DEV)  ## Format, lint, types, import layers, spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell src tests docs examples configs README.md CHANGELOG.md CONTRIBUTING.md
 
-format: $(READY)  ## Put the code in order
+format: $(DEV)  ## Put the code in order
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -27,8 +28,13 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv (once; about a minute)..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torch hatchling editables
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable .
 	@touch $(READY)
+
+$(DEV): $(READY)
+	@echo "Adding the tools for development (once; about a minute)..."
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $(DEV)
 
 clean:  ## Remove everything that make built
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

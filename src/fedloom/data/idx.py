@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import struct
 import zlib
 from dataclasses import dataclass
@@ -16,9 +15,7 @@ from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import Dataset
-
-VARIABLE = "FEDLOOM_DATA"
-"""The environment variable that names the data directory where none is given."""
+from fedloom.data.places import VARIABLE, folder_of
 
 _IMAGES = 0x0803
 _LABELS = 0x0801
@@ -83,17 +80,18 @@ def _load(
     name: str, data_dir: Path | None, class_names: tuple[str, ...] | None = None
 ) -> Dataset:
     """Both parts of one dataset, the test images marked as such."""
-    if data_dir is None:
-        if not os.environ.get(VARIABLE):
-            raise DataError(
-                f"{name}: no data directory. Set {VARIABLE}, or name one; the four "
-                f"IDX files are expected in its folder {name}/, e.g. "
-                f"{name}/train-images-idx3-ubyte.gz."
-            )
-        data_dir = Path(os.environ[VARIABLE])
+    folder = folder_of(
+        name,
+        [
+            f"{part}-{kind}-ubyte.gz"
+            for part in ("train", "t10k")
+            for kind in ("images-idx3", "labels-idx1")
+        ],
+        data_dir,
+        get="They are the four original IDX files.",
+    )
     images, labels = [], []
     for part in ("train", "t10k"):
-        folder = data_dir / name
         x = read_idx(folder / f"{part}-images-idx3-ubyte.gz", _IMAGES)
         y = read_idx(folder / f"{part}-labels-idx1-ubyte.gz", _LABELS)
         if len(x) != len(y):
@@ -105,7 +103,7 @@ def _load(
         labels.append(y.astype(np.int64))
     if images[0].shape[1:] != images[1].shape[1:]:
         raise DataError(
-            f"{data_dir / name}: training images are {images[0].shape[2:]}, test "
+            f"{folder}: training images are {images[0].shape[2:]}, test "
             f"images {images[1].shape[2:]}; the files do not belong together."
         )
     return Dataset(

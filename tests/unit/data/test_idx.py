@@ -11,7 +11,7 @@ import torch
 
 from fedloom.core.errors import DataError
 from fedloom.data import FashionMnist, Mnist
-from fedloom.data.idx import VARIABLE
+from fedloom.data.places import VARIABLE
 
 IMAGES = "train-images-idx3-ubyte.gz"
 
@@ -57,7 +57,7 @@ def test_no_directory_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_file_says_where_to_put_it(data_dir: Path) -> None:
-    with pytest.raises(DataError, match=f"{IMAGES}: no such file. Put .*fashion-mnist"):
+    with pytest.raises(DataError, match=f"no such file: {IMAGES}.*fashion-mnist"):
         FashionMnist().load(data_dir, 0)
 
 

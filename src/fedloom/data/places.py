@@ -1,0 +1,45 @@
+"""Where the files of named datasets lie on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedloom.core.errors import DataError
+
+VARIABLE = "FEDLOOM_DATA"
+"""The environment variable that names the data directory where none is given."""
+
+
+def folder_of(
+    name: str, files: Iterable[str], data_dir: Path | None, *, get: str = ""
+) -> Path:
+    """The folder of one dataset, which holds every file that was asked for.
+
+    Args:
+        name: The dataset, which is also its folder's name in the data directory.
+        files: What must lie there, by name.
+        data_dir: The data directory; that of FEDLOOM_DATA if absent.
+        get: A sentence that says where the files come from.
+
+    Raises:
+        DataError: There is no data directory, or a file is missing.
+    """
+    wanted = list(files)
+    listed = ", ".join(f"{name}/{file}" for file in wanted)
+    if data_dir is None:
+        if not os.environ.get(VARIABLE):
+            raise DataError(
+                f"{name}: no data directory. Set {VARIABLE} or give --data-dir; "
+                f"expected in it: {listed}. {get}".rstrip()
+            )
+        data_dir = Path(os.environ[VARIABLE])
+    folder = data_dir / name
+    missing = [file for file in wanted if not (folder / file).exists()]
+    if missing:
+        raise DataError(
+            f"{folder}: no such file: {', '.join(missing)}. Expected in {data_dir}: "
+            f"{listed}. {get}".rstrip()
+        )
+    return folder
