@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
-from fedloom.algorithms import REGISTRY
+from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.bench import engine as engine_bench
+from fedloom.bench import methods as methods_bench
 from fedloom.config import override, parse, read_toml
 from fedloom.core.describe import first_line, record_fields, returned
 from fedloom.core.errors import ConfigError, FedloomError, unknown
 from fedloom.core.settings import Setting, settings_of
+from fedloom.core.task import Task
 from fedloom.data import SOURCES
+from fedloom.engine.footprint import footprint
 from fedloom.experiments import EXPERIMENTS
 from fedloom.federation import PARTITIONS, TEAMS
 from fedloom.models import MODELS
@@ -106,15 +113,38 @@ def resume_command(
 
 
 @app.command("list")
-def list_command() -> None:
-    """List methods, data, partitions, team rules and models."""
-    groups: dict[str, list[str]] = {}
-    for name, kind in REGISTRY.items():
-        groups.setdefault(kind.group, []).append(name)
-    table = Table("method", "group", "what it is", box=None, pad_edge=False)
-    for group, names in groups.items():
+def list_command(
+    model: Annotated[str, typer.Option(help="Whose bytes are counted.")] = "mlp",
+    shape: Annotated[str, typer.Option(help="Of one input of that model.")] = "1x28x28",
+    outputs: Annotated[int, typer.Option(help="Of that model.")] = 10,
+    clients: Annotated[int, typer.Option(help="For what the server keeps.")] = 100,
+) -> None:
+    """List methods with what they send and keep, data, partitions, teams, models."""
+    if model not in MODELS:
+        raise ConfigError(unknown("model", model, MODELS))
+    task = Task(MODELS[model]().build(_shape(shape), outputs))
+    table = Table(box=None, pad_edge=False, title_justify="left")
+    table.title = (
+        f"Bytes for {model}, {task.d:,} parameters: to and from a client in a round, "
+        f"kept by a client, kept by the server for {clients} clients"
+    )
+    for name in ("group", "method", "what it is"):
+        table.add_column(name)
+    for name in ("down", "up", "client", "server"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for group in GROUPS:
+        names = [name for name, kind in REGISTRY.items() if kind.group == group]
         for name in names:
-            table.add_row(name, group, first_line(REGISTRY[name]))
+            size = footprint(REGISTRY[name](), task, clients=clients)
+            table.add_row(
+                group if name == names[0] else "",
+                name,
+                first_line(REGISTRY[name]),
+                *[
+                    decimal(n) if n else "-"
+                    for n in (size.down, size.up, size.kept, size.server)
+                ],
+            )
     _out.print(table)
     others: dict[str, dict[str, Any]] = {
         "data": dict(SOURCES),
@@ -176,7 +206,9 @@ def reproduce_command(
 @bench.command("engine")
 def bench_engine(
     data: Annotated[str, typer.Option(help="digits or fashion-mnist.")] = "digits",
-    json: Annotated[Path | None, typer.Option(help="Write the rows here.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--json", help="Write the rows here.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     models: Annotated[
         str, typer.Option(help="Comma-separated: mlr, mlp, lenet.")
@@ -214,9 +246,46 @@ def bench_engine(
             f"{row.ratio_to_loop:.1f}",
         )
     _out.print(table)
-    if json is not None:
-        engine_bench.write(rows, json)
-        _out.print(f"Written to {json}")
+    if to is not None:
+        _write_rows(rows, to)
+
+
+@bench.command("methods")
+def bench_methods(
+    data: Annotated[str, typer.Option(help="A source of images.")] = "digits",
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated; all of them if not given.")
+    ] = "",
+    to: Annotated[
+        Path | None, typer.Option("--json", help="Write the rows here.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    modes: Annotated[
+        str, typer.Option(help="Comma-separated; the first is what ratios refer to.")
+    ] = ",".join(methods_bench.MODES),
+    repeats: Annotated[int, typer.Option(help="Timed rounds; the best counts.")] = 2,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
+    ] = None,
+) -> None:
+    """Seconds per round of every method: loop against weave and compiled weave."""
+    rows = []
+    for row in methods_bench.measure(
+        data,
+        [name for name in methods.split(",") if name],
+        device=device,
+        repeats=repeats,
+        modes=modes.split(","),
+        data_dir=data_dir,
+    ):
+        rows.append(row)
+        _out.print(
+            f"{row.method:18} {row.mode:15} {row.seconds:9.3f} s "
+            f"{row.ratio_to_loop:6.1f}x",
+            highlight=False,
+        )
+    if to is not None:
+        _write_rows(rows, to)
 
 
 def main() -> None:
@@ -229,6 +298,22 @@ def main() -> None:
     except KeyboardInterrupt as error:
         _err.print("Stopped. What was finished is kept; `fedloom resume DIR` goes on.")
         raise SystemExit(130) from error
+
+
+def _write_rows(rows: Sequence[Any], path: Path) -> None:
+    """Write the rows of a benchmark."""
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    _out.print(f"Written to {path}")
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    """`1x28x28` as (1, 28, 28)."""
+    try:
+        return tuple(int(side) for side in text.split("x"))
+    except ValueError:
+        raise ConfigError(
+            f"--shape {text}: expected whole numbers such as 1x28x28 or 60."
+        ) from None
 
 
 def _choose(tables: dict[str, Any], section: str, name: str) -> None:

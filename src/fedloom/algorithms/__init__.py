@@ -17,6 +17,7 @@ from fedloom.algorithms.self_fl_cluster import SelfFLCluster
 from fedloom.core.algorithm import Algorithm
 
 __all__ = [
+    "GROUPS",
     "REGISTRY",
     "Ditto",
     "FedACS",
@@ -29,6 +30,9 @@ __all__ = [
     "SelfFLAugmented",
     "SelfFLCluster",
 ]
+
+GROUPS = ("local", "global", "personalised", "Bayesian", "clustered", "tiered")
+"""What kinds of method there are, in the order in which they are listed."""
 
 REGISTRY: dict[str, type[Algorithm[Any, Any, Any, Any, Any]]] = {
     "local": Local,

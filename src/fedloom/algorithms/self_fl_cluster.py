@@ -101,7 +101,7 @@ class SelfFLCluster(Algorithm[Server, Memory, Download, Work, Upload]):
     """Self-FL that remembers the last model of every cluster of clients."""
 
     name = "self-fl-cluster"
-    group = "personalised"
+    group = "clustered"
 
     clusters: Literal["uncertainty", "teams"] = "uncertainty"
     """Clients of similar reported variance (quantiles), or the federation's teams."""

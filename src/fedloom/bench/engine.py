@@ -9,11 +9,10 @@ the first round of a weave, which may compile, is not timed.
 from __future__ import annotations
 
 import copy
-import json
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -103,7 +102,7 @@ def measure(
         for mode in modes or MODES:
             round_, task, chunk = _round(mode, module, holders, where, batch_size)
             is_slow = mode in ("plain", "loop")
-            seconds = _best(round_, 0 if is_slow else 1, repeats, where)
+            seconds = best(round_, 0 if is_slow else 1, repeats, where)
             plain_s = seconds if plain_s is None else plain_s
             yield Row(
                 model=name,
@@ -116,15 +115,10 @@ def measure(
                 batch_size=batch_size,
                 chunk=chunk,
                 data=data,
-                device=_name(where),
+                device=device_name(where),
                 threads=1 if mode == "plain" else torch.get_num_threads(),
                 torch=torch.__version__,
             )
-
-
-def write(rows: list[Row], path: Path) -> None:
-    """Write the rows as JSON."""
-    path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
 
 
 def _round(
@@ -186,7 +180,7 @@ def _plain_loop(
     return round_
 
 
-def _best(
+def best(
     round_: Callable[[], object], untimed: int, repeats: int, device: torch.device
 ) -> float:
     """Seconds of the fastest of some rounds, after some that are not timed."""
@@ -200,7 +194,8 @@ def _best(
     return min(times[untimed:])
 
 
-def _name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """What the rows call a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu ({platform.machine()})"

@@ -1,0 +1,127 @@
+"""Fill the generated part of every method's page from the method's own file.
+
+    python docs/algorithms/make_pages.py          write the pages
+    python docs/algorithms/make_pages.py --check  say which ones are out of date
+
+A page is written by hand but for what stands between two comment lines: reference,
+symbols, settings, and what goes down, up and stays, all read off the code.
+"""
+
+import inspect
+import sys
+from pathlib import Path
+
+from fedloom.algorithms import GROUPS, REGISTRY
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.describe import first_line, record_fields, returned
+from fedloom.core.settings import settings_of
+
+FOLDER = Path(__file__).parent
+OPEN = "<!-- generated: from the method's file, by docs/algorithms/make_pages.py -->"
+CLOSE = "<!-- end of generated -->"
+RECORDS = {
+    "Upload": "Leaves the client",
+    "Download": "Reaches the client",
+    "Memory": "Stays on the client",
+    "Server": "Stays on the server",
+}
+COMMON = [setting.name for setting in settings_of(Algorithm)]
+
+
+def page(name: str) -> str:
+    """The page of one method, its generated part up to date."""
+    path = FOLDER / f"{name}.md"
+    text = path.read_text()
+    before, opening, rest = text.partition(OPEN)
+    _, closing, after = rest.partition(CLOSE)
+    if not (opening and closing):
+        sys.exit(
+            f"{path.name}: the two comment lines of the generated part are missing"
+        )
+    return f"{before}{OPEN}\n\n{generated(name)}\n{CLOSE}{after}"
+
+
+def generated(name: str) -> str:
+    """What the code says of a method."""
+    kind = REGISTRY[name]
+    module = sys.modules[kind.__module__]
+    blocks = inspect.cleandoc(module.__doc__ or "").split("\n\n")
+    lines = ["## Reference and symbols", ""]
+    for block in blocks[1:]:
+        is_table = block.startswith("    ")
+        lines += (
+            ["```text", inspect.cleandoc(block), "```", ""]
+            if is_table
+            else [
+                " ".join(block.split()),
+                "",
+            ]
+        )
+    lines += ["## Settings", "", "| setting | default | meaning |", "|---|---|---|"]
+    defaults = {s.name: s.default for s in settings_of(Algorithm)}
+    for setting in settings_of(kind):
+        if setting.name in COMMON and setting.default == defaults[setting.name]:
+            continue
+        meaning = " ".join(setting.doc.split()).replace("|", "\\|")
+        lines.append(f"| `{setting.name}` | {setting.default} | {meaning} |")
+    same = [s.name for s in settings_of(kind) if s.default == defaults.get(s.name, {})]
+    if same:
+        listed = ", ".join(f"`{n}`" for n in same)
+        lines += ["", f"As for every method: {listed}.", ""]
+    lines += ["## What leaves the client, and what stays", ""]
+    lines += ["| | field | what |", "|---|---|---|"]
+    for record in sorted(
+        kind.records,
+        key=lambda r: (
+            list(RECORDS).index(r.__name__) if r.__name__ in RECORDS else len(RECORDS)
+        ),
+    ):
+        lines += _record(RECORDS.get(record.__name__), record)
+    for title, method in (("client", kind.notes), ("aggregation", kind.account)):
+        lines += _record(f"Recorded of each {title}", returned(method))
+    return "\n".join(lines) + "\n"
+
+
+def _record(title: str | None, record: type) -> list[str]:
+    fields = record_fields(record)
+    if title is None or not fields:
+        return []
+    lines = []
+    for n, (field, doc) in enumerate(fields):
+        what = " ".join((doc or (first_line(record) if n == 0 else "")).split())
+        what = what.replace("|", "\\|")
+        lines.append(f"| {title if n == 0 else ''} | `{field}` | {what} |")
+    return lines
+
+
+def index() -> str:
+    """The list of all methods by group."""
+    lines = ["# Methods", "", "Written by `make_pages.py`.", ""]
+    for group in GROUPS:
+        lines += [f"## {group[0].upper()}{group[1:]}", ""]
+        lines += [
+            f"- [`{name}`]({name}.md): {first_line(kind)}"
+            for name, kind in REGISTRY.items()
+            if kind.group == group
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write or check every page."""
+    pages = {f"{name}.md": page(name) for name in REGISTRY} | {"index.md": index()}
+    stale = [
+        name
+        for name, text in pages.items()
+        if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text
+    ]
+    if "--check" in sys.argv:
+        if stale:
+            sys.exit(f"out of date: {', '.join(stale)}. Run {Path(__file__).name}.")
+        return
+    for name in stale:
+        (FOLDER / name).write_text(pages[name])
+
+
+main()

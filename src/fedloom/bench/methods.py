@@ -1,0 +1,135 @@
+"""One round of every method on the 784-100-10 network: loop against weave.
+
+Every method trains the same clients with its default settings, but for the length of
+local training, which is one epoch. The fastest of some rounds counts; the first round
+of a weave, which may compile, is not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedloom.algorithms import REGISTRY
+from fedloom.bench.engine import best, device_name
+from fedloom.core import streams
+from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.task import Task
+from fedloom.data import SOURCES, Dataset
+from fedloom.engine.choice import EngineSettings, choose
+from fedloom.engine.rounds import Loom
+from fedloom.federation import Federation, Iid, Sampling, Split, divide
+from fedloom.models import MLP
+
+MODES = ("loop", "weave", "weave-compiled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Seconds of one round of one method in one mode."""
+
+    method: str
+    mode: str
+    """loop, weave or weave-compiled."""
+    seconds: float
+    """Of the fastest timed round."""
+    ratio_to_loop: float
+    """How many times faster than the loop of the same method."""
+    clients: int
+    samples: int
+    parameters: int
+    chunk: int
+    data: str
+    device: str
+    threads: int
+    torch: str
+
+
+def measure(
+    data: str,
+    methods: list[str],
+    *,
+    device: str = "cpu",
+    repeats: int = 2,
+    modes: list[str] | None = None,
+    clients: int = 100,
+    samples: int = 100,
+    data_dir: Path | None = None,
+) -> Iterator[Row]:
+    """Time every mode for every method.
+
+    Args:
+        data: a source of images, such as digits or fashion-mnist.
+        methods: names of methods; all of them if empty.
+        device: cpu or cuda.
+        repeats: timed rounds per mode; the fastest counts.
+        modes: some of `MODES`; all of them by default. The first is what ratios
+            refer to.
+        clients: how many share the data.
+        samples: training samples of a client, as far as the data go.
+        data_dir: where the files of the dataset lie.
+    """
+    for name in methods:
+        if name not in REGISTRY:
+            raise ConfigError(unknown("method", name, REGISTRY))
+    for mode in modes or ():
+        if mode not in MODES:
+            raise ConfigError(unknown("mode", mode, MODES))
+    if data not in SOURCES:
+        raise ConfigError(unknown("data source", data, SOURCES))
+    dataset = _first(SOURCES[data]().load(data_dir, 0), clients * samples)
+    holders = divide(dataset, Iid(clients=clients), Split(test=0.0), seed=0)
+    for name in methods or REGISTRY:
+        loop_s: float | None = None
+        for mode in modes or MODES:
+            loom, chunk = _loom(name, mode, holders, device)
+            untimed = 0 if mode == "loop" else loom.algorithm.exchanges
+            rounds = repeats * loom.algorithm.exchanges
+            seconds = best(loom.advance, untimed, rounds, loom.task.device)
+            loop_s = seconds if loop_s is None else loop_s
+            yield Row(
+                method=name,
+                mode=mode,
+                seconds=seconds * loom.algorithm.exchanges,
+                ratio_to_loop=loop_s / seconds,
+                clients=clients,
+                samples=int(holders.sizes.sum()),
+                parameters=loom.task.d,
+                chunk=chunk,
+                data=data,
+                device=device_name(loom.task.device),
+                threads=torch.get_num_threads(),
+                torch=torch.__version__,
+            )
+
+
+def _first(dataset: Dataset, count: int) -> Dataset:
+    """The first samples only, so that a round is short."""
+    fixed = dataset.fixed_test
+    return replace(
+        dataset,
+        inputs=tuple(x[:count] for x in dataset.inputs),
+        targets=dataset.targets[:count],
+        fixed_test=None if fixed is None else np.zeros_like(fixed[:count]),
+    )
+
+
+def _loom(name: str, mode: str, holders: Federation, device: str) -> tuple[Loom, int]:
+    data = holders.dataset
+    with streams.seeded(0, "bench"):
+        module = MLP().build(data.input_shape, data.outputs)
+    task = Task(module, shift=data.shift, scale=data.scale, device=device)
+    algorithm = REGISTRY[name](epochs=1)
+    engine = EngineSettings(
+        runner="loop" if mode == "loop" else "weave",
+        compile="on" if mode == "weave-compiled" else "off",
+        device=device,
+    )
+    sampling = Sampling()
+    choice = choose(engine, algorithm, task, holders, sampling, rounds=1)
+    loom = Loom(algorithm, task, holders, choice.runner, sampling=sampling)
+    return loom, choice.chunk

@@ -1,0 +1,73 @@
+"""What a method sends and keeps for a given model, read off its records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedloom.core.algorithm import Client, Cohort, Population
+from fedloom.core.records import leaves, message_bytes
+from fedloom.core.task import Task
+from fedloom.engine.job import AnyAlgorithm, Sent
+
+_SIZE = 100
+"""Training samples of the clients that are made up to ask a method; no size matters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Bytes; a message or a memory is that of one client."""
+
+    down: int
+    """Down to one client in a round, all exchanges together."""
+    up: int
+    """Up from one client in a round, all exchanges together."""
+    kept: int
+    """On one client from round to round."""
+    server: int
+    """On the server from round to round."""
+
+
+def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Footprint:
+    """Ask a method for its records without training anything.
+
+    Args:
+        algorithm: the method with its settings.
+        task: its model.
+        clients: how many there are, for methods whose server keeps something of each.
+    """
+    everyone = torch.arange(clients)
+    population = Population(
+        task=task,
+        theta=lambda index: task.initial(0, index),
+        sizes=torch.full((clients,), float(_SIZE), dtype=task.dtype),
+        teams=torch.zeros_like(everyone),
+        rate=1.0,
+    )
+    server = algorithm.start(population)
+    cohort = Cohort(
+        clients=everyone[:2],
+        sizes=population.sizes[:2],
+        teams=population.teams[:2],
+        round=0,
+        exchange=0,
+        population=population,
+    )
+    sent = Sent.of(algorithm.download(server, cohort))
+    zero = torch.zeros((), dtype=torch.int64)
+    client = Client(population.sizes[0], zero, zero, zero == 0)
+    down = sent.take(0).record
+    memory = algorithm.first(down, client, task)
+    work = algorithm.begin(down, memory, client, task)
+    kept, upload = algorithm.finish(work, down, memory, client, task)
+    return Footprint(
+        down=algorithm.exchanges * sent.bytes,
+        up=algorithm.exchanges * _bytes(upload),
+        kept=_bytes(kept),
+        server=_bytes(server),
+    )
+
+
+def _bytes(record: object) -> int:
+    return message_bytes(record, has_rows=[False] * len(leaves(record)))
