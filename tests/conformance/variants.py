@@ -140,9 +140,9 @@ def small_federation(*, relabelled: int | None = None) -> Federation:
     )
 
 
-def small_task(dtype: torch.dtype = torch.float64) -> Task:
+def small_task(dtype: torch.dtype = torch.float64, seed: int = 0) -> Task:
     """A network of 31 parameters, 16 below and 15 in the head."""
-    with seeded(0, "model"):
+    with seeded(seed, "model"):
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
     return Task(model, dtype=dtype)
 
@@ -156,11 +156,12 @@ def set_up(
     rate: float = 1.0,
     protocol: Any = "train-selected",
     federation: Federation | None = None,
+    model_seed: int = 0,
 ) -> Loom:
     """A run of the small federation, before its first round."""
     return Loom(
         algorithm,
-        small_task(dtype),
+        small_task(dtype, model_seed),
         federation if federation is not None else small_federation(),
         runner if runner is not None else Loop(),
         sampling=Sampling(rate=rate, protocol=protocol),

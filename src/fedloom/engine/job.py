@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -46,6 +46,35 @@ class Samples:
             offsets=torch.as_tensor(part.offsets[:-1], device=device),
             sizes=torch.as_tensor(part.sizes, device=device),
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Samples]) -> Samples:
+        """The clients of several runs one after another; equal data are held once."""
+        held: list[Samples] = []
+        indices, offsets, before, clients_before = [], [], {}, 0
+        for part in parts:
+            known = next((n for n, s in enumerate(held) if s.has_data_of(part)), None)
+            if known is None:
+                known = len(held)
+                before[known] = sum(len(s.targets) for s in held)
+                held.append(part)
+            indices.append(part.indices + before[known])
+            offsets.append(part.offsets + clients_before)
+            clients_before += len(part.indices)
+        columns = zip(*(s.inputs for s in held), strict=True)
+        is_one = len(held) == 1
+        return cls(
+            inputs=held[0].inputs if is_one else tuple(torch.cat(c) for c in columns),
+            targets=held[0].targets if is_one else torch.cat([s.targets for s in held]),
+            indices=torch.cat(indices),
+            offsets=torch.cat(offsets),
+            sizes=torch.cat([part.sizes for part in parts]),
+        )
+
+    def has_data_of(self, other: Samples) -> bool:
+        """Whether inputs and targets are the same, whoever holds which."""
+        mine, theirs = (*self.inputs, self.targets), (*other.inputs, other.targets)
+        return all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
     def part(self, ragged: Ragged) -> Samples:
         """Another part of the same data; the samples themselves are not copied."""
@@ -103,6 +132,22 @@ class Sent:
     def bytes(self) -> int:
         """What one client receives."""
         return message_bytes(self.record, has_rows=self.has_rows)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sent], counts: Sequence[int]) -> Sent:
+        """The downloads of several runs one after another, each with a row per client.
+
+        Args:
+            parts: the downloads, of one type.
+            counts: how many clients each is for.
+        """
+        columns: list[list[Tensor]] = [[] for _ in parts[0].has_rows]
+        for part, count in zip(parts, counts, strict=True):
+            flags = zip(leaves(part.record), part.has_rows, strict=True)
+            for column, (leaf, has_row) in zip(columns, flags, strict=True):
+                column.append(leaf if has_row else leaf.expand(count, *leaf.shape))
+        record = rebuild(parts[0].record, [torch.cat(column) for column in columns])
+        return cls(record, [True] * len(columns))
 
     def take(self, index: Any) -> Sent:
         """The same for some clients, by their rows."""

@@ -23,6 +23,7 @@ from fedloom.core.task import Task
 from fedloom.engine.job import (
     AnyAlgorithm,
     Crew,
+    Outcome,
     Runner,
     Samples,
     Sent,
@@ -83,6 +84,17 @@ class Exchange:
     """The server's account, k rows where a field has rows."""
 
 
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One exchange on its way to the clients."""
+
+    cohort: Cohort
+    down: Sent
+    crew: Crew
+    started: float
+    """When it was prepared, by the performance counter."""
+
+
 @dataclass
 class State:
     """Everything that changes; with the run's settings it determines what follows."""
@@ -134,7 +146,7 @@ class Loom:
             rate=self.sampling.rate,
             seed=seed,
         )
-        self._train = train_job(algorithm, task, self.samples)
+        self.job = train_job(algorithm, task, self.samples)
         self._personal = personal_job(algorithm, task, self.samples)
         self.last: Exchange | None = None
         count = federation.count
@@ -146,10 +158,27 @@ class Loom:
 
     def advance(self) -> Tally | None:
         """Do one exchange. Gives the tally when it closes a round, else None."""
+        turn = self.prepare()
+        return self.absorb(turn, self.runner.run(self.job, turn.down, turn.crew))
+
+    def prepare(self) -> Turn:
+        """Call up the clients of the next exchange and make what they are sent."""
         started = time.perf_counter()
+        rows, uploads = self._take_part()
+        cohort, down, crew = self._assemble(rows, uploads, "train")
+        return Turn(cohort, down, crew, started)
+
+    def absorb(self, turn: Turn, outcome: Outcome, *, among: int = 1) -> Tally | None:
+        """Take in what the clients of an exchange came to; see `advance`.
+
+        Args:
+            turn: what `prepare` gave.
+            outcome: what the runner made of it.
+            among: how many runs shared the time since then.
+        """
         state = self.state
-        tally = self._exchange(*self._take_part())
-        tally.seconds = time.perf_counter() - started
+        tally = self._exchange(turn, outcome)
+        tally.seconds = (time.perf_counter() - turn.started) / among
         state.tally.add(tally)
         state.exchange += 1
         if state.exchange < self.algorithm.exchanges:
@@ -168,13 +197,13 @@ class Loom:
         everyone = torch.arange(count, device=device)
         return everyone, torch.isin(everyone, sampled)
 
-    def _exchange(self, rows: Tensor, uploads: Tensor) -> Tally:
+    def _exchange(self, turn: Turn, outcome: Outcome) -> Tally:
         state, algorithm = self.state, self.algorithm
-        cohort, down, crew = self._assemble(rows, uploads, "train")
-        outcome = self.runner.run(self._train, down, crew)
+        cohort, down, crew = turn.cohort, turn.down, turn.crew
+        rows = crew.rows
         kept, sent, notes = outcome.result
         self._refuse_diverged(down, crew, (kept, sent))
-        chosen = uploads.nonzero()[:, 0]
+        chosen = crew.client.uploads.nonzero()[:, 0]
         sent, senders = take(sent, chosen), cohort.only(chosen)
         server = algorithm.aggregate(state.server, sent, senders)
         account = algorithm.account(state.server, sent, senders)
@@ -274,7 +303,7 @@ class Loom:
         n = int(bad.nonzero()[0, 0])
         one = slice(n, n + 1)
         # The slow runner replays this client and names phase and step.
-        Loop(checks=True).run(self._train, down.take(one), take(crew, one))
+        Loop(checks=True).run(self.job, down.take(one), take(crew, one))
         raise NumericalError(
             f"round {self.state.round}, client {int(crew.rows[n])}: its result is not "
             "finite, though every loss on the way was."

@@ -1,0 +1,72 @@
+"""Several runs of one method as one: their clients move in the same passes.
+
+The runs differ in their seed, and so in split, cohorts, start and noise. To the runner
+they are one run with more clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fedloom.core.errors import NumericalError
+from fedloom.core.records import map_record, take
+from fedloom.engine.job import Crew, Runner, Samples, Sent, train_job
+from fedloom.engine.rounds import Loom, Tally
+
+
+class Bundle:
+    """Runs that go on together, exchange by exchange.
+
+    Args:
+        looms: runs of one method on one model, all at the same round.
+        runner: what trains the clients of all of them.
+    """
+
+    def __init__(self, looms: Sequence[Loom], runner: Runner) -> None:
+        self.looms = tuple(looms)
+        self.runner = runner
+        self.failures: dict[int, NumericalError] = {}
+        """Why the runs that diverged did, by their place in `looms`."""
+        first = self.looms[0]
+        samples = Samples.joined([loom.samples for loom in self.looms])
+        self._job = train_job(first.algorithm, first.task, samples)
+        counts = torch.tensor([loom.federation.count for loom in self.looms])
+        self._before = [0, *counts.cumsum(0).tolist()]
+
+    @property
+    def going(self) -> list[int]:
+        """The places of the runs that have not diverged."""
+        return [n for n in range(len(self.looms)) if n not in self.failures]
+
+    def advance(self) -> dict[int, Tally]:
+        """Do one exchange of every run that still goes.
+
+        A run that diverges is left as it was before, and goes no further.
+
+        Returns:
+            By place, the tally of each run that closed a round.
+        """
+        going = self.going
+        turns = [self.looms[n].prepare() for n in going]
+        sizes = [len(turn.crew.rows) for turn in turns]
+        crews = [
+            turn.crew._replace(rows=turn.crew.rows + self._before[n])
+            for n, turn in zip(going, turns, strict=True)
+        ]
+        crew: Crew = map_record(lambda *rows: torch.cat(rows), crews[0], *crews[1:])
+        sent = Sent.joined([turn.down for turn in turns], sizes)
+        outcome = self.runner.run(self._job, sent, crew)
+        closed, start = {}, 0
+        for n, turn, size in zip(going, turns, sizes, strict=True):
+            own = take(outcome, slice(start, start + size))
+            start += size
+            try:
+                tally = self.looms[n].absorb(turn, own, among=len(going))
+            except NumericalError as error:
+                self.failures[n] = error
+                continue
+            if tally is not None:
+                closed[n] = tally
+        return closed

@@ -1,0 +1,99 @@
+"""Laws of runs that go on together: each comes to what it comes to alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from variants import (
+    COUNT,
+    assert_identical,
+    assert_same,
+    over_methods,
+    over_variants,
+    set_up,
+    small_federation,
+    standing,
+)
+
+from fedloom.algorithms import FedAvg
+from fedloom.core.errors import NumericalError
+from fedloom.engine.bundle import Bundle
+from fedloom.engine.job import AnyAlgorithm, Samples
+from fedloom.engine.rounds import Loom
+from fedloom.engine.weave import Weave
+
+
+def looms(algorithm: AnyAlgorithm, rate: float = 0.5) -> list[Loom]:
+    """Two runs that differ in seed, start and labels."""
+    return [
+        set_up(
+            algorithm,
+            Weave(COUNT),
+            seed=seed,
+            rate=rate,
+            federation=small_federation(relabelled=seed),
+            model_seed=seed,
+        )
+        for seed in (3, 4)
+    ]
+
+
+def advance(bundle: Bundle, rounds: int) -> None:
+    for _ in range(rounds * bundle.looms[0].algorithm.exchanges):
+        bundle.advance()
+
+
+@over_variants
+def test_runs_in_a_bundle_come_to_what_they_come_to_alone(
+    algorithm: AnyAlgorithm,
+) -> None:
+    bundle = Bundle(looms(algorithm), Weave(7))
+    advance(bundle, 2)
+    for together, alone in zip(bundle.looms, looms(algorithm), strict=True):
+        for _ in range(2 * algorithm.exchanges):
+            alone.advance()
+        assert_same(standing(together), standing(alone))
+
+
+@over_methods
+def test_a_round_of_a_bundle_has_the_tally_of_each_run(algorithm: AnyAlgorithm) -> None:
+    bundle = Bundle(looms(algorithm), Weave(7))
+    for _ in range(algorithm.exchanges):
+        closed = bundle.advance()
+    for n, alone in enumerate(looms(algorithm)):
+        for _ in range(algorithm.exchanges):
+            tally = alone.advance()
+        assert tally is not None
+        assert closed[n].bytes_down == tally.bytes_down
+        assert closed[n].bytes_up == tally.bytes_up
+        assert closed[n].steps == tally.steps
+        assert closed[n].loss == pytest.approx(tally.loss, rel=1e-10)
+
+
+def test_a_run_that_diverges_stops_alone_and_is_named() -> None:
+    """Its server is made to send numbers that overflow; the other run goes on."""
+    pair = looms(FedAvg())
+    bundle = Bundle(pair, Weave(7))
+    server = pair[0].state.server
+    pair[0].state.server = server._replace(shared=torch.full_like(server.shared, 1e308))
+    before = standing(pair[0])
+    assert list(bundle.advance()) == [1]
+    assert isinstance(bundle.failures[0], NumericalError)
+    assert bundle.going == [1]
+    assert_identical(standing(pair[0]), before)
+    bundle.advance()
+    assert pair[1].state.round == 2
+
+
+def test_equal_data_are_held_once() -> None:
+    same = [set_up(FedAvg(), seed=seed).samples for seed in (1, 2)]
+    joined = Samples.joined(same)
+    assert joined.targets is same[0].targets
+    other = set_up(FedAvg(), federation=small_federation(relabelled=1)).samples
+    joined = Samples.joined([same[0], other])
+    assert len(joined.targets) == 2 * len(other.targets)
+    at = int(joined.offsets[COUNT + 1])
+    assert torch.equal(
+        joined.targets[joined.indices[at : at + 3]],
+        other.targets[other.indices[1:4]],
+    )
