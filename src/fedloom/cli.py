@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,16 @@ from rich.table import Table
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.bench import engine as engine_bench
 from fedloom.bench import methods as methods_bench
+from fedloom.compare import (
+    FILE as COMPARISON_FILE,
+)
+from fedloom.compare import (
+    MAIN_JOB,
+    Comparison,
+    compare,
+    load_comparison,
+    parse_comparison,
+)
 from fedloom.config import override, parse, read_toml
 from fedloom.core.describe import first_line, record_fields, returned
 from fedloom.core.errors import ConfigError, FedloomError, unknown
@@ -99,14 +110,67 @@ def run_command(
     _close(result, result.gain().sentence() if gain else "")
 
 
-@app.command("resume")
-def resume_command(
-    path: Annotated[Path, typer.Argument(help="A run's directory.")],
+@app.command("compare")
+def compare_command(
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(help="Methods, or one TOML file; by default the main ten."),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="See `fedloom list`.")] = None,
+    partition: Annotated[str | None, typer.Option(help="See `fedloom list`.")] = None,
+    model: Annotated[str | None, typer.Option(help="See `fedloom list`.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many, from 0 on.")] = None,
+    out: Annotated[Path, typer.Option(help="A directory.")] = Path("runs/compare"),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace what is already in --out.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="Methods trained at the same time.")
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="section.key=value, for all methods."),
+    ] = None,
 ) -> None:
-    """Go on with a run that was stopped."""
+    """Compare methods on the same clients over several seeds."""
+    names = methods or []
+    file = Path(names[0]) if len(names) == 1 and names[0].endswith(".toml") else None
+    tables: dict[str, Any] = read_toml(file) if file is not None else {}
+    if file is None and names:
+        tables["methods"] = names
+    elif file is None and data is None:
+        tables |= copy.deepcopy(MAIN_JOB)
+    named = {"data": data, "partition": partition, "model": model}
+    for section, name in named.items():
+        if name is not None:
+            _choose(tables, section, name)
+    for key, value in {"rounds": rounds, "seeds": seeds}.items():
+        if value is not None:
+            tables[key] = value
+    for assignment in settings or []:
+        override(tables, assignment)
+    comparison = parse_comparison(tables, str(file) if file is not None else "compare")
+    _compare(comparison, out, fresh=fresh, data_dir=data_dir, jobs=jobs)
+
+
+@app.command("resume")
+def resume_command(
+    path: Annotated[Path, typer.Argument(help="A run's or comparison's directory.")],
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Of a comparison: methods at the same time.")
+    ] = None,
+) -> None:
+    """Go on with a run or a comparison that was stopped."""
+    if (path / COMPARISON_FILE).is_file():
+        _compare(load_comparison(path), path, data_dir=data_dir, jobs=jobs)
+        return
     with watch(_out) as progress:
         result = resume(path, data_dir=data_dir, progress=progress)
     _close(result)
@@ -322,6 +386,28 @@ def _choose(tables: dict[str, Any], section: str, name: str) -> None:
     if isinstance(table, dict) and table.get("name", name) != name:
         table.clear()
     table["name"] = name
+
+
+def _compare(
+    comparison: Comparison,
+    out: Path,
+    *,
+    fresh: bool = False,
+    data_dir: Path | None,
+    jobs: int | None,
+) -> None:
+    """Run what is left of a comparison and say where it is."""
+    arms, seeds = len(comparison.arms), len(comparison.seeds)
+    _out.print(f"{arms} methods, {seeds} seeds each", highlight=False)
+    compare(
+        comparison,
+        out,
+        fresh=fresh,
+        data_dir=data_dir,
+        jobs=jobs,
+        tell=lambda text: _out.print(text, highlight=False, soft_wrap=True),
+    )
+    _out.print(f"\nWritten to {out}", highlight=False, soft_wrap=True)
 
 
 def _default_out(file: Path | None, config: Any) -> Path:

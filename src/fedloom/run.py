@@ -136,7 +136,7 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write the run to a new directory, as `run(..., out=path)` would have."""
         directory = RunDirectory.create(Path(path))
-        _write_head(self._plan, directory)
+        write_head(self._plan, directory)
         self.history.write(directory)
         checkpoint.save(self._plan.loom, directory.checkpoint)
         return directory.path
@@ -318,19 +318,48 @@ def _make_module(
         return MODELS[model]().build(data.input_shape, data.outputs)
 
 
-def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
+def make_clients(
+    config: RunConfig, data_dir: Path | None = None
+) -> tuple[RunConfig, Federation]:
+    """Load and divide the data of a config.
+
+    Returns:
+        The config with its partition chosen, and the clients.
+    """
     seed = config.schedule.seed
     dataset = config.data.load(data_dir, seed)
     partition = config.partition
     if partition is None:
         partition = Natural() if dataset.owner is not None else DEFAULT_PARTITION
     clients = divide(dataset, partition, config.split, config.teams, seed=seed)
-    with streams.seeded(seed, "model"):
-        module = config.model.build(dataset.input_shape, dataset.outputs)
-    if config.schedule.warm_start is not None:
-        _warm(module, config.schedule.warm_start, data_dir)
-    resolved = replace(config, partition=partition)
-    return _plan(resolved, module, clients, is_own=False)
+    return replace(config, partition=partition), clients
+
+
+def make_plan(
+    config: RunConfig,
+    clients: Federation,
+    data_dir: Path | None = None,
+    *,
+    among: int = 1,
+) -> Plan:
+    """Everything of a run but its data: model, task, engine.
+
+    Args:
+        config: with its partition chosen, as `make_clients` gives it.
+        clients: who holds what.
+        data_dir: where the data of a run to start from lie.
+        among: how many such runs will train in the same passes.
+    """
+    data, schedule = clients.dataset, config.schedule
+    with streams.seeded(schedule.seed, "model"):
+        module = config.model.build(data.input_shape, data.outputs)
+    if schedule.warm_start is not None:
+        _warm(module, schedule.warm_start, data_dir)
+    return _plan(config, module, clients, is_own=False, among=among)
+
+
+def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
+    return make_plan(*make_clients(config, data_dir), data_dir)
 
 
 def _plan(
@@ -341,6 +370,7 @@ def _plan(
     loss: str | Loss | None = None,
     head: str | None = None,
     is_own: bool,
+    among: int = 1,
 ) -> Plan:
     data, engine = clients.dataset, config.engine
     is_regression = data.classes is None
@@ -358,7 +388,9 @@ def _plan(
     )
     probe(task, data, is_woven=engine.runner == "weave")
     schedule, sampling = config.schedule, config.cohort
-    choice = choose(engine, config.algorithm, task, clients, sampling, schedule.rounds)
+    choice = choose(
+        engine, config.algorithm, task, clients, sampling, schedule.rounds, among=among
+    )
     loom = Loom(
         config.algorithm,
         task,
@@ -433,7 +465,7 @@ def _train(
     history = History(plan.loom)
     if out is not None:
         history.directory = RunDirectory.create(Path(out), fresh=fresh)
-        _write_head(plan, history.directory)
+        write_head(plan, history.directory)
     return _go_on(plan, history, progress)
 
 
@@ -444,7 +476,7 @@ def _go_on(plan: Plan, history: History, progress: Progress | None) -> Result:
     return Result(plan, history)
 
 
-def _write_head(plan: Plan, directory: RunDirectory) -> None:
+def write_head(plan: Plan, directory: RunDirectory) -> None:
     """What is known before the first round: settings, split, manifest (last)."""
     loom, task = plan.loom, plan.loom.task
     directory.write_text(directory.config, to_toml(plan.tables))

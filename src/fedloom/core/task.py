@@ -278,6 +278,18 @@ class Task:
             gap=(confidence - score)[:, None] * F.one_hot(place, BINS),
         )
 
+    def has_constants_of(self, other: Task) -> bool:
+        """Whether both models are the same but for their trained parameters.
+
+        Frozen parameters and buffers are part of a model, not of `theta`.
+        """
+        trained = {block.name for block in self.layout}
+        mine, theirs = self.module.state_dict(), other.module.state_dict()
+        return mine.keys() == theirs.keys() and all(
+            name in trained or torch.equal(value, theirs[name])
+            for name, value in mine.items()
+        )
+
     def fresh_module(self) -> nn.Module:
         """A copy of the model, as the user's own class, ready to predict.
 

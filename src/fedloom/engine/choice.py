@@ -104,12 +104,14 @@ def choose(
     federation: Federation,
     sampling: Sampling,
     rounds: int,
+    *,
+    among: int = 1,
 ) -> Choice:
-    """Pick the runner for a run of `rounds` rounds."""
+    """Pick the runner for `among` runs, in the same passes, of `rounds` rounds."""
     if settings.runner == "loop":
         return Choice(Loop(), 1, False, "one client after another (runner = loop)")
     trains_all = sampling.protocol == "train-all"
-    cohort = federation.count * (1.0 if trains_all else sampling.rate)
+    cohort = among * federation.count * (1.0 if trains_all else sampling.rate)
     features = sum(math.prod(x.shape[1:]) for x in federation.dataset.inputs)
     chunk = settings.chunk or _chunk(
         task, algorithm.batch_size, features, math.ceil(cohort)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedloom.core.settings import Count, Whole, check
 from fedloom.engine import checkpoint
+from fedloom.engine.bundle import Bundle
 from fedloom.engine.record import History
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Loom, Tally
 from fedloom.results.rows import Round
 
 
@@ -52,28 +53,70 @@ def train(
 
     Ctrl-C lets the exchange under way finish and secures it before it is raised.
     """
-    if not history.rounds:
-        history.open_round()
+
+    def advance() -> dict[int, Tally]:
+        tally = loom.advance()
+        return {} if tally is None else {0: tally}
+
+    _drive(advance, lambda: [0], [history], schedule, progress)
+
+
+def train_together(
+    bundle: Bundle,
+    schedule: Schedule,
+    histories: Sequence[History],
+    progress: Progress | None = None,
+) -> None:
+    """The same for runs in a bundle; one that diverges is recorded as a failure."""
+
+    def advance() -> dict[int, Tally]:
+        known = set(bundle.failures)
+        closed = bundle.advance()
+        for n in bundle.failures.keys() - known:
+            directory = histories[n].directory
+            if directory is not None:
+                directory.write_failure(str(bundle.failures[n]))
+        return closed
+
+    _drive(advance, lambda: bundle.going, histories, schedule, progress)
+
+
+def _drive(
+    advance: Callable[[], dict[int, Tally]],
+    going: Callable[[], list[int]],
+    histories: Sequence[History],
+    schedule: Schedule,
+    progress: Progress | None,
+) -> None:
+    """Exchange after exchange until the runs that still go are at the last round."""
+    for n in going():
+        if not histories[n].rounds:
+            histories[n].open_round()
     with _interruptible() as asked_to_stop:
-        while loom.state.round < schedule.rounds:
-            tally = loom.advance()
-            if tally is not None:
-                number = loom.state.round
+        while going() and _round(histories[going()[0]]) < schedule.rounds:
+            closed = advance()
+            for n, tally in closed.items():
+                number = _round(histories[n])
                 is_last = number == schedule.rounds
                 has_scores = is_last or number % schedule.evaluate_every == 0
-                row = history.close_round(tally, has_scores=has_scores)
+                row = histories[n].close_round(tally, has_scores=has_scores)
                 if is_last or number % schedule.checkpoint_every == 0:
-                    _secure(loom, history)
-                if progress is not None:
+                    _secure(histories[n])
+                if progress is not None and n == going()[0]:
                     progress.round(row)
             if asked_to_stop():
-                _secure(loom, history)
+                for n in going():
+                    _secure(histories[n])
                 raise KeyboardInterrupt
 
 
-def _secure(loom: Loom, history: History) -> None:
+def _round(history: History) -> int:
+    return history.loom.state.round
+
+
+def _secure(history: History) -> None:
     if history.directory is not None:
-        checkpoint.save(loom, history.directory.checkpoint)
+        checkpoint.save(history.loom, history.directory.checkpoint)
 
 
 @contextmanager

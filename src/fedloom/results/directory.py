@@ -8,7 +8,8 @@
     notes/000010.parquet   what drove each participant of round 10
     gain.parquet           each client against training alone, if that was asked for
     arrays/000010.safetensors  larger things a method recorded, such as a matrix
-    checkpoint.safetensors all that is needed to go on
+    checkpoint.safetensors all that is needed to go on; beside it the one before
+    failure.json           why the run could not go on, if it diverged
 
 Never pickle. A file that is replaced is replaced whole.
 """
@@ -43,6 +44,7 @@ class RunDirectory:
         self.split = path / "split.npz"
         self.rounds = path / "rounds.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
+        self.failure = path / "failure.json"
 
     @classmethod
     def create(cls, path: Path, *, fresh: bool = False) -> RunDirectory:
@@ -102,7 +104,8 @@ class RunDirectory:
             self.config,
             self.split,
             self.rounds,
-            self.checkpoint,
+            *self.path.glob("checkpoint*"),
+            self.failure,
             self.path / "gain.parquet",
         ):
             file.unlink(missing_ok=True)
@@ -121,6 +124,17 @@ class RunDirectory:
         """What ran, on what."""
         found: dict[str, Any] = json.loads(self.manifest.read_text())
         return found
+
+    def write_failure(self, why: str) -> None:
+        """Say why the run could not go on."""
+        self.write_text(self.failure, json.dumps({"why": why}, indent=2) + "\n")
+
+    def read_failure(self) -> str | None:
+        """Why the run could not go on; None if nothing stopped it."""
+        if not self.failure.is_file():
+            return None
+        why: str = json.loads(self.failure.read_text())["why"]
+        return why
 
     def append(self, row: Round) -> None:
         """Add one line to rounds.jsonl; it is on disk when this returns."""

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedloom.algorithms import Ditto, FedAvg, Local
-from fedloom.core.errors import MessageError
+from fedloom.core.errors import DataError, MessageError
 from fedloom.core.records import named
 from fedloom.core.task import Task
 from fedloom.engine import checkpoint
@@ -149,7 +149,7 @@ def test_a_checkpoint_with_a_field_missing_changes_nothing(tmp_path: Path) -> No
     save_file(tensors, path, metadata=metadata)
     loom = patchwork()
     before = standing(loom)
-    with pytest.raises(MessageError, match="'personal' is missing"):
+    with pytest.raises(MessageError, match="its checksum is wrong"):
         restore(loom, path)
     assert all(torch.equal(before[name], t) for name, t in standing(loom).items())
     assert (loom.state.round, loom.state.exchange) == (0, 0)
@@ -177,13 +177,60 @@ def test_an_interrupted_save_leaves_the_old_file(
     assert_identical(again, old)
 
 
-def test_a_save_replaces_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+def saved_thrice(path: Path) -> list[Loom]:
+    """The run as it was at three checkpoints, one exchange apart."""
+    loom, copies = patchwork(), []
+    for exchange in range(3):
+        save(loom, path)
+        copies.append(patchwork())
+        for _ in range(exchange):
+            copies[-1].advance()
+        loom.advance()
+    return copies
+
+
+def test_the_newest_checkpoint_and_the_one_before_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
-    loom = patchwork()
-    save(loom, path)
-    loom.advance()
-    save(loom, path)
-    assert [p.name for p in tmp_path.iterdir()] == ["run.safetensors"]
+    _, second, third = saved_thrice(path)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names == {"run.safetensors", "run-before.safetensors"}
+    assert checkpoint.positions(path) == [(1, 0), (0, 1)]
     again = patchwork()
-    restore(again, path)
-    assert_identical(again, loom)
+    assert restore(again, path) == ""
+    assert_identical(again, third)
+    assert restore(again, path, at=checkpoint.Position(0, 1)) == ""
+    assert_identical(again, second)
+    with pytest.raises(MessageError, match="no checkpoint of round 7"):
+        restore(again, path, at=checkpoint.Position(7, 0))
+
+
+@pytest.mark.parametrize("place", [20, -1], ids=["header", "numbers"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    place: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.safetensors"
+    _, second, _ = saved_thrice(path)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    again = patchwork()
+    assert "The one before it is used" in restore(again, path)
+    assert_identical(again, second)
+    assert checkpoint.positions(path) == [(0, 1)]
+
+
+def test_a_full_disk_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.safetensors"
+    _, _, third = saved_thrice(path)
+
+    def full(tensors: Any, name: Path, metadata: Any) -> None:
+        name.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(DataError, match=r"round 1 .*No space left.*resume"):
+        save(third, path)
+    assert not path.with_suffix(".part").exists()
+    assert checkpoint.positions(path) == [(1, 0), (0, 1)]

@@ -1,0 +1,337 @@
+"""Several methods on the same clients, cohorts and first models, over several seeds.
+
+Each run is an ordinary run directory, METHOD/seed-N below that of the comparison, so
+whatever can be done with a run can be done with each of these.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedloom.algorithms import REGISTRY
+from fedloom.config import RunConfig, parse, read_toml, to_toml
+from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.engine import checkpoint
+from fedloom.engine.bundle import Bundle
+from fedloom.engine.checkpoint import Position
+from fedloom.engine.footprint import footprint
+from fedloom.engine.record import History
+from fedloom.engine.schedule import train_together
+from fedloom.federation import Federation
+from fedloom.results.directory import RunDirectory
+from fedloom.run import Plan, make_clients, make_plan, write_head
+
+FILE = "compare.toml"
+"""What says that a directory holds a comparison, and of what."""
+
+MAIN = (
+    "self-fl",
+    "pfedvem",
+    "fedacs",
+    "pfedmt",
+    "local",
+    "fedavg",
+    "fedprox",
+    "ditto",
+    "pfedme",
+    "per-fedavg",
+)
+"""What is compared when nobody says what: the four systems and six baselines."""
+
+MAIN_JOB: Mapping[str, Any] = {
+    "rounds": 40,
+    "evaluate_every": 2,
+    "teams": {"name": "blocks", "teams": 2},
+    "model": {"name": "mlp", "hidden": [32]},
+}
+"""The settings that go with `MAIN`: the embedded digits, a small network."""
+
+_MEMORY_SHARE = 0.25
+"""Of the memory, for what the clients and servers of runs in one bundle keep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Which methods, with which settings, over which seeds."""
+
+    arms: Mapping[str, Mapping[str, Any]]
+    """The [algorithm] section of each run, under the name that reports use."""
+    seeds: tuple[int, ...]
+    common: Mapping[str, Any]
+    """All other sections and keys of the runs, the same for all of them."""
+
+    def config(self, arm: str, seed: int, where: str = "compare") -> RunConfig:
+        """The config of one run."""
+        tables = {**self.common, "seed": seed, "algorithm": dict(self.arms[arm])}
+        return parse(tables, f"{where} [methods.{arm}]")
+
+    def to_tables(self) -> dict[str, Any]:
+        """As a TOML file has it; `parse_comparison` of it gives the same."""
+        tables = {k: v for k, v in self.common.items() if not isinstance(v, dict)}
+        tables["seeds"] = list(self.seeds)
+        tables |= {k: v for k, v in self.common.items() if isinstance(v, dict)}
+        for arm, settings in self.arms.items():
+            tables[f'methods."{arm}"'] = dict(settings)
+        return tables
+
+
+def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Comparison:
+    """Read and check a comparison.
+
+    `methods` is a list of names, or a table with one section of settings per method;
+    a section with another title than the method's name gives that as `name`.
+    `[algorithm]` has settings for all of them. `seeds` is how many, or which.
+
+    Args:
+        tables: as a TOML file gives them.
+        where: how messages call the place.
+
+    Raises:
+        ConfigError: a method, section or key is not known, or a value is wrong.
+    """
+    rest = dict(tables)
+    methods: Any = rest.pop("methods", list(MAIN))
+    seeds: Any = rest.pop("seeds", 5)
+    shared = dict(rest.pop("algorithm", {}))
+    if isinstance(methods, list):
+        methods = {name: {} for name in methods}
+    if not isinstance(methods, dict) or not methods:
+        raise ConfigError(
+            f"{where}: methods must be a list of names or a table of sections, found "
+            f"{methods!r}."
+        )
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
+        seeds = list(range(seeds))
+    if not (isinstance(seeds, list) and seeds and len(set(seeds)) == len(seeds)):
+        raise ConfigError(
+            f"{where}: seeds must be how many, or a list of different seeds, found "
+            f"{seeds!r}."
+        )
+    if "seed" in rest:
+        raise ConfigError(f"{where}: a comparison has seeds, not a seed.")
+    arms = {}
+    for arm, settings in methods.items():
+        name = settings.get("name", arm)
+        if name not in REGISTRY:
+            place = f"{where} [methods.{arm}]"
+            raise ConfigError(f"{place}: {unknown('method', str(name), REGISTRY)}")
+        if not arm or not set(arm) <= _PLAIN:
+            raise ConfigError(
+                f"{where}: {arm!r} becomes the name of a folder; use letters, digits, "
+                "spaces and -_.,=+ only."
+            )
+        arms[arm] = {"name": name, **shared, **settings}
+    found = Comparison(arms=arms, seeds=tuple(seeds), common=rest)
+    for arm in arms:
+        found.config(arm, found.seeds[0], where)
+    return found
+
+
+_PLAIN = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_.,=+"
+)
+
+
+def compare(
+    comparison: Comparison,
+    out: Path,
+    *,
+    fresh: bool = False,
+    data_dir: Path | None = None,
+    jobs: int | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Run all of a comparison, or what is left of it.
+
+    Args:
+        comparison: what to run.
+        out: its directory; runs in it that are finished are not run again.
+        fresh: start anew where `out` holds another comparison, or this one.
+        data_dir: where the files of named datasets lie.
+        jobs: methods trained at the same time, each in a process of its own; by
+            default one per CPU core, or one if there is a GPU.
+        tell: is told in one line of each method that is finished.
+
+    Returns:
+        The directory.
+    """
+    _claim(comparison, out, fresh=fresh)
+    left = [arm for arm in comparison.arms if not _is_done(comparison, out, arm)]
+    count = min(_jobs(jobs), len(left))
+    if count <= 1:
+        clients = list(_clients(comparison, data_dir)) if left else []
+        for arm in left:
+            tell(_train_arm(comparison, arm, clients, out, data_dir))
+        return out
+    # Spawned, because a forked PyTorch may hang in its thread pools.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context) as pool:
+        waiting = [
+            pool.submit(_work, comparison, arm, out, data_dir, count) for arm in left
+        ]
+        for done in as_completed(waiting):
+            tell(done.result())
+    return out
+
+
+def load_comparison(path: Path) -> Comparison:
+    """What a directory compares.
+
+    Raises:
+        DataError: it holds no comparison.
+    """
+    if not (path / FILE).is_file():
+        raise DataError(f"{path}: holds no comparison (there is no {FILE}).")
+    return parse_comparison(read_toml(path / FILE), str(path / FILE))
+
+
+def run_directory(out: Path, arm: str, seed: int) -> Path:
+    """Where one run of a comparison lies."""
+    return out / arm / f"seed-{seed}"
+
+
+def _claim(comparison: Comparison, out: Path, *, fresh: bool) -> None:
+    """Make the directory this comparison's, before anything is trained."""
+    text = to_toml(comparison.to_tables())
+    file = out / FILE
+    if file.is_file() and not fresh and file.read_text() != text:
+        raise ConfigError(
+            f"{out}: holds another comparison. Choose another --out, go on with it by "
+            f"`fedloom resume {out}`, or replace it with --fresh."
+        )
+    if not file.is_file() and out.exists() and any(out.iterdir()):
+        raise ConfigError(
+            f"{out}: is not empty and holds no comparison. Choose another --out."
+        )
+    if fresh and file.is_file():
+        for directory in sorted(out.glob("*/seed-*")):
+            RunDirectory(directory).clear()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written ({error.strerror}).") from error
+
+
+def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:
+    """Whether every run of a method is at its last round, or failed on the way."""
+    rounds = comparison.config(arm, comparison.seeds[0]).schedule.rounds
+    for seed in comparison.seeds:
+        directory = RunDirectory(run_directory(out, arm, seed))
+        if directory.read_failure() is not None:
+            continue
+        if Position(rounds, 0) not in checkpoint.positions(directory.checkpoint):
+            return False
+    return True
+
+
+def _jobs(asked: int | None) -> int:
+    if asked is not None:
+        return asked
+    return 1 if torch.cuda.is_available() else (os.cpu_count() or 1)
+
+
+def _clients(
+    comparison: Comparison, data_dir: Path | None
+) -> Iterator[tuple[RunConfig, Federation]]:
+    """The clients of every seed, the same for every method."""
+    arm = next(iter(comparison.arms))
+    for seed in comparison.seeds:
+        yield make_clients(comparison.config(arm, seed), data_dir)
+
+
+def _work(
+    comparison: Comparison, arm: str, out: Path, data_dir: Path | None, jobs: int
+) -> str:
+    """One method, in a process of its own, with its share of the cores."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    clients = list(_clients(comparison, data_dir))
+    return _train_arm(comparison, arm, clients, out, data_dir)
+
+
+def _train_arm(
+    comparison: Comparison,
+    arm: str,
+    clients: Sequence[tuple[RunConfig, Federation]],
+    out: Path,
+    data_dir: Path | None,
+) -> str:
+    """All seeds of one method, as many in one bundle as memory allows."""
+    plans = []
+    for seed, (divided, federation) in zip(comparison.seeds, clients, strict=True):
+        config = replace(comparison.config(arm, seed), partition=divided.partition)
+        plans.append(make_plan(config, federation, data_dir, among=len(clients)))
+    histories: list[History] = []
+    width = _width(plans)
+    for start in range(0, len(plans), width):
+        some = plans[start : start + width]
+        histories += _train_some(
+            [
+                (plan, RunDirectory(run_directory(out, arm, plan.loom.seed)))
+                for plan in some
+            ]
+        )
+    return _sum_up(arm, histories)
+
+
+def _width(plans: Sequence[Plan]) -> int:
+    """How many runs go into one bundle."""
+    task, clients = plans[0].loom.task, plans[0].loom.federation.count
+    if not all(plan.loom.task.has_constants_of(task) for plan in plans):
+        return 1
+    size = footprint(plans[0].loom.algorithm, task, clients=clients)
+    if task.device.type == "cuda":
+        memory = torch.cuda.get_device_properties(task.device).total_memory
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    one = clients * (size.kept + size.down + size.up) + size.server
+    return max(1, min(len(plans), int(memory * _MEMORY_SHARE) // max(one, 1)))
+
+
+def _train_some(runs: Sequence[tuple[Plan, RunDirectory]]) -> list[History]:
+    """Train runs in one bundle, from where all of them have a checkpoint."""
+    start = _common_position([directory for _, directory in runs])
+    histories = []
+    for plan, directory in runs:
+        if start == Position(0, 0):
+            RunDirectory.create(directory.path, fresh=directory.manifest.exists())
+            write_head(plan, directory)
+            histories.append(History(plan.loom, directory=directory))
+            continue
+        checkpoint.restore(plan.loom, directory.checkpoint, at=start)
+        directory.failure.unlink(missing_ok=True)
+        kept = directory.keep_rounds(start.round)
+        histories.append(History(plan.loom, kept, directory))
+    plan = runs[0][0]
+    bundle = Bundle([plan.loom for plan, _ in runs], plan.choice.runner)
+    train_together(bundle, plan.schedule, histories)
+    return histories
+
+
+def _common_position(directories: Sequence[RunDirectory]) -> Position:
+    """The latest moment of which every run has a checkpoint; the start if none."""
+    held = [set(checkpoint.positions(d.checkpoint)) for d in directories]
+    return max(set.intersection(*held), default=Position(0, 0))
+
+
+def _sum_up(arm: str, histories: Sequence[History]) -> str:
+    """One line on a method: its last scores, averaged over seeds."""
+    metric = histories[0].loom.task.metric
+    done = [h for h in histories if h.directory and not h.directory.read_failure()]
+    text = f"{arm}:"
+    if done:
+        kinds = done[0].rounds[-1].scores
+        for kind, parts in kinds.items():
+            part = "test" if "test" in parts else next(iter(parts))
+            values = [h.rounds[-1].scores[kind][part][metric] for h in done]
+            text += f" {kind} {sum(values) / len(values):.4f}"
+    failed = len(histories) - len(done)
+    return text + (f" ({failed} of {len(histories)} seeds diverged)" if failed else "")
