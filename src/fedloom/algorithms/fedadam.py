@@ -42,7 +42,9 @@ class Server(NamedTuple):
 
     shared: Tensor
     mean: Tensor
+    """Running mean of the rounds' changes."""
     square: Tensor
+    """Running mean, or with adagrad the sum, of their squares."""
 
 
 class Download(NamedTuple):

@@ -35,6 +35,7 @@ class Server(NamedTuple):
 
     shared: Tensor
     velocity: Tensor
+    """The last step, for a server learning rate of one."""
 
 
 class Download(NamedTuple):

@@ -56,14 +56,18 @@ class Work(NamedTuple):
 
     shared: Point
     speed: Tensor
+    """How far its last step went, for a learning rate of one."""
     length: Tensor
+    """How far it went."""
 
 
 class Upload(NamedTuple):
     """Client to server: where the model went, and how long the way was."""
 
     direction: Tensor
+    """The change of the model for each unit of length, as a descent."""
     length: Tensor
+    """The number of local steps; more with momentum, which repeats them."""
 
 
 class Account(NamedTuple):

@@ -5,7 +5,7 @@ Averaging for Federated Learning. ICML 2020. arXiv:1910.06378.
 
     paper    here                 lives
     x, c     Download             on the server, sent to the cohort
-    c_i      Memory.variate       on client i, never sent as it is
+    c_i      Memory.variate       on client i; its changes are sent
     y_i      Work.shared          during the round
     K        Work.steps           during the round, the client's own number
     Delta y  Upload.change        sent back
@@ -15,9 +15,9 @@ Averaging for Federated Learning. ICML 2020. arXiv:1910.06378.
     N        Population.sizes     known to the server
 
 Deviations: this is option II. The paper's clients all take K steps; here K is the
-client's own number. `lr_decay` is the rate in force in the round, and `clip` and
-`weight_decay` are part of the gradient, before the correction, so that c_i is always
-the mean of the gradients that client i applied; momentum would spoil that and is
+client's own number. eta_l is the rate in force in the round, `lr_decay` included;
+`clip` and `weight_decay` are part of the gradient, before the correction. So c_i is
+always the mean of the gradients that client i applied. Momentum would spoil that and is
 refused. `weights = "size"` weighs the mean of the c_i too: were it only that of the
 models, the rest point would still be that of equal weights. When all clients train and
 some upload, only these change their c_i, as otherwise c would not follow. The paper has
@@ -43,12 +43,14 @@ class Server(NamedTuple):
 
     shared: Tensor
     variate: Tensor
+    """c, an estimate of the gradient of the mean loss."""
 
 
 class Memory(NamedTuple):
-    """On one client, from round to round. Only its changes are sent."""
+    """On one client, from round to round. Its changes are sent, and add up to it."""
 
     variate: Tensor
+    """c_i, the mean of the client's gradients when it was last heard."""
 
 
 class Download(NamedTuple):
@@ -64,13 +66,16 @@ class Work(NamedTuple):
     shared: Point
     correction: Tensor
     steps: Tensor
+    """How many were taken so far."""
 
 
 class Upload(NamedTuple):
     """Client to server: how far the model and the client's variate moved."""
 
     change: Tensor
+    """y_i - x."""
     variate: Tensor
+    """c_i+ - c_i."""
 
 
 class Notes(NamedTuple):
