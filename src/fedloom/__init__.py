@@ -7,7 +7,17 @@ try:
 except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0.1.0"
 
-from fedloom.algorithms import REGISTRY, Ditto, FedAvg, FedProx, Local
+from fedloom.algorithms import (
+    REGISTRY,
+    Ditto,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedNova,
+    FedProx,
+    Local,
+    Scaffold,
+)
 from fedloom.core.algorithm import (
     Algorithm,
     Client,
@@ -63,7 +73,10 @@ __all__ = [
     "Dirichlet",
     "Ditto",
     "EngineSettings",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
+    "FedNova",
     "FedProx",
     "Federation",
     "FedloomError",
@@ -86,6 +99,7 @@ __all__ = [
     "Result",
     "Rows",
     "Sampling",
+    "Scaffold",
     "Slices",
     "Split",
     "Task",

@@ -52,6 +52,13 @@ SHORT: dict[str, dict[str, Any]] = {
 OWN: dict[str, list[dict[str, Any]]] = {
     "fedavg": [{"tuning": 2}, {"weights": "equal"}],
     "fedprox": [{"pull": 2.0, "epochs": 2, "weights": "equal"}],
+    "scaffold": [
+        {"weights": "size", "server_lr": 0.5, "tuning": 1},
+        {"weight_decay": 0.01, "clip": 0.5, "lr_decay": 0.8},
+    ],
+    "fednova": [{"weights": "equal", "tuning": 1}],
+    "fedavgm": [{"server_lr": 0.5, "weights": "equal", "tuning": 1}],
+    "fedadam": [{"second_moment": "yogi"}, {"second_moment": "adagrad", "tuning": 1}],
     "ditto": [{"pull": 0.0}, {"personal_lr": 0.2, "epochs": 2, "weights": "equal"}],
     "self-fl": [
         {"scope": "all", "smoothing": "activity", "warm_rounds": 1},

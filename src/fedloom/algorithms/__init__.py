@@ -6,11 +6,15 @@ from typing import Any
 
 from fedloom.algorithms.ditto import Ditto
 from fedloom.algorithms.fedacs import FedACS
+from fedloom.algorithms.fedadam import FedAdam
 from fedloom.algorithms.fedavg import FedAvg
+from fedloom.algorithms.fedavgm import FedAvgM
+from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.local import Local
 from fedloom.algorithms.pfedmt import PFedMT
 from fedloom.algorithms.pfedvem import PFedVEM
+from fedloom.algorithms.scaffold import Scaffold
 from fedloom.algorithms.self_fl import SelfFL
 from fedloom.algorithms.self_fl_augmented import SelfFLAugmented
 from fedloom.algorithms.self_fl_cluster import SelfFLCluster
@@ -21,11 +25,15 @@ __all__ = [
     "REGISTRY",
     "Ditto",
     "FedACS",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
+    "FedNova",
     "FedProx",
     "Local",
     "PFedMT",
     "PFedVEM",
+    "Scaffold",
     "SelfFL",
     "SelfFLAugmented",
     "SelfFLCluster",
@@ -38,6 +46,10 @@ REGISTRY: dict[str, type[Algorithm[Any, Any, Any, Any, Any]]] = {
     "local": Local,
     "fedavg": FedAvg,
     "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "fednova": FedNova,
+    "fedavgm": FedAvgM,
+    "fedadam": FedAdam,
     "ditto": Ditto,
     "pfedvem": PFedVEM,
     "fedacs": FedACS,

@@ -1,0 +1,155 @@
+"""FedAdam, FedYogi and FedAdagrad: FedAvg with an adaptive optimiser on the server.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan. Adaptive Federated
+Optimization. ICLR 2021. arXiv:2003.00295.
+
+    paper    here              lives
+    x_t      Download.shared   sent to the cohort
+    x_i,K    Upload.shared     sent back after local training
+    m_t      Server.mean       on the server
+    v_t      Server.square     on the server
+    eta_l    lr                configuration
+    eta      server_lr         configuration
+    beta_1   server_momentum   configuration
+    beta_2   square_decay      configuration
+    tau      adaptivity        configuration
+
+Deviations: v starts at tau^2, the least that the paper allows. There is no correction
+of bias, as in the paper's algorithm and unlike in PyTorch's Adam. Clients count by
+training samples; the algorithm is written with equal weights, which are an option. The
+paper has no personal model: a client uses the shared one, tuned for `tuning` epochs
+without momentum if asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.records import Nothing
+from fedloom.core.settings import Interval, Positive, Whole
+from fedloom.core.task import Batch, Task
+
+Decay = Annotated[float, Interval(least=0.0, below=1.0)]
+
+
+class Server(NamedTuple):
+    """The shared model and what its optimiser remembers."""
+
+    shared: Tensor
+    mean: Tensor
+    """Running mean of the rounds' changes."""
+    square: Tensor
+    """Running mean, or with adagrad the sum, of their squares."""
+
+
+class Download(NamedTuple):
+    """Server to client: the shared model."""
+
+    shared: Tensor
+
+
+class Work(NamedTuple):
+    """During a round."""
+
+    shared: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: the shared model after local training."""
+
+    shared: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdam(Algorithm[Server, Nothing, Download, Work, Upload]):
+    """One shared model; the server's step is scaled parameter by parameter."""
+
+    name = "fedadam"
+    group = "global"
+
+    server_lr: Positive = 0.03
+    """Learning rate of the server (eta), about the most that a parameter moves in a
+    round, whatever `lr` is."""
+    second_moment: Literal["adam", "yogi", "adagrad"] = "adam"
+    """Rule of the second moment, and so which of the three methods this is."""
+    server_momentum: Decay = 0.9
+    """Share of the last mean change that is kept (beta_1); the paper has 0.9, and 0
+    with adagrad."""
+    square_decay: Decay = 0.99
+    """Share of the second moment that is kept (beta_2); adagrad keeps it all."""
+    adaptivity: Positive = 0.001
+    """Added to the root of the second moment (tau): where changes are much smaller
+    than this, steps shrink with them; a smaller one is more adaptive."""
+    weights: Literal["size", "equal"] = "size"
+    """Clients count by training samples or equally."""
+    tuning: Whole = 0
+    """Epochs of local training that turn the shared model into the personal one."""
+
+    @property
+    def adaptation(self) -> tuple[Phase, ...]:
+        return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
+
+    def start(self, population: Population) -> Server:
+        theta = population.theta(0)
+        least = torch.full_like(theta, self.adaptivity**2)
+        return Server(theta, mean=torch.zeros_like(theta), square=least)
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.shared)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        # Delta_t = mean of x_i,K - x_t
+        change = shares @ uploads.shared - server.shared
+        # m_t = beta_1 m_(t-1) + (1 - beta_1) Delta_t
+        mean = torch.lerp(change, server.mean, self.server_momentum)
+        square = self._square(server.square, change.square())
+        # x_(t+1) = x_t + eta m_t / (sqrt(v_t) + tau)
+        step = self.server_lr * mean / (square.sqrt() + self.adaptivity)
+        return Server(server.shared + step, mean, square)
+
+    def _square(self, old: Tensor, new: Tensor) -> Tensor:
+        """v_t from v_(t-1) and the square of Delta_t."""
+        if self.second_moment == "adagrad":
+            # v_t = v_(t-1) + Delta_t^2
+            return old + new
+        if self.second_moment == "yogi":
+            # v_t = v_(t-1) - (1 - beta_2) Delta_t^2 sign(v_(t-1) - Delta_t^2)
+            return old - (1.0 - self.square_decay) * new * torch.sign(old - new)
+        # v_t = beta_2 v_(t-1) + (1 - beta_2) Delta_t^2
+        return torch.lerp(new, old, self.square_decay)
+
+    def shared(self, server: Server, task: Task) -> Tensor:
+        return server.shared
+
+    def first(self, down: Download, client: Client, task: Task) -> Nothing:
+        return Nothing()
+
+    def begin(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Work:
+        return Work(self.depart(down.shared))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """One step of local SGD, as in FedAvg."""
+        gradient = task.grad(work.shared.at, batch)
+        return Work(self.descend(work.shared, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> tuple[Nothing, Upload]:
+        return memory, Upload(work.shared.at)
+
+    def personal(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Tensor:
+        return down.shared
+
+    def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
+        """One step of fine-tuning the shared model on the client's own data."""
+        return self.descend(self.depart(theta), task.grad(theta, batch), batch).at

@@ -1,0 +1,123 @@
+"""FedAvgM: FedAvg whose server has momentum.
+
+Hsu, Qi, Brown. Measuring the Effects of Non-Identical Data Distribution for Federated
+Visual Classification. 2019. arXiv:1909.06335.
+
+    paper    here                   lives
+    w        Download.shared        sent to the cohort
+    Delta w  Upload.shared          the model after training; the server subtracts
+    v        Server.velocity        on the server
+    beta     server_momentum        configuration
+    n_k      Cohort.sizes           known to the server
+
+Deviations: `server_lr` is not in the paper; its value there is 1. The paper has no
+personal model: a client uses the shared one, tuned for `tuning` epochs without momentum
+if asked. `momentum` is that of the local steps, as in every method, and has nothing to
+do with the server's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.records import Nothing
+from fedloom.core.settings import Interval, Positive, Whole
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The shared model and what its optimiser remembers."""
+
+    shared: Tensor
+    velocity: Tensor
+    """The last step, for a server learning rate of one."""
+
+
+class Download(NamedTuple):
+    """Server to client: the shared model."""
+
+    shared: Tensor
+
+
+class Work(NamedTuple):
+    """During a round."""
+
+    shared: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: the shared model after local training."""
+
+    shared: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgM(Algorithm[Server, Nothing, Download, Work, Upload]):
+    """One shared model; the server goes on a little where it went before."""
+
+    name = "fedavgm"
+    group = "global"
+
+    server_momentum: Annotated[float, Interval(least=0.0, below=1.0)] = 0.9
+    """Share of the server's last step that is repeated (beta); 0 is FedAvg."""
+    server_lr: Positive = 1.0
+    """Learning rate of the server; a step goes on, and in the end comes to
+    1 / (1 - server_momentum) times its length."""
+    weights: Literal["size", "equal"] = "size"
+    """Clients count by training samples or equally."""
+    tuning: Whole = 0
+    """Epochs of local training that turn the shared model into the personal one."""
+
+    @property
+    def adaptation(self) -> tuple[Phase, ...]:
+        return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
+
+    def start(self, population: Population) -> Server:
+        theta = population.theta(0)
+        return Server(theta, torch.zeros_like(theta))
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.shared)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        # Delta w = sum_k (n_k / n) (w - w_k)
+        gradient = server.shared - shares @ uploads.shared
+        # v <- beta v + Delta w;  w <- w - v
+        velocity = self.server_momentum * server.velocity + gradient
+        return Server(server.shared - self.server_lr * velocity, velocity)
+
+    def shared(self, server: Server, task: Task) -> Tensor:
+        return server.shared
+
+    def first(self, down: Download, client: Client, task: Task) -> Nothing:
+        return Nothing()
+
+    def begin(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Work:
+        return Work(self.depart(down.shared))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """One step of local SGD, as in FedAvg."""
+        gradient = task.grad(work.shared.at, batch)
+        return Work(self.descend(work.shared, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> tuple[Nothing, Upload]:
+        return memory, Upload(work.shared.at)
+
+    def personal(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Tensor:
+        return down.shared
+
+    def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
+        """One step of fine-tuning the shared model on the client's own data."""
+        return self.descend(self.depart(theta), task.grad(theta, batch), batch).at

@@ -1,0 +1,157 @@
+"""FedNova: an average of directions, so that nobody counts more for stepping more.
+
+Wang, Liu, Liang, Joshi, Poor. Tackling the Objective Inconsistency Problem in
+Heterogeneous Federated Optimization. NeurIPS 2020. arXiv:2007.07481.
+
+    paper      here                  lives
+    x          Download.shared       sent to the cohort
+    ||a_i||_1  Upload.length         sent back
+    eta d_i    Upload.direction      sent back
+    p_i        Cohort.sizes          known to the server
+    tau_eff    Account.length        on the server
+    rho        momentum              configuration
+
+Client i moves by -eta G_i a_i: its gradients G_i, each counted as often as momentum
+repeats it. With x_i^k = x^k - eta v^k, v^k = rho v^(k-1) + g^k, a_i is
+
+    a_i = [1 - rho^tau_i, 1 - rho^(tau_i - 1), ..., 1 - rho] / (1 - rho)
+
+and all ones without momentum, so that ||a_i||_1 = tau_i.
+
+Deviations: ||a_i||_1 is summed up step by step, which is the same and also holds for
+rho = 1. Local solvers are SGD and SGD with momentum; the paper's proximal solver and
+server momentum are left out. p_i are the shares of training samples in the cohort, or
+equal. The paper has no personal model: a client uses the shared one, tuned for `tuning`
+epochs without momentum if asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.records import Nothing
+from fedloom.core.settings import Whole
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The shared model."""
+
+    shared: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: the shared model."""
+
+    shared: Tensor
+
+
+class Work(NamedTuple):
+    """During a round, beside the model the way of a gradient that is always one."""
+
+    shared: Point
+    speed: Tensor
+    """How far its last step went, for a learning rate of one."""
+    length: Tensor
+    """How far it went."""
+
+
+class Upload(NamedTuple):
+    """Client to server: where the model went, and how long the way was."""
+
+    direction: Tensor
+    """The change of the model for each unit of length, as a descent."""
+    length: Tensor
+    """The number of local steps; more with momentum, which repeats them."""
+
+
+class Account(NamedTuple):
+    """How the ways were made comparable."""
+
+    length: Tensor
+    """tau_eff, how many unit steps the server takes along the mean direction. It is the
+    mean of the clients' own lengths, so that the pace is that of FedAvg."""
+    change_weight: Tensor
+    """p_i tau_eff / ||a_i||_1, what the client's change is multiplied by. FedAvg has
+    p_i, which favours those who took more steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedNova(Algorithm[Server, Nothing, Download, Work, Upload]):
+    """One shared model; updates are divided by the number of local steps."""
+
+    name = "fednova"
+    group = "global"
+
+    weights: Literal["size", "equal"] = "size"
+    """Clients count by training samples or equally (p_i)."""
+    tuning: Whole = 0
+    """Epochs of local training that turn the shared model into the personal one."""
+
+    @property
+    def adaptation(self) -> tuple[Phase, ...]:
+        return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
+
+    def start(self, population: Population) -> Server:
+        return Server(population.theta(0))
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.shared)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares = self._shares(cohort)
+        # tau_eff = sum_i p_i ||a_i||_1
+        length = shares @ uploads.length
+        # x <- x - tau_eff sum_i p_i eta d_i
+        return Server(server.shared - length * (shares @ uploads.direction))
+
+    def _shares(self, cohort: Cohort) -> Tensor:
+        return cohort.by_size() if self.weights == "size" else cohort.equally()
+
+    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+        shares = self._shares(cohort)
+        length = shares @ uploads.length
+        return Account(length, shares * length / uploads.length.clamp(min=1.0))
+
+    def shared(self, server: Server, task: Task) -> Tensor:
+        return server.shared
+
+    def first(self, down: Download, client: Client, task: Task) -> Nothing:
+        return Nothing()
+
+    def begin(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Work:
+        none = torch.zeros_like(client.size)
+        return Work(self.depart(down.shared), speed=none, length=none)
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """One step of local SGD, and the same step on a gradient that is one."""
+        gradient = task.grad(work.shared.at, batch)
+        speed = self.momentum * work.speed + 1.0
+        return Work(
+            shared=self.descend(work.shared, gradient, batch),
+            speed=speed,
+            length=work.length + speed,
+        )
+
+    def finish(
+        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> tuple[Nothing, Upload]:
+        # d_i = G_i a_i / ||a_i||_1, and x - x_i = eta G_i a_i
+        direction = (down.shared - work.shared.at) / work.length.clamp(min=1.0)
+        return memory, Upload(direction, work.length)
+
+    def personal(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Tensor:
+        return down.shared
+
+    def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
+        """One step of fine-tuning the shared model on the client's own data."""
+        return self.descend(self.depart(theta), task.grad(theta, batch), batch).at
