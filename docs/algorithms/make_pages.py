@@ -31,7 +31,7 @@ COMMON = [setting.name for setting in settings_of(Algorithm)]
 def page(name: str) -> str:
     """The page of one method, its generated part up to date."""
     path = FOLDER / f"{name}.md"
-    text = path.read_text()
+    text = path.read_text() if path.is_file() else ""
     before, opening, rest = text.partition(OPEN)
     _, closing, after = rest.partition(CLOSE)
     if not (opening and closing):

@@ -112,6 +112,15 @@ def test_another_comparison_is_not_overwritten(done: Path) -> None:
         compare(other, done, jobs=1)
 
 
+def test_fresh_replaces_what_was_there(tmp_path: Path) -> None:
+    first = parse_comparison({**QUICK, "methods": ["fedavg"], "rounds": 2})
+    second = parse_comparison({**QUICK, "methods": ["local"], "rounds": 1})
+    for comparison in (first, second):
+        out = compare(comparison, tmp_path / "out", jobs=1, fresh=True)
+    assert not (run_directory(out, "fedavg", 0) / "manifest.json").exists()
+    assert len(load(run_directory(out, "local", 1)).history.rounds) == 2
+
+
 def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     """A rate of 1e150 overflows at once, for every seed."""
     tables = {**QUICK, "methods": {"fedavg": {"lr": 1e150}}, "rounds": 2}

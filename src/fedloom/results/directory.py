@@ -99,6 +99,8 @@ class RunDirectory:
         for folder in ("clients", "notes", "arrays", "memory"):
             for file in (self.path / folder).glob("*"):
                 file.unlink()
+            if (self.path / folder).is_dir():
+                (self.path / folder).rmdir()
         for file in (
             self.manifest,
             self.config,
