@@ -7,7 +7,12 @@ from typing import Any
 from fedloom.algorithms.ditto import Ditto
 from fedloom.algorithms.fedacs import FedACS
 from fedloom.algorithms.fedavg import FedAvg
+from fedloom.algorithms.fedbabu import FedBABU
+from fedloom.algorithms.fedbn import FedBN
+from fedloom.algorithms.fedper import FedPer
 from fedloom.algorithms.fedprox import FedProx
+from fedloom.algorithms.fedrep import FedRep
+from fedloom.algorithms.lg_fedavg import LGFedAvg
 from fedloom.algorithms.local import Local
 from fedloom.algorithms.pfedmt import PFedMT
 from fedloom.algorithms.pfedvem import PFedVEM
@@ -21,7 +26,12 @@ __all__ = [
     "Ditto",
     "FedACS",
     "FedAvg",
+    "FedBABU",
+    "FedBN",
+    "FedPer",
     "FedProx",
+    "FedRep",
+    "LGFedAvg",
     "Local",
     "PFedMT",
     "PFedVEM",
@@ -35,6 +45,11 @@ REGISTRY: dict[str, type[Algorithm[Any, Any, Any, Any, Any]]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "ditto": Ditto,
+    "fedper": FedPer,
+    "fedrep": FedRep,
+    "lg-fedavg": LGFedAvg,
+    "fedbabu": FedBABU,
+    "fedbn": FedBN,
     "pfedvem": PFedVEM,
     "fedacs": FedACS,
     "pfedmt": PFedMT,
