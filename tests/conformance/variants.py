@@ -46,6 +46,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "pfedvem": {"epochs": 1, "passes": 2, "monte_carlo": 2},
     "fedacs": {"epochs": 2},
     "pfedmt": {"steps": 3, "team_iterations": 2},
+    "fedrep": {"head_epochs": 2},
+    "fedbabu": {"tuning": 1},
 }
 """In place of the defaults, where these take long; under all other settings too."""
 
@@ -73,8 +75,16 @@ OWN: dict[str, list[dict[str, Any]]] = {
     ],
     "fedacs": [{"similarity": "update", "scope": "all"}, {"quantile": 0.0}],
     "pfedmt": [{"restart": False, "device_pull": 0.5, "weights": "equal"}],
+    "fedper": [{"epochs": 2, "weights": "equal"}],
+    "fedrep": [{"head_epochs": 0}, {"epochs": 2, "weights": "equal"}],
+    "lg-fedavg": [{"epochs": 2, "weights": "equal"}],
+    "fedbabu": [{"tuned": "head"}, {"tuning": 0, "weights": "equal"}],
+    "fedbn": [{"epochs": 2, "weights": "equal"}],
 }
 """Settings of a method's own that change what it computes, keeps or sends."""
+
+NORMALISED = {"fedbn"}
+"""Methods that are about normalisation layers and get a network that has one."""
 
 
 def _variants(name: str) -> list[AnyAlgorithm]:
@@ -152,6 +162,14 @@ def small_task(dtype: torch.dtype = torch.float64, seed: int = 0) -> Task:
     with seeded(seed, "model"):
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
     return Task(model, dtype=dtype)
+def small_task(
+    dtype: torch.dtype = torch.float64, *, is_normalised: bool = False
+) -> Task:
+    """A network of 31 parameters, 16 below and 15 in the head, and maybe 8 between."""
+    with seeded(0, "model"):
+        below, head = nn.Linear(3, 4), nn.Linear(4, 3)
+    between = [nn.LayerNorm(4)] if is_normalised else []
+    return Task(nn.Sequential(below, *between, nn.Tanh(), head), dtype=dtype)
 
 
 def set_up(
@@ -169,6 +187,7 @@ def set_up(
     return Loom(
         algorithm,
         small_task(dtype, model_seed),
+        small_task(dtype, is_normalised=algorithm.name in NORMALISED),
         federation if federation is not None else small_federation(),
         runner if runner is not None else Loop(),
         sampling=Sampling(rate=rate, protocol=protocol),

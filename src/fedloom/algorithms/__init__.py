@@ -10,7 +10,12 @@ from fedloom.algorithms.fedadam import FedAdam
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedavgm import FedAvgM
 from fedloom.algorithms.fednova import FedNova
+from fedloom.algorithms.fedbabu import FedBABU
+from fedloom.algorithms.fedbn import FedBN
+from fedloom.algorithms.fedper import FedPer
 from fedloom.algorithms.fedprox import FedProx
+from fedloom.algorithms.fedrep import FedRep
+from fedloom.algorithms.lg_fedavg import LGFedAvg
 from fedloom.algorithms.local import Local
 from fedloom.algorithms.pfedmt import PFedMT
 from fedloom.algorithms.pfedvem import PFedVEM
@@ -29,7 +34,12 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedNova",
+    "FedBABU",
+    "FedBN",
+    "FedPer",
     "FedProx",
+    "FedRep",
+    "LGFedAvg",
     "Local",
     "PFedMT",
     "PFedVEM",
@@ -51,6 +61,11 @@ REGISTRY: dict[str, type[Algorithm[Any, Any, Any, Any, Any]]] = {
     "fedavgm": FedAvgM,
     "fedadam": FedAdam,
     "ditto": Ditto,
+    "fedper": FedPer,
+    "fedrep": FedRep,
+    "lg-fedavg": LGFedAvg,
+    "fedbabu": FedBABU,
+    "fedbn": FedBN,
     "pfedvem": PFedVEM,
     "fedacs": FedACS,
     "pfedmt": PFedMT,

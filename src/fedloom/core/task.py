@@ -72,6 +72,14 @@ class Measures(NamedTuple):
 BINS = 15
 """Bins of confidence for the expected calibration error, as is usual."""
 
+_NORMALISATION = (
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.modules.instancenorm._InstanceNorm,
+)
+"""Layers whose parameters scale and shift what they normalise, sample by sample."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -81,6 +89,8 @@ class Block:
     shape: tuple[int, ...]
     start: int
     stop: int
+    is_normalisation: bool = False
+    """Whether it scales or shifts what a normalisation layer normalised."""
 
 
 class KeyedDropout(nn.Module):
@@ -157,6 +167,37 @@ class Task:
     def join(self, base: Tensor, head: Tensor) -> Tensor:
         """(base, head) as `theta`."""
         return torch.cat([base, head], dim=-1)
+
+    @property
+    def ordinary_d(self) -> int:
+        """How many parameters do not belong to normalisation layers."""
+        return sum(b.stop - b.start for b in self.layout if not b.is_normalisation)
+
+    def split_normalisation(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """`theta` as (ordinary, normalisation), each in the order of the layout.
+
+        The second is the parameters of group, layer, instance and RMS normalisation.
+        """
+        ordinary, normalisation = [theta[..., :0]], [theta[..., :0]]
+        for b in self.layout:
+            parts = normalisation if b.is_normalisation else ordinary
+            parts.append(theta[..., b.start : b.stop])
+        return torch.cat(ordinary, dim=-1), torch.cat(normalisation, dim=-1)
+
+    def join_normalisation(self, ordinary: Tensor, normalisation: Tensor) -> Tensor:
+        """(ordinary, normalisation) as `theta`."""
+        parts = []
+        for b in self.layout:
+            size = b.stop - b.start
+            if b.is_normalisation:
+                part, normalisation = (
+                    normalisation[..., :size],
+                    normalisation[..., size:],
+                )
+            else:
+                part, ordinary = ordinary[..., :size], ordinary[..., size:]
+            parts.append(part)
+        return torch.cat(parts, dim=-1)
 
     def flatten(self, params: dict[str, Tensor]) -> Tensor:
         """Named parameters as one vector."""
@@ -433,14 +474,25 @@ def _lay_out(model: nn.Module, head: str | None) -> tuple[list[Block], int]:
     else:
         in_head = []
     ordered = [n for n in shapes if n not in in_head] + in_head
+    normalise = _in_normalisation(model)
     blocks, start, base_d = [], 0, 0
     for name in ordered:
         stop = start + math.prod(shapes[name])
-        blocks.append(Block(name, shapes[name], start, stop))
+        blocks.append(Block(name, shapes[name], start, stop, name in normalise))
         start = stop
         if name not in in_head:
             base_d = stop
     return blocks, base_d
+
+
+def _in_normalisation(model: nn.Module) -> set[str]:
+    """Names of the parameters that normalisation layers own."""
+    return {
+        f"{path}.{name}" if path else name
+        for path, part in model.named_modules()
+        if isinstance(part, _NORMALISATION)
+        for name, _ in part.named_parameters(recurse=False)
+    }
 
 
 def _loss_per_sample(loss: Any) -> Loss:

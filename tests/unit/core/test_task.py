@@ -119,6 +119,88 @@ def test_a_name_that_begins_like_the_head_is_not_the_head() -> None:
     assert Task(model, head="head").base_d == 9
 
 
+def normalised() -> nn.Module:
+    """Every kind of normalisation layer, one of them in the head, some without
+    parameters."""
+    return nn.Sequential(
+        nn.LayerNorm(4),
+        nn.Linear(4, 6),
+        nn.GroupNorm(2, 6),
+        nn.Unflatten(1, (2, 3)),
+        nn.InstanceNorm1d(2, affine=True),
+        nn.InstanceNorm1d(2),
+        nn.LayerNorm(3, elementwise_affine=False),
+        nn.Flatten(),
+        nn.Sequential(nn.RMSNorm(6), nn.Linear(6, 3)),
+    )
+
+
+def test_normalisation_layers_are_found_by_their_type() -> None:
+    task = Task(normalised(), head="8")
+    found = [block.name for block in task.layout if block.is_normalisation]
+    assert found == [
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+        "4.weight",
+        "4.bias",
+        "8.0.weight",
+    ]
+    assert task.ordinary_d == (4 * 6 + 6) + (6 * 3 + 3)
+    assert task.d - task.ordinary_d == 8 + 12 + 4 + 6
+
+
+def test_the_parameters_of_normalisation_are_taken_out_and_put_back() -> None:
+    task = Task(normalised(), head="8", dtype=torch.float64)
+    # Each parameter is its own position, so that the parts say where they came from.
+    theta = torch.arange(task.d, dtype=torch.float64)
+    rest, normal = task.split_normalisation(theta)
+    expected = [
+        torch.arange(block.start, block.stop)
+        for block in task.layout
+        if block.is_normalisation
+    ]
+    assert torch.equal(normal, torch.cat(expected).double())
+    assert sorted(torch.cat([normal, rest]).tolist()) == theta.tolist()
+    assert torch.equal(rest, rest.sort().values)
+    assert torch.equal(task.join_normalisation(rest, normal), theta)
+
+
+def test_the_parameters_of_normalisation_are_split_for_many_clients_at_once() -> None:
+    task = Task(normalised(), head="8", dtype=torch.float64)
+    thetas = numbers(3, task.d)
+    parts = vmap(task.split_normalisation)(thetas)
+    for found, expected in zip(parts, task.split_normalisation(thetas), strict=True):
+        assert torch.equal(found, expected)
+    assert torch.equal(vmap(task.join_normalisation)(*parts), thetas)
+    # What comes down is one for all, what is kept is not.
+    mixed = vmap(task.join_normalisation, in_dims=(None, 0))(parts[0][0], parts[1])
+    assert torch.equal(
+        mixed,
+        torch.stack([task.join_normalisation(parts[0][0], own) for own in parts[1]]),
+    )
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_model_may_have_no_parameters_of_normalisation(is_frozen: bool) -> None:
+    between = [nn.LayerNorm(4).requires_grad_(False)] if is_frozen else []
+    task = Task(nn.Sequential(nn.Linear(2, 4), *between, nn.Linear(4, 3)))
+    assert task.ordinary_d == task.d
+    ordinary, normalisation = task.split_normalisation(task.start)
+    assert torch.equal(ordinary, task.start)
+    assert normalisation.shape == (0,)
+    assert torch.equal(task.join_normalisation(ordinary, normalisation), task.start)
+
+
+def test_a_model_that_is_one_normalisation_layer_is_nothing_else() -> None:
+    task = Task(nn.LayerNorm(3))
+    assert (task.ordinary_d, task.d) == (0, 6)
+    ordinary, normalisation = task.split_normalisation(task.start)
+    assert ordinary.shape == (0,)
+    assert torch.equal(task.join_normalisation(ordinary, normalisation), task.start)
+
+
 def test_flattening_and_unflattening_are_inverse() -> None:
     task = Task(branches(), head="head", dtype=torch.float64)
     theta = torch.arange(task.d, dtype=torch.float64)

@@ -1,0 +1,143 @@
+"""FedBABU: the base is trained under a head that never moves, and tuned afterwards.
+
+Oh, Kim, Yun. FedBABU: Towards Enhanced Representation for Federated Image
+Classification. ICLR 2022. arXiv:2106.06042.
+
+    paper       here            lives
+    theta_ext   Download.base   sent to the cohort, and sent back after training
+    theta_cls   Task.start      its head, in the model that every client is given
+                                beforehand; never trained and never sent
+    tau_f       tuning          configuration
+
+Deviations: clients count by training samples, or equally as in the authors' code. That
+code tunes with momentum, at the learning rate that training ended with; here tuning
+takes the present round's and no momentum. A model without a head makes this FedAvg; one
+that is all head is refused, for its rounds would train nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.errors import ContractError
+from fedloom.core.records import Nothing
+from fedloom.core.settings import Whole
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The shared base."""
+
+    base: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: the shared base."""
+
+    base: Tensor
+
+
+class Work(NamedTuple):
+    """During a round: the base alone moves."""
+
+    base: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: the base after local training."""
+
+    base: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBABU(Algorithm[Server, Nothing, Download, Work, Upload]):
+    """FedAvg on the base under a frozen random head; tuning makes it personal."""
+
+    name = "fedbabu"
+    group = "personalised"
+
+    tuning: Whole = 5
+    """Epochs on the client's own training data that turn the shared model into the
+    personal one (tau_f); 0 leaves it as it is."""
+    tuned: Literal["all", "head"] = "all"
+    """What tuning moves: the whole model, or the head above the shared base."""
+    weights: Literal["size", "equal"] = "size"
+    """Clients count by training samples or equally."""
+
+    @property
+    def adaptation(self) -> tuple[Phase, ...]:
+        if not self.tuning:
+            return ()
+        step = "tune" if self.tuned == "all" else "tune_head"
+        return (Phase(step=step, epochs=self.tuning),)
+
+    def start(self, population: Population) -> Server:
+        task = population.task
+        if task.base_d == 0:
+            raise ContractError(
+                "fedbabu: the head is all of the model, and fedbabu trains only what "
+                "lies below it. Take a model with a layer below the head, name a "
+                "smaller head, or use fedavg with algorithm.tuning."
+            )
+        base, _ = task.split(population.theta(0))
+        return Server(base)
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.base)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        return Server(shares @ uploads.base)
+
+    def shared(self, server: Server, task: Task) -> Tensor:
+        return _under_first_head(server.base, task)
+
+    def first(self, down: Download, client: Client, task: Task) -> Nothing:
+        return Nothing()
+
+    def begin(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Work:
+        return Work(self.depart(down.base))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """theta_ext <- theta_ext - eta grad_ext F_k(theta_ext, theta_cls)."""
+        theta = _under_first_head(work.base.at, task)
+        gradient, _ = task.split(task.grad(theta, batch))
+        return Work(self.descend(work.base, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> tuple[Nothing, Upload]:
+        return memory, Upload(work.base.at)
+
+    def personal(
+        self, down: Download, memory: Nothing, client: Client, task: Task
+    ) -> Tensor:
+        return _under_first_head(down.base, task)
+
+    def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
+        """One step of fine-tuning the whole model on the client's own data."""
+        return self.descend(self.depart(theta), task.grad(theta, batch), batch).at
+
+    def tune_head(
+        self, theta: Tensor, down: Download, batch: Batch, task: Task
+    ) -> Tensor:
+        """One step of fine-tuning the head, the shared base held fixed."""
+        base, head = task.split(theta)
+
+        def objective(head: Tensor) -> Tensor:
+            return batch.mean(task.losses_of(base, head, batch))
+
+        gradient = task.grad_of(objective, head)
+        return task.join(base, self.descend(self.depart(head), gradient, batch).at)
+
+
+def _under_first_head(base: Tensor, task: Task) -> Tensor:
+    """A base with the head that every client was given beforehand."""
+    _, head = task.split(task.start)
+    return task.join(base, head)

@@ -1,0 +1,105 @@
+"""FedPer: the base is averaged, every client keeps a head of its own.
+
+Arivazhagan, Aggarwal, Singh, Choudhary. Federated Learning with Personalization Layers.
+2019. arXiv:1912.00818.
+
+    paper   here            lives
+    W_B     Download.base   sent to the cohort, and sent back after training
+    W_Pj    Memory.head     on client j, never sent
+    n_j     Cohort.sizes    known to the server
+    e, b    epochs, batch_size
+
+Deviations: all heads start at the model's own, so that a client that joins late, or was
+never sampled, has the common start above the present base. The head is one module, by
+default the last linear layer, where the paper tries several depths: name another to
+change it. A model without a head makes this FedAvg, one that is all head Local.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The shared base."""
+
+    base: Tensor
+
+
+class Memory(NamedTuple):
+    """On one client, from round to round. Never sent."""
+
+    head: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: the shared base."""
+
+    base: Tensor
+
+
+class Work(NamedTuple):
+    """During a round: base and head as one vector, for they move together."""
+
+    personal: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: the base after local training. The head stays."""
+
+    base: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPer(Algorithm[Server, Memory, Download, Work, Upload]):
+    """FedAvg on the layers below the head; the head is trained with them and kept."""
+
+    name = "fedper"
+    group = "personalised"
+
+    weights: Literal["size", "equal"] = "size"
+    """Clients count by training samples or equally."""
+
+    def start(self, population: Population) -> Server:
+        base, _ = population.task.split(population.theta(0))
+        return Server(base)
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.base)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        # W_B <- sum_j (n_j / n) W_Bj
+        return Server(shares @ uploads.base)
+
+    def shared(self, server: Server, task: Task) -> None:
+        return None
+
+    def first(self, down: Download, client: Client, task: Task) -> Memory:
+        _, head = task.split(task.start)
+        return Memory(head)
+
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        return Work(self.depart(task.join(down.base, memory.head)))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """(W_B, W_Pj) <- (W_B, W_Pj) - eta grad F_j(W_B, W_Pj)."""
+        gradient = task.grad(work.personal.at, batch)
+        return Work(self.descend(work.personal, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
+        base, head = task.split(work.personal.at)
+        return Memory(head), Upload(base)
+
+    def personal(
+        self, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        return task.join(down.base, memory.head)

@@ -1,0 +1,130 @@
+"""FedRep: fit the own head to the shared base, then move the base under that head.
+
+Collins, Hassani, Mokhtari, Shakkottai. Exploiting Shared Representations for
+Personalized Federated Learning. ICML 2021. arXiv:2102.07078.
+
+    paper   here            lives
+    phi     Download.base   sent to the cohort, and sent back after training
+    h_i     Memory.head     on client i, never sent
+    alpha   lr              configuration, the same for head and base
+    tau     head_epochs     configuration; the paper counts updates of the head
+
+Deviations: clients count by training samples, or equally as in the paper (1 / rn). The
+paper moves the base by one update; here by `epochs` or `steps`, as its experiments do.
+The authors' code runs a last round in which all clients tune their heads, which no
+other method here is given; there is none. All heads start at the model's own. A model
+without a head makes this FedAvg, one that is all head Local with `head_epochs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.settings import Count, Whole
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The shared base."""
+
+    base: Tensor
+
+
+class Memory(NamedTuple):
+    """On one client, from round to round. Never sent."""
+
+    head: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: the shared base."""
+
+    base: Tensor
+
+
+class Work(NamedTuple):
+    """During a round: first the head moves, then the base."""
+
+    base: Point
+    head: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: the base after local training. The head stays."""
+
+    base: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
+    """A shared base and a head per client, trained one after the other."""
+
+    name = "fedrep"
+    group = "personalised"
+
+    epochs: Count = 1
+    """Local epochs of the base per round, after those of the head."""
+    steps: Count | None = None
+    """Local steps of the base per round, instead of epochs."""
+    head_epochs: Whole = 10
+    """Local epochs of the head per round, the base held fixed; they are cheap, since
+    only the head is differentiated. 0 leaves every head at its start."""
+    weights: Literal["size", "equal"] = "size"
+    """Clients count by training samples or equally."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        base = self.span("step_base")
+        if not self.head_epochs:
+            return (base,)
+        return Phase(step="step_head", epochs=self.head_epochs), base
+
+    def start(self, population: Population) -> Server:
+        base, _ = population.task.split(population.theta(0))
+        return Server(base)
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.base)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        return Server(shares @ uploads.base)
+
+    def shared(self, server: Server, task: Task) -> None:
+        return None
+
+    def first(self, down: Download, client: Client, task: Task) -> Memory:
+        _, head = task.split(task.start)
+        return Memory(head)
+
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        return Work(self.depart(down.base), self.depart(memory.head))
+
+    def step_head(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """h_i <- h_i - alpha grad_h f_i(h_i, phi), phi as it was received."""
+
+        def objective(head: Tensor) -> Tensor:
+            return batch.mean(task.losses_of(work.base.at, head, batch))
+
+        gradient = task.grad_of(objective, work.head.at)
+        return work._replace(head=self.descend(work.head, gradient, batch))
+
+    def step_base(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """phi_i <- phi_i - alpha grad_phi f_i(h_i, phi_i), h_i as just fitted."""
+        theta = task.join(work.base.at, work.head.at)
+        gradient, _ = task.split(task.grad(theta, batch))
+        return work._replace(base=self.descend(work.base, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
+        return Memory(work.head.at), Upload(work.base.at)
+
+    def personal(
+        self, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        return task.join(down.base, memory.head)

@@ -1,0 +1,109 @@
+"""LG-FedAvg: every client has a representation of its own under a shared head.
+
+Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency. Think Locally, Act
+Globally: Federated Learning with Local and Global Representations. 2020.
+arXiv:2001.01523.
+
+    paper       here            lives
+    theta^g     Download.head   sent to the cohort, and sent back after training
+    theta_m^l   Memory.base     on client m, never sent
+    N_m         Cohort.sizes    known to the server
+
+Deviations: the authors' code starts from a model that FedAvg has trained; here a run
+starts at the model's own parameters, or at another run's shared model if `warm_start`
+names it. The shared head is one module, by default the last linear layer, where that
+code shares the last two or three layers: name a larger one to do so. Clients count by
+training samples, or equally as in that code. What the paper adds to the
+local loss, for fair representations, and its ensemble of all local models for samples
+of unknown origin are left out: a client uses its own. A model that is all head makes
+this FedAvg, one without a head Local.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The shared head."""
+
+    head: Tensor
+
+
+class Memory(NamedTuple):
+    """On one client, from round to round. Never sent."""
+
+    base: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: the shared head."""
+
+    head: Tensor
+
+
+class Work(NamedTuple):
+    """During a round: base and head as one vector, for they move together."""
+
+    personal: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: the head after local training. The representation stays."""
+
+    head: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LGFedAvg(Algorithm[Server, Memory, Download, Work, Upload]):
+    """FedAvg on the head; the layers below are trained with it and kept."""
+
+    name = "lg-fedavg"
+    group = "personalised"
+
+    weights: Literal["size", "equal"] = "size"
+    """Clients count by training samples or equally."""
+
+    def start(self, population: Population) -> Server:
+        _, head = population.task.split(population.theta(0))
+        return Server(head)
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.head)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        # theta^g <- sum_m (N_m / N) theta_m^g
+        return Server(shares @ uploads.head)
+
+    def shared(self, server: Server, task: Task) -> None:
+        return None
+
+    def first(self, down: Download, client: Client, task: Task) -> Memory:
+        base, _ = task.split(task.start)
+        return Memory(base)
+
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        return Work(self.depart(task.join(memory.base, down.head)))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """Both parts descend: theta <- theta - eta grad F_m(theta_m^l, theta_m^g)."""
+        gradient = task.grad(work.personal.at, batch)
+        return Work(self.descend(work.personal, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
+        base, head = task.split(work.personal.at)
+        return Memory(base), Upload(head)
+
+    def personal(
+        self, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        return task.join(memory.base, down.head)
