@@ -30,7 +30,7 @@ from fedloom.compare import (
 )
 from fedloom.config import override, parse, read_toml
 from fedloom.core.describe import first_line, record_fields, returned
-from fedloom.core.errors import ConfigError, FedloomError, unknown
+from fedloom.core.errors import ConfigError, ContractError, FedloomError, unknown
 from fedloom.core.settings import Setting, settings_of
 from fedloom.core.task import Task
 from fedloom.data import SOURCES
@@ -199,16 +199,15 @@ def list_command(
     for group in GROUPS:
         names = [name for name, kind in REGISTRY.items() if kind.group == group]
         for name in names:
-            size = footprint(REGISTRY[name](), task, clients=clients)
-            table.add_row(
-                group if name == names[0] else "",
-                name,
-                first_line(REGISTRY[name]),
-                *[
-                    decimal(n) if n else "-"
-                    for n in (size.down, size.up, size.kept, size.server)
-                ],
-            )
+            try:
+                size = footprint(REGISTRY[name](), task, clients=clients)
+                found = (size.down, size.up, size.kept, size.server)
+                cells = [decimal(n) if n else "-" for n in found]
+            except ContractError:
+                # The method cannot train this model; its page says what it needs.
+                cells = ["n/a"] * 4
+            about = first_line(REGISTRY[name])
+            table.add_row(group if name == names[0] else "", name, about, *cells)
     _out.print(table)
     others: dict[str, dict[str, Any]] = {
         "data": dict(SOURCES),

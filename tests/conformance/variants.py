@@ -157,16 +157,11 @@ def small_federation(*, relabelled: int | None = None) -> Federation:
     )
 
 
-def small_task(dtype: torch.dtype = torch.float64, seed: int = 0) -> Task:
-    """A network of 31 parameters, 16 below and 15 in the head."""
-    with seeded(seed, "model"):
-        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
-    return Task(model, dtype=dtype)
 def small_task(
-    dtype: torch.dtype = torch.float64, *, is_normalised: bool = False
+    dtype: torch.dtype = torch.float64, *, seed: int = 0, is_normalised: bool = False
 ) -> Task:
     """A network of 31 parameters, 16 below and 15 in the head, and maybe 8 between."""
-    with seeded(0, "model"):
+    with seeded(seed, "model"):
         below, head = nn.Linear(3, 4), nn.Linear(4, 3)
     between = [nn.LayerNorm(4)] if is_normalised else []
     return Task(nn.Sequential(below, *between, nn.Tanh(), head), dtype=dtype)
@@ -186,8 +181,7 @@ def set_up(
     """A run of the small federation, before its first round."""
     return Loom(
         algorithm,
-        small_task(dtype, model_seed),
-        small_task(dtype, is_normalised=algorithm.name in NORMALISED),
+        small_task(dtype, seed=model_seed, is_normalised=algorithm.name in NORMALISED),
         federation if federation is not None else small_federation(),
         runner if runner is not None else Loop(),
         sampling=Sampling(rate=rate, protocol=protocol),

@@ -9,9 +9,9 @@ from fedloom.algorithms.fedacs import FedACS
 from fedloom.algorithms.fedadam import FedAdam
 from fedloom.algorithms.fedavg import FedAvg
 from fedloom.algorithms.fedavgm import FedAvgM
-from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedbabu import FedBABU
 from fedloom.algorithms.fedbn import FedBN
+from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedper import FedPer
 from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.fedrep import FedRep
@@ -33,9 +33,9 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
-    "FedNova",
     "FedBABU",
     "FedBN",
+    "FedNova",
     "FedPer",
     "FedProx",
     "FedRep",

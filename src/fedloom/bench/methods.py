@@ -121,7 +121,9 @@ def _first(dataset: Dataset, count: int) -> Dataset:
 def _loom(name: str, mode: str, holders: Federation, device: str) -> tuple[Loom, int]:
     data = holders.dataset
     with streams.seeded(0, "bench"):
-        module = MLP().build(data.input_shape, data.outputs)
+        # fedbn is about normalisation layers; the others are timed without.
+        model = MLP(normalised=name == "fedbn")
+        module = model.build(data.input_shape, data.outputs)
     task = Task(module, shift=data.shift, scale=data.scale, device=device)
     algorithm = REGISTRY[name](epochs=1)
     engine = EngineSettings(

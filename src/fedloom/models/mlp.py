@@ -14,11 +14,19 @@ from fedloom.core.settings import Count, check
 class Perceptron(nn.Module):
     """Hidden layers in `body`, then the head."""
 
-    def __init__(self, features: int, hidden: tuple[int, ...], outputs: int) -> None:
+    def __init__(
+        self,
+        features: int,
+        hidden: tuple[int, ...],
+        outputs: int,
+        *,
+        normalised: bool = False,
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for width in hidden:
-            layers += [nn.Linear(features, width), nn.ReLU()]
+            norm = [nn.LayerNorm(width)] if normalised else []
+            layers += [nn.Linear(features, width), *norm, nn.ReLU()]
             features = width
         self.body = nn.Sequential(*layers)
         self.head = nn.Linear(features, outputs)
@@ -35,6 +43,8 @@ class MLP:
 
     hidden: tuple[Count, ...] = (100,)
     """Width of each hidden layer."""
+    normalised: bool = False
+    """A LayerNorm after each hidden layer, which fedbn keeps personal."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -43,4 +53,9 @@ class MLP:
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The model for one sample of this shape."""
-        return Perceptron(math.prod(input_shape), tuple(self.hidden), outputs)
+        return Perceptron(
+            math.prod(input_shape),
+            tuple(self.hidden),
+            outputs,
+            normalised=self.normalised,
+        )
