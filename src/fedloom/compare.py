@@ -157,7 +157,7 @@ def compare(
         fresh: start anew where `out` holds another comparison, or this one.
         data_dir: where the files of named datasets lie.
         jobs: methods trained at the same time, each in a process of its own; by
-            default one per CPU core, or one if there is a GPU.
+            default one per CPU core, or per two with a GPU, up to eight.
         tell: is told in one line of each method that is finished.
 
     Returns:
@@ -236,7 +236,9 @@ def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:
 def _jobs(asked: int | None) -> int:
     if asked is not None:
         return asked
-    return 1 if torch.cuda.is_available() else (os.cpu_count() or 1)
+    cores = os.cpu_count() or 1
+    # Small models leave a GPU waiting for its kernels; several processes feed it.
+    return max(1, min(8, cores // 2)) if torch.cuda.is_available() else cores
 
 
 def _clients(

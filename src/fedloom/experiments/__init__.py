@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedloom.experiments import digits
+from fedloom.experiments.pfedvem import fmnist
 from fedloom.experiments.self_fl import gaussian
 
 EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
     "digits": digits.reproduce,
+    "pfedvem/fmnist": fmnist.reproduce,
+    "pfedvem/fmnist-rates": fmnist.search,
     "self_fl/gaussian": gaussian.reproduce,
 }
 """Every experiment by name: `(folder, seed) -> the table in words`."""
