@@ -50,7 +50,7 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     """What the labels stand for, where the source says."""
     subclass: NDArray[np.int64] | None = None
-    """(N,) a finer label within the target's class, where there is one."""
+    """(N,) finer class of each sample within its class, where the source has one."""
     origin: str | None = None
     """Id and revision on the hub, if it came from there."""
 
@@ -123,10 +123,10 @@ class Dataset:
                 f"{self.fixed_test.dtype}."
             )
         if self.subclass is not None and (
-            self.subclass.ndim != 1 or self.subclass.dtype.kind not in "iu"
+            self.subclass.ndim != 1 or self.subclass.dtype != np.int64
         ):
             raise DataError(
-                f"{self.name}: subclass must be one whole number per sample, found "
+                f"{self.name}: subclass must be one int64 number per sample, found "
                 f"shape {self.subclass.shape} of {self.subclass.dtype}."
             )
 

@@ -97,7 +97,7 @@ def test_a_subclass_for_each_sample_is_required() -> None:
     assert dataset.subclass is not None
     with pytest.raises(DataError, match=r"lengths differ.*subclass has 2"):
         Dataset("t", x, y, classes=2, subclass=np.array([4, 0]))
-    with pytest.raises(DataError, match="subclass must be one whole number"):
+    with pytest.raises(DataError, match="subclass must be one int64 number"):
         Dataset("t", x, y, classes=2, subclass=np.array([0.5, 1.0, 2.0]))  # type: ignore[arg-type]
 
 
