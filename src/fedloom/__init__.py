@@ -37,6 +37,7 @@ from fedloom.core.errors import (
 from fedloom.core.records import Nothing, Rows
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import Dataset, from_arrays
+from fedloom.data.hub import from_hub, from_partitioner
 from fedloom.engine.choice import EngineSettings
 from fedloom.engine.schedule import Progress
 from fedloom.federation import (
@@ -106,6 +107,8 @@ __all__ = [
     "divide",
     "federation",
     "from_arrays",
+    "from_hub",
+    "from_partitioner",
     "load",
     "resume",
     "run",

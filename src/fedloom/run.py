@@ -500,6 +500,7 @@ def write_head(plan: Plan, directory: RunDirectory) -> None:
             "is_compiled": plan.choice.is_compiled,
             "algorithm": loom.algorithm.name,
             "dataset": loom.federation.dataset.name,
+            "origin": loom.federation.dataset.origin,
             "clients": loom.federation.count,
             "parameters": task.d,
             "metric": task.metric,

@@ -26,6 +26,9 @@ T = TypeVar("T")
 Loss = Callable[[Tensor, Tensor], Tensor]
 """`(outputs, targets) -> one loss per sample`, each with a leading batch dimension."""
 
+PerChannel = float | tuple[float, ...]
+"""One number for a whole image, or one per channel of (channels, ...)."""
+
 
 class Batch(NamedTuple):
     """Some of one client's training samples, padded to a common width."""
@@ -121,7 +124,8 @@ class Task:
             default the last `nn.Linear`.
         metric: what evaluation scores; by default "mse" for squared error and
             "accuracy" for every other loss.
-        shift: with `scale`, how a uint8 input becomes a number: `(x - shift) / scale`.
+        shift: with `scale`, how a uint8 input becomes a number: `(x - shift) / scale`;
+            one number, or one per channel of an input (B, channels, ...).
         scale: see `shift`.
         dtype: the floating type of parameters and inputs.
         device: where everything lives.
@@ -134,15 +138,15 @@ class Task:
         *,
         head: str | None = None,
         metric: Literal["accuracy", "mse"] | None = None,
-        shift: float = 0.0,
-        scale: float = 1.0,
+        shift: PerChannel = 0.0,
+        scale: PerChannel = 1.0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         _refuse_unfit(model)
         self.dtype = dtype
         self.device = torch.device(device)
-        self.shift, self.scale = shift, scale
+        self.shift, self.scale = self._level(shift), self._level(scale)
         self.module = copy.deepcopy(model).to(self.device, dtype).eval()
         self._trainer = copy.deepcopy(self.module).train()
         self._dropouts = _key_dropouts(self._trainer)
@@ -224,7 +228,8 @@ class Task:
         ready = []
         for x in inputs:
             if x.dtype == torch.uint8:
-                ready.append((x.to(self.dtype) - self.shift) / self.scale)
+                shift, scale = _along(self.shift, x), _along(self.scale, x)
+                ready.append((x.to(self.dtype) - shift) / scale)
             else:
                 ready.append(x.to(self.dtype) if x.is_floating_point() else x)
         return tuple(ready)
@@ -342,6 +347,11 @@ class Task:
         """A twin that keeps the losses its gradients met, for one step."""
         return WatchedTask(self)
 
+    def _level(self, values: PerChannel) -> float | Tensor:
+        if isinstance(values, tuple):
+            return torch.tensor(values, dtype=self.dtype, device=self.device)
+        return values
+
     def _meet(self, loss: Tensor) -> None:
         """A gradient met this loss; only a `WatchedTask` keeps it."""
 
@@ -398,6 +408,13 @@ class WatchedTask(Task):
 
     def _meet(self, loss: Tensor) -> None:
         self._losses.append(loss)
+
+
+def _along(level: float | Tensor, x: Tensor) -> float | Tensor:
+    """A level per channel in the shape that lies along the channels of (B, C, ...)."""
+    if isinstance(level, Tensor):
+        return level.reshape(-1, *[1] * (x.dim() - 2))
+    return level
 
 
 def _refuse_unfit(model: nn.Module) -> None:

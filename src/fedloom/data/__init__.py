@@ -8,23 +8,38 @@ from typing import Any, Protocol
 
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.settings import build
+from fedloom.data.cifar import Cifar10, Cifar100
 from fedloom.data.dataset import Dataset, from_arrays
 from fedloom.data.digits import Digits
+from fedloom.data.emnist import EmnistByclass, EmnistLetters, EmnistLettersAj
+from fedloom.data.femnist import Femnist
 from fedloom.data.files import File
 from fedloom.data.generators import Gaussian, Synthetic
+from fedloom.data.hub import Hub, from_hub, from_partitioner
 from fedloom.data.idx import FashionMnist, Mnist
+from fedloom.data.sun397 import Sun397
 
 __all__ = [
     "SOURCES",
+    "Cifar10",
+    "Cifar100",
     "Dataset",
     "Digits",
+    "EmnistByclass",
+    "EmnistLetters",
+    "EmnistLettersAj",
     "FashionMnist",
+    "Femnist",
     "File",
     "Gaussian",
+    "Hub",
     "Mnist",
     "Source",
+    "Sun397",
     "Synthetic",
     "from_arrays",
+    "from_hub",
+    "from_partitioner",
     "load",
 ]
 
@@ -38,11 +53,19 @@ class Source(Protocol):
 
 
 SOURCES: dict[str, type[Source]] = {
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
     "digits": Digits,
+    "emnist-byclass": EmnistByclass,
+    "emnist-letters": EmnistLetters,
+    "emnist-letters-aj": EmnistLettersAj,
     "fashion-mnist": FashionMnist,
+    "femnist": Femnist,
     "file": File,
     "gaussian": Gaussian,
+    "hub": Hub,
     "mnist": Mnist,
+    "sun397": Sun397,
     "synthetic": Synthetic,
 }
 """Every source by its name in a config."""

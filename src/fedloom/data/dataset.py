@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.task import PerChannel
 
 Task = Literal["auto", "classification", "regression"]
 
@@ -39,14 +40,19 @@ class Dataset:
     """Number of classes; None means regression."""
     owner: NDArray[Any] | None = None
     """(N,) natural client of each sample, whole numbers or text, where there is one."""
-    shift: float = 0.0
-    """A uint8 input enters the model as (x - shift) / scale."""
-    scale: float = 1.0
+    shift: PerChannel = 0.0
+    """A uint8 input enters the model as (x - shift) / scale; one number, or one per
+    channel of inputs (N, channels, ...)."""
+    scale: PerChannel = 1.0
     """See `shift`."""
     fixed_test: NDArray[np.bool_] | None = None
     """(N,) True where the source itself says that the sample is for testing."""
     class_names: tuple[str, ...] | None = None
     """What the labels stand for, where the source says."""
+    subclass: NDArray[np.int64] | None = None
+    """(N,) finer class of each sample within its class, where the source has one."""
+    origin: str | None = None
+    """Id and revision on the hub, if it came from there."""
 
     def __post_init__(self) -> None:
         self._check_lengths()
@@ -59,11 +65,7 @@ class Dataset:
                     f"found {values.dtype}. Convert it, or use from_arrays."
                 )
             _check_finite(f"{self.name}: inputs[{i}]", values)
-        if not (math.isfinite(self.shift) and 0 < self.scale < math.inf):
-            raise DataError(
-                f"{self.name}: shift must be finite and scale above 0, "
-                f"found {self.shift} and {self.scale}."
-            )
+        self._check_levels()
         if self.classes is None:
             self._check_values()
         else:
@@ -93,6 +95,8 @@ class Dataset:
             named["owner"] = self.owner
         if self.fixed_test is not None:
             named["fixed_test"] = self.fixed_test
+        if self.subclass is not None:
+            named["subclass"] = self.subclass
         for what, values in named.items():
             if values.ndim == 0:
                 raise DataError(
@@ -117,6 +121,36 @@ class Dataset:
             raise DataError(
                 f"{self.name}: fixed_test must be boolean, found "
                 f"{self.fixed_test.dtype}."
+            )
+        if self.subclass is not None and (
+            self.subclass.ndim != 1 or self.subclass.dtype != np.int64
+        ):
+            raise DataError(
+                f"{self.name}: subclass must be one int64 number per sample, found "
+                f"shape {self.subclass.shape} of {self.subclass.dtype}."
+            )
+
+    def _check_levels(self) -> None:
+        for what, level in (("shift", self.shift), ("scale", self.scale)):
+            if not isinstance(level, tuple):
+                continue
+            for i, values in enumerate(self.inputs):
+                is_image = values.dtype == torch.uint8
+                channels = values.shape[1] if values.ndim > 1 else 0
+                if is_image and channels != len(level):
+                    raise DataError(
+                        f"{self.name}: {what} has {len(level)} values, but inputs[{i}] "
+                        f"has {channels} channels. Give one per channel of (N, "
+                        "channels, ...), or a single number."
+                    )
+        shifts = self.shift if isinstance(self.shift, tuple) else (self.shift,)
+        scales = self.scale if isinstance(self.scale, tuple) else (self.scale,)
+        if not (
+            all(map(math.isfinite, shifts)) and all(0 < s < math.inf for s in scales)
+        ):
+            raise DataError(
+                f"{self.name}: shift must be finite and scale above 0, "
+                f"found {self.shift} and {self.scale}."
             )
 
     def _check_values(self) -> None:
@@ -287,8 +321,8 @@ def from_arrays(
     clients: ArrayLike | Tensor | None = None,
     classes: int | None = None,
     name: str = "arrays",
-    shift: float = 0.0,
-    scale: float = 1.0,
+    shift: PerChannel = 0.0,
+    scale: PerChannel = 1.0,
 ) -> Dataset:
     """A dataset from the user's own arrays, which are shared, not copied, if possible.
 
@@ -303,7 +337,8 @@ def from_arrays(
         clients: Natural client of each sample, whole numbers or text.
         classes: Number of classes; the largest label + 1 if not given.
         name: How messages call this dataset.
-        shift: A uint8 input enters the model as (x - shift) / scale.
+        shift: A uint8 input enters the model as (x - shift) / scale; one number, or
+            one per channel of images (N, channels, ...).
         scale: See `shift`; 255 for ordinary images.
 
     Raises:

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST from their original IDX files on this machine."""
+"""MNIST and Fashion-MNIST from their original IDX files on this machine, or the hub."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import gzip
 import math
 import struct
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
+from fedloom.core.settings import check
+from fedloom.data.checksums import SUMS, verify
 from fedloom.data.dataset import Dataset
-from fedloom.data.places import VARIABLE, folder_of
+from fedloom.data.hub import Hub, instead
+from fedloom.data.places import VARIABLE, Absent, folder_of
 
 _IMAGES = 0x0803
 _LABELS = 0x0801
+_PARTS = ("train", "t10k")
 _CLOTHES = (
     "T-shirt/top",
     "Trouser",
@@ -33,12 +38,13 @@ _CLOTHES = (
 )
 
 
-def read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
+def read_idx(path: Path, magic: int, md5: str | None = None) -> NDArray[np.uint8]:
     """The array in a gzipped IDX file of unsigned bytes.
 
     Args:
         path: The file.
         magic: The number it must open with; its low byte counts the dimensions.
+        md5: The sum of what it must hold, if that is known.
 
     Raises:
         DataError: The file is missing, corrupt, of another kind or cut short.
@@ -72,43 +78,84 @@ def read_idx(path: Path, magic: int) -> NDArray[np.uint8]:
             f"{path}: its header announces {expected} bytes of shape {tuple(shape)}, "
             f"found {len(content) - header}. {again}"
         )
+    if md5 is not None:
+        verify(path, content, md5)
     # A copy, since the bytes themselves are read-only.
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
-def _load(
-    name: str, data_dir: Path | None, class_names: tuple[str, ...] | None = None
-) -> Dataset:
-    """Both parts of one dataset, the test images marked as such."""
-    folder = folder_of(
-        name,
-        [
-            f"{part}-{kind}-ubyte.gz"
-            for part in ("train", "t10k")
-            for kind in ("images-idx3", "labels-idx1")
-        ],
-        data_dir,
-        get="They are the four original IDX files.",
-    )
-    images, labels = [], []
-    for part in ("train", "t10k"):
-        x = read_idx(folder / f"{part}-images-idx3-ubyte.gz", _IMAGES)
-        y = read_idx(folder / f"{part}-labels-idx1-ubyte.gz", _LABELS)
+def idx_files(parts: tuple[str, ...]) -> list[str]:
+    """Names of the image and the label file of every part."""
+    kinds = ("images-idx3", "labels-idx1")
+    return [f"{part}-{kind}-ubyte.gz" for part in parts for kind in kinds]
+
+
+def read_parts(
+    folder: Path,
+    parts: tuple[str, str],
+    labels: range,
+    sums: Mapping[str, str] | None = None,
+) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.int64]]]:
+    """Images (n, height, width) and labels, from 0, of training and test files.
+
+    Args:
+        folder: Where the four files lie.
+        parts: How the names of the training and the test files begin.
+        labels: What the files may hold as labels; the first one becomes 0.
+        sums: MD5 sums by file name, of those that are to be verified.
+
+    Raises:
+        DataError: A file is broken, or they do not belong together.
+    """
+    sums = sums or {}
+    images, numbers = [], []
+    for part in parts:
+        image_file, label_file = idx_files((part,))
+        x = read_idx(folder / image_file, _IMAGES, sums.get(image_file))
+        y = read_idx(folder / label_file, _LABELS, sums.get(label_file))
         if len(x) != len(y):
             raise DataError(
                 f"{folder}: {part} has {len(x)} images and {len(y)} labels; the files "
                 "do not belong together."
             )
-        images.append(x[:, None])
-        labels.append(y.astype(np.int64))
+        if len(y) and (y.min() < labels[0] or y.max() > labels[-1]):
+            raise DataError(
+                f"{folder / label_file}: labels must lie in {labels[0]}..{labels[-1]}, "
+                f"found {y.min()}..{y.max()}. Is it the file of another dataset?"
+            )
+        images.append(x)
+        numbers.append(y.astype(np.int64) - labels[0])
     if images[0].shape[1:] != images[1].shape[1:]:
         raise DataError(
-            f"{folder}: training images are {images[0].shape[2:]}, test "
-            f"images {images[1].shape[2:]}; the files do not belong together."
+            f"{folder}: training images are {images[0].shape[1:]}, test "
+            f"images {images[1].shape[1:]}; the files do not belong together."
         )
+    return images, numbers
+
+
+def _load(
+    name: str,
+    data_dir: Path | None,
+    hub: Hub,
+    is_verified: bool,
+    class_names: tuple[str, ...] | None = None,
+) -> Dataset:
+    """Both parts of one dataset, the test images marked as such."""
+    try:
+        folder = folder_of(
+            name,
+            idx_files(_PARTS),
+            data_dir,
+            get="They are the four original IDX files.",
+        )
+    except Absent as absent:
+        dataset = instead(absent, hub, data_dir)
+        return replace(dataset, name=name, class_names=class_names)
+    sums = SUMS[name] if is_verified else None
+    images, labels = read_parts(folder, ("train", "t10k"), range(10), sums)
     return Dataset(
         name=name,
-        inputs=(torch.from_numpy(np.concatenate(images)),),
+        inputs=(torch.from_numpy(np.concatenate(images)[:, None]),),
         targets=torch.from_numpy(np.concatenate(labels)),
         classes=10,
         scale=255.0,
@@ -121,15 +168,33 @@ def _load(
 class Mnist:
     """MNIST: 70,000 handwritten digits of 28 x 28, 10,000 for testing."""
 
+    verify: bool = True
+    """Whether the files must be the published ones, byte for byte."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `mnist/` in the data directory; the seed changes nothing."""
-        return _load("mnist", data_dir)
+        """Read `mnist/` in the data directory, else the hub; the seed does nothing."""
+        hub = Hub(id="ylecun/mnist", inputs=("image",), splits=("train", "test"))
+        return _load("mnist", data_dir, hub, self.verify)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMnist:
     """Fashion-MNIST: 70,000 pictures of clothes of 28 x 28, 10,000 for testing."""
 
+    verify: bool = True
+    """Whether the files must be the published ones, byte for byte."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `fashion-mnist/` in the data directory; the seed changes nothing."""
-        return _load("fashion-mnist", data_dir, _CLOTHES)
+        """Read `fashion-mnist/` in the data directory, else the hub; no seed."""
+        hub = Hub(
+            id="zalando-datasets/fashion_mnist",
+            inputs=("image",),
+            splits=("train", "test"),
+        )
+        return _load("fashion-mnist", data_dir, hub, self.verify, _CLOTHES)

@@ -12,6 +12,17 @@ VARIABLE = "FEDLOOM_DATA"
 """The environment variable that names the data directory where none is given."""
 
 
+def data_directory(data_dir: Path | None) -> Path | None:
+    """The data directory that was given, else that of FEDLOOM_DATA, else none."""
+    if data_dir is None and os.environ.get(VARIABLE):
+        return Path(os.environ[VARIABLE])
+    return data_dir
+
+
+class Absent(DataError):
+    """None of a dataset's files is on this machine, so another place may be tried."""
+
+
 def folder_of(
     name: str, files: Iterable[str], data_dir: Path | None, *, get: str = ""
 ) -> Path:
@@ -24,21 +35,22 @@ def folder_of(
         get: A sentence that says where the files come from.
 
     Raises:
-        DataError: There is no data directory, or a file is missing.
+        Absent: There is no data directory, or none of the files lies there.
+        DataError: Some of the files are missing.
     """
     wanted = list(files)
     listed = ", ".join(f"{name}/{file}" for file in wanted)
+    data_dir = data_directory(data_dir)
     if data_dir is None:
-        if not os.environ.get(VARIABLE):
-            raise DataError(
-                f"{name}: no data directory. Set {VARIABLE} or give --data-dir; "
-                f"expected in it: {listed}. {get}".rstrip()
-            )
-        data_dir = Path(os.environ[VARIABLE])
+        raise Absent(
+            f"{name}: no data directory. Set {VARIABLE} or give --data-dir; "
+            f"expected in it: {listed}. {get}".rstrip()
+        )
     folder = data_dir / name
     missing = [file for file in wanted if not (folder / file).exists()]
     if missing:
-        raise DataError(
+        kind = Absent if len(missing) == len(wanted) else DataError
+        raise kind(
             f"{folder}: no such file: {', '.join(missing)}. Expected in {data_dir}: "
             f"{listed}. {get}".rstrip()
         )

@@ -334,6 +334,30 @@ def test_bytes_are_scaled_and_whole_numbers_kept() -> None:
     assert ready[2].dtype == torch.float64
 
 
+def test_bytes_are_scaled_channel_by_channel() -> None:
+    rng = np.random.default_rng(0)
+    raw = torch.from_numpy(rng.integers(0, 256, (5, 3, 4, 2), dtype=np.uint8))
+    shift, scale = (125.3, 0.0, 7.0), (51.6, 255.0, 3.0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(24, 2))
+    task = Task(model, shift=shift, scale=scale, dtype=torch.float64)
+    (ready,) = task.prepare((raw,))
+    expected = [(raw[:, c].double() - shift[c]) / scale[c] for c in range(3)]
+    torch.testing.assert_close(ready, torch.stack(expected, 1), rtol=0, atol=1e-13)
+    alike = Task(model, shift=(9.0,) * 3, scale=(4.0,) * 3).prepare((raw,))[0]
+    assert torch.equal(alike, Task(model, shift=9.0, scale=4.0).prepare((raw,))[0])
+    flat = task.prepare((raw[:, :, 0, 0],))[0]
+    assert torch.equal(flat, ready[:, :, 0, 0])
+
+
+def test_channels_are_scaled_for_many_clients_at_once() -> None:
+    raw = torch.arange(2 * 3 * 2 * 1 * 2).reshape(2, 3, 2, 1, 2).to(torch.uint8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+    task = Task(model, shift=(1.0, 2.0), scale=(3.0, 4.0))
+    together = torch.func.vmap(lambda x: task.watched().prepare((x,))[0])(raw)
+    alone = torch.stack([task.prepare((x,))[0] for x in raw])
+    assert torch.equal(together, alone)
+
+
 def noisy(p: float = 0.5) -> Task:
     with seeded(0, "model"):
         model = nn.Sequential(

@@ -77,6 +77,30 @@ def test_other_types_and_shapes_are_refused() -> None:
         Dataset("t", (torch.zeros(2),), y, classes=2, class_names=("a",))
 
 
+def test_levels_per_channel_must_match_the_channels() -> None:
+    images = np.zeros((2, 3, 4, 4), np.uint8)
+    dataset = from_arrays(images, [0, 1], shift=(1.0, 2.0, 3.0), scale=255.0)
+    assert dataset.shift == (1.0, 2.0, 3.0)
+    with pytest.raises(DataError, match=r"scale has 2 values, but inputs\[0\] has 3"):
+        from_arrays(images, [0, 1], scale=(1.0, 2.0))
+    with pytest.raises(DataError, match=r"shift has 1 values, but inputs\[0\] has 0"):
+        from_arrays(np.zeros(2, np.uint8), [0, 1], shift=(1.0,))
+    with pytest.raises(DataError, match="scale above 0"):
+        from_arrays(images, [0, 1], scale=(1.0, 0.0, 1.0))
+    with pytest.raises(DataError, match="shift must be finite"):
+        from_arrays(images, [0, 1], shift=(1.0, float("nan"), 1.0))
+
+
+def test_a_subclass_for_each_sample_is_required() -> None:
+    x, y = (torch.zeros(3, 1),), torch.tensor([0, 1, 1])
+    dataset = Dataset("t", x, y, classes=2, subclass=np.array([4, 0, 7]))
+    assert dataset.subclass is not None
+    with pytest.raises(DataError, match=r"lengths differ.*subclass has 2"):
+        Dataset("t", x, y, classes=2, subclass=np.array([4, 0]))
+    with pytest.raises(DataError, match="subclass must be one int64 number"):
+        Dataset("t", x, y, classes=2, subclass=np.array([0.5, 1.0, 2.0]))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int32", "uint16", ">i4", "bool"])
 def test_whole_targets_become_labels(dtype: str) -> None:
     dataset = from_arrays(np.zeros((2, 3)), np.array([0, 1]).astype(dtype))

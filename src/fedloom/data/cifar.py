@@ -1,0 +1,194 @@
+"""CIFAR-10 and CIFAR-100 from their official binary files, or the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedloom.core.errors import DataError
+from fedloom.core.settings import check
+from fedloom.core.task import PerChannel
+from fedloom.data.checksums import SUMS, verify
+from fedloom.data.dataset import Dataset
+from fedloom.data.hub import Hub, instead
+from fedloom.data.places import Absent, folder_of
+
+Normalise = Literal["channels", "half", "none"]
+
+_PIXELS = 3 * 32 * 32
+_MEAN_10, _DEVIATION_10 = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+_MEAN_100, _DEVIATION_100 = (0.5074, 0.4867, 0.4411), (0.2011, 0.1987, 0.2025)
+
+
+def _levels(
+    normalise: Normalise, mean: tuple[float, ...], deviation: tuple[float, ...]
+) -> tuple[PerChannel, PerChannel]:
+    """Shift and scale of bytes that make pixels in 0..1 as the setting says."""
+    if normalise == "channels":
+        return tuple(255.0 * m for m in mean), tuple(255.0 * d for d in deviation)
+    return (127.5, 127.5) if normalise == "half" else (0.0, 255.0)
+
+
+def _read(
+    folder: Path,
+    files: tuple[str, ...],
+    bounds: tuple[int, ...],
+    sums: Mapping[str, str] | None,
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
+    """Images, (N, 3, 32, 32), labels, (N, kinds), and whether the last file holds it.
+
+    Args:
+        folder: Where the files lie.
+        files: Their names, the test file last.
+        bounds: Number of classes of each kind of label, a byte before the pixels.
+        sums: SHA-1 sums by name, if they are to be verified.
+
+    Raises:
+        DataError: A file is broken, or not the published one.
+    """
+    record = len(bounds) + _PIXELS
+    images, labels = [], []
+    for file in files:
+        path = folder / file
+        content = np.fromfile(path, np.uint8)
+        if len(content) == 0 or len(content) % record:
+            raise DataError(
+                f"{path}: expected records of {record} bytes, found {len(content)} "
+                f"bytes, {len(content) % record} too many. The file is cut short, or "
+                "not of the binary version. Copy or download it again."
+            )
+        rows = content.reshape(-1, record)
+        numbers = rows[:, : len(bounds)].astype(np.int64)
+        most = numbers.max(axis=0)
+        if (most >= bounds).any():
+            raise DataError(
+                f"{path}: labels must be below {bounds}, found up to "
+                f"{tuple(most.tolist())}. Is it the file of another dataset?"
+            )
+        if sums is not None:
+            verify(path, content, sums[file])
+        images.append(rows[:, len(bounds) :])
+        labels.append(numbers)
+    sizes = [len(part) for part in labels]
+    is_test = np.arange(sum(sizes)) >= sum(sizes[:-1])
+    return (
+        np.concatenate(images).reshape(-1, 3, 32, 32),
+        np.concatenate(labels),
+        is_test,
+    )
+
+
+def _names(path: Path, count: int) -> tuple[str, ...] | None:
+    """Class names from a text file, one in a line, if it is there."""
+    if not path.exists():
+        return None
+    names = tuple(line for line in path.read_text().splitlines() if line)
+    if len(names) != count:
+        raise DataError(
+            f"{path}: expected {count} names, found {len(names)}. Copy the file again, "
+            "or remove it to do without names."
+        )
+    return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10:
+    """CIFAR-10: 60,000 photographs of 32 x 32 in colour, 10,000 for testing."""
+
+    normalise: Normalise = "channels"
+    """How pixels in 0..1 enter the model: less mean over deviation of each channel;
+    less 0.5 over 0.5, as pFedMe does; or as they are."""
+    verify: bool = True
+    """Whether the files must be the published ones, byte for byte."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def load(self, data_dir: Path | None, seed: int) -> Dataset:
+        """Read `cifar10/` in the data directory, else the hub; the seed does nothing.
+
+        Raises:
+            DataError: A file is missing, broken or not the published one.
+        """
+        shift, scale = _levels(self.normalise, _MEAN_10, _DEVIATION_10)
+        files = tuple(SUMS["cifar10"])
+        get = "They are the files of cifar-10-binary.tar.gz."
+        try:
+            folder = folder_of("cifar10", files, data_dir, get=get)
+        except Absent as absent:
+            hub = Hub(id="uoft-cs/cifar10", inputs=("img",), splits=("train", "test"))
+            dataset = instead(absent, hub, data_dir)
+            return replace(dataset, name="cifar10", shift=shift, scale=scale)
+        sums = SUMS["cifar10"] if self.verify else None
+        images, labels, is_test = _read(folder, files, (10,), sums)
+        return Dataset(
+            name="cifar10",
+            inputs=(torch.from_numpy(images),),
+            targets=torch.from_numpy(labels[:, 0].copy()),
+            classes=10,
+            shift=shift,
+            scale=scale,
+            fixed_test=is_test,
+            class_names=_names(folder / "batches.meta.txt", 10),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100:
+    """CIFAR-100: 60,000 photographs of 32 x 32, 100 classes in 20 superclasses."""
+
+    labels: Literal["fine", "coarse"] = "fine"
+    """What is to be predicted: the class, or the superclass. Coarse labels come with
+    the class as `subclass`, which a partition by concept drift needs."""
+    normalise: Normalise = "channels"
+    """How pixels in 0..1 enter the model: less mean over deviation of each channel;
+    less 0.5 over 0.5; or as they are."""
+    verify: bool = True
+    """Whether the files must be the published ones, byte for byte."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def load(self, data_dir: Path | None, seed: int) -> Dataset:
+        """Read `cifar100/` in the data directory, else the hub; the seed does nothing.
+
+        Raises:
+            DataError: A file is missing, broken or not the published one.
+        """
+        shift, scale = _levels(self.normalise, _MEAN_100, _DEVIATION_100)
+        is_fine = self.labels == "fine"
+        files = tuple(SUMS["cifar100"])
+        get = "They are the files of cifar-100-binary.tar.gz."
+        try:
+            folder = folder_of("cifar100", files, data_dir, get=get)
+        except Absent as absent:
+            hub = Hub(
+                id="uoft-cs/cifar100",
+                inputs=("img",),
+                target=f"{self.labels}_label",
+                subclass=None if is_fine else "fine_label",
+                splits=("train", "test"),
+            )
+            dataset = instead(absent, hub, data_dir)
+            return replace(dataset, name="cifar100", shift=shift, scale=scale)
+        sums = SUMS["cifar100"] if self.verify else None
+        images, labels, is_test = _read(folder, files, (20, 100), sums)
+        coarse, fine = labels[:, 0].copy(), labels[:, 1].copy()
+        count = 100 if is_fine else 20
+        return Dataset(
+            name="cifar100",
+            inputs=(torch.from_numpy(images),),
+            targets=torch.from_numpy(fine if is_fine else coarse),
+            classes=count,
+            shift=shift,
+            scale=scale,
+            fixed_test=is_test,
+            class_names=_names(folder / f"{self.labels}_label_names.txt", count),
+            subclass=None if is_fine else fine,
+        )
