@@ -40,6 +40,7 @@ COMMON: list[dict[str, Any]] = [
 """Settings that every method is tried with, unless it refuses them."""
 
 SHORT: dict[str, dict[str, Any]] = {
+    "pfedme": {"steps": 3, "batch_size": 10, "inner_steps": 2},
     "self-fl": {"most_steps": 5},
     "self-fl-augmented": {"most_steps": 4, "extra_epochs": 3},
     "self-fl-cluster": {"most_steps": 5},
@@ -62,6 +63,13 @@ OWN: dict[str, list[dict[str, Any]]] = {
     "fedavgm": [{"server_lr": 0.5, "weights": "equal", "tuning": 1}],
     "fedadam": [{"second_moment": "yogi"}, {"second_moment": "adagrad", "tuning": 1}],
     "ditto": [{"pull": 0.0}, {"personal_lr": 0.2, "epochs": 2, "weights": "equal"}],
+    "per-fedavg": [{"gradient": "hessian-free", "epochs": 2, "weights": "size"}],
+    "pfedme": [{"restart": True, "server_mixing": 0.5, "weights": "size"}],
+    "apfl": [
+        {"partner": "shared", "mixing_decay": 0.02, "weights": "equal"},
+        {"adaptive": False, "mixing": 1.0},
+    ],
+    "ifca": [{"cluster_count": 3, "weights": "equal"}, {"cluster_count": 1}],
     "self-fl": [
         {"scope": "all", "smoothing": "activity", "warm_rounds": 1},
         {"use_init": False, "use_steps": False, "use_weights": False},

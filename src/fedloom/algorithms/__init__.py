@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedloom.algorithms.apfl import APFL
 from fedloom.algorithms.ditto import Ditto
 from fedloom.algorithms.fedacs import FedACS
 from fedloom.algorithms.fedadam import FedAdam
@@ -16,7 +17,10 @@ from fedloom.algorithms.fedper import FedPer
 from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.fedrep import FedRep
 from fedloom.algorithms.lg_fedavg import LGFedAvg
+from fedloom.algorithms.ifca import IFCA
 from fedloom.algorithms.local import Local
+from fedloom.algorithms.per_fedavg import PerFedAvg
+from fedloom.algorithms.pfedme import PFedMe
 from fedloom.algorithms.pfedmt import PFedMT
 from fedloom.algorithms.pfedvem import PFedVEM
 from fedloom.algorithms.scaffold import Scaffold
@@ -27,6 +31,8 @@ from fedloom.core.algorithm import Algorithm
 
 __all__ = [
     "GROUPS",
+    "APFL",
+    "IFCA",
     "REGISTRY",
     "Ditto",
     "FedACS",
@@ -42,8 +48,10 @@ __all__ = [
     "LGFedAvg",
     "Local",
     "PFedMT",
+    "PFedMe",
     "PFedVEM",
     "Scaffold",
+    "PerFedAvg",
     "SelfFL",
     "SelfFLAugmented",
     "SelfFLCluster",
@@ -66,9 +74,13 @@ REGISTRY: dict[str, type[Algorithm[Any, Any, Any, Any, Any]]] = {
     "lg-fedavg": LGFedAvg,
     "fedbabu": FedBABU,
     "fedbn": FedBN,
+    "per-fedavg": PerFedAvg,
+    "pfedme": PFedMe,
+    "apfl": APFL,
     "pfedvem": PFedVEM,
     "fedacs": FedACS,
     "pfedmt": PFedMT,
+    "ifca": IFCA,
     "self-fl": SelfFL,
     "self-fl-augmented": SelfFLAugmented,
     "self-fl-cluster": SelfFLCluster,

@@ -111,7 +111,8 @@ class Phase:
     """A stretch of local work: one step function over batches of the client's data.
 
     Exactly one of `epochs`, `steps` and `passes` is given. Lengths may differ between
-    clients: by the size of their data, by `length`, or by `until`.
+    clients: by the size of their data, by `length`, or by `until`. A step that takes no
+    gradient, a mere look at the data, is not counted among a run's gradient steps.
     """
 
     step: str

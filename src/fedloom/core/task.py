@@ -400,6 +400,11 @@ class WatchedTask(Task):
             setattr(self, part, getattr(task, part))
         self._losses: list[Tensor] = []
 
+    @property
+    def has_met_loss(self) -> bool:
+        """Whether a gradient was taken at all; a step may only look at the data."""
+        return bool(self._losses)
+
     def met_loss(self) -> Tensor:
         """The mean loss that the gradients met; 0 if there were none."""
         if not self._losses:

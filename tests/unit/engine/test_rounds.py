@@ -215,6 +215,29 @@ def test_a_client_settled_from_the_start_takes_no_step() -> None:
         assert loom.last.steps.tolist() == [0] * COUNT
 
 
+@dataclass(frozen=True, kw_only=True)
+class Looking(FedAvg):
+    """Looks at all data twice after training, and takes no gradient there."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (self.span("step"), Phase(step="look", passes=2))
+
+    def look(self, work: Any, down: Any, batch: Any, task: Task) -> Any:
+        loss = task.loss(work.shared.at, batch)
+        return fedavg.Work(work.shared._replace(at=work.shared.at + 0 * loss))
+
+
+@pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
+def test_a_step_without_a_gradient_is_no_gradient_step(runner: Any) -> None:
+    looking, plain = loom_of(Looking(), runner), loom_of(FedAvg(), runner)
+    assert (looking.advance(), plain.advance()) != (None, None)
+    assert looking.last is not None
+    assert plain.last is not None
+    assert torch.equal(looking.last.steps, plain.last.steps)
+    assert torch.equal(looking.last.loss, plain.last.loss)
+
+
 def test_steps_know_the_ends_of_epochs() -> None:
     loom = loom_of(Patchwork(batch_size=3), Weave(COUNT))
     loom.advance()

@@ -1,0 +1,168 @@
+"""pFedMe: personal models inside a Moreau envelope around the shared one.
+
+Dinh, Tran, Nguyen. Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
+arXiv:2006.08848.
+
+    paper           here                   lives
+    w^t             Download.shared        sent to the cohort
+    w_i             Work.local             on client i during a round, then sent
+    theta_i         Memory.personal        on client i, never sent
+    lambda          PFedMe.pull            configuration
+    K               inner_steps            configuration
+    eta             lr                     configuration
+    beta            server_mixing          configuration
+    R, |D|          steps, batch_size      configuration
+
+Deviations: the inner problem is solved by exactly K gradient steps, not to an accuracy.
+They start at the last theta_i, also the one of an earlier round; with `restart` every
+round begins at the shared model, as in the authors' code. That code also adds an L2
+term to the inner problem (`weight_decay = 0.001`), averages by training samples
+(`weights = "size"`), and overwrites theta_i by w_i before it is evaluated, which is an
+error: here the personal model is theta_i. For "all clients train, the sampled upload"
+use the protocol train-all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.errors import ConfigError
+from fedloom.core.settings import Count, Positive
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The shared model."""
+
+    shared: Tensor
+
+
+class Memory(NamedTuple):
+    """On one client, from round to round. Never sent."""
+
+    personal: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: the shared model."""
+
+    shared: Tensor
+
+
+class Work(NamedTuple):
+    """During a round: the personal model, and the local copy that follows it."""
+
+    local: Point
+    personal: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: the local copy of the shared model, not the personal one."""
+
+    local: Tensor
+
+
+class Notes(NamedTuple):
+    """How personal one client is."""
+
+    client_drift: Tensor
+    """||theta_i - w_i||, from the personal model to the local copy of the shared one.
+    It grows as `pull` is lowered; near 0 the client has nothing of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
+    """The shared model descends the clients' Moreau envelopes."""
+
+    name = "pfedme"
+    group = "personalised"
+
+    batch_size: Count = 20
+    """Samples per step; a client with fewer takes all it has in one batch."""
+    steps: Count | None = 20
+    """Local steps per round (R), each on one batch and with one inner problem."""
+    pull: Positive = 15.0
+    """Strength of the pull of the personal model toward the local copy (lambda); times
+    `lr` at most 1, times `personal_lr` below 2."""
+    inner_steps: Count = 5
+    """Gradient steps on each inner problem, all on its one batch (K)."""
+    personal_lr: Positive = 0.05
+    """Learning rate of the inner steps."""
+    server_mixing: Positive = 1.0
+    """Share of the new average in the shared model (beta); above 1 it goes beyond."""
+    restart: bool = False
+    """The personal model starts each round at the shared one; if false, where it
+    was."""
+    weights: Literal["equal", "size"] = "equal"
+    """Clients count equally or by training samples."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lr * self.pull > 1:
+            raise ConfigError(
+                "pfedme: lr * pull must be at most 1, or the local copy jumps past the "
+                f"personal model; found {self.lr:g} * {self.pull:g} = "
+                f"{self.lr * self.pull:g}. Lower one of them."
+            )
+        if self.personal_lr * self.pull >= 2:
+            raise ConfigError(
+                "pfedme: personal_lr * pull must be below 2, or the inner steps "
+                f"diverge on any loss; found {self.personal_lr:g} * {self.pull:g} = "
+                f"{self.personal_lr * self.pull:g}. Lower one of them."
+            )
+
+    def start(self, population: Population) -> Server:
+        return Server(population.theta(0))
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.shared)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        # w^{t+1} = (1 - beta) w^t + beta sum_i w_i / S
+        mean = shares @ uploads.local
+        mixing = self.server_mixing
+        return Server((1 - mixing) * server.shared + mixing * mean)
+
+    def shared(self, server: Server, task: Task) -> Tensor:
+        return server.shared
+
+    def first(self, down: Download, client: Client, task: Task) -> Memory:
+        return Memory(down.shared)
+
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        theta = down.shared if self.restart else memory.personal
+        return Work(self.depart(down.shared), self.depart(theta))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """One local round: theta for this batch, then w_i a step on its envelope."""
+        w, theta = work.local.at, work.personal
+        for _ in range(self.inner_steps):
+            # theta_i ~ argmin f_i(theta; D) + lambda/2 ||theta - w_i||^2
+            toward = self.pull * (theta.at - w)
+            gradient = task.grad(theta.at, batch) + toward
+            theta = self.descend(theta, gradient, batch, lr=self.personal_lr)
+        # w_i <- w_i - eta lambda (w_i - theta_i); an L2 term is part of f_i above
+        envelope = self.pull * (w - theta.at)
+        local = self.descend(work.local, envelope, batch, weight_decay=0.0)
+        return Work(local, theta)
+
+    def finish(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
+        return Memory(work.personal.at), Upload(work.local.at)
+
+    def notes(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Notes:
+        return Notes(torch.linalg.vector_norm(work.personal.at - work.local.at))
+
+    def personal(
+        self, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        return memory.personal
