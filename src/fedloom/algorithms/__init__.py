@@ -16,8 +16,8 @@ from fedloom.algorithms.fednova import FedNova
 from fedloom.algorithms.fedper import FedPer
 from fedloom.algorithms.fedprox import FedProx
 from fedloom.algorithms.fedrep import FedRep
-from fedloom.algorithms.lg_fedavg import LGFedAvg
 from fedloom.algorithms.ifca import IFCA
+from fedloom.algorithms.lg_fedavg import LGFedAvg
 from fedloom.algorithms.local import Local
 from fedloom.algorithms.per_fedavg import PerFedAvg
 from fedloom.algorithms.pfedme import PFedMe
@@ -30,8 +30,8 @@ from fedloom.algorithms.self_fl_cluster import SelfFLCluster
 from fedloom.core.algorithm import Algorithm
 
 __all__ = [
-    "GROUPS",
     "APFL",
+    "GROUPS",
     "IFCA",
     "REGISTRY",
     "Ditto",
@@ -50,8 +50,8 @@ __all__ = [
     "PFedMT",
     "PFedMe",
     "PFedVEM",
-    "Scaffold",
     "PerFedAvg",
+    "Scaffold",
     "SelfFL",
     "SelfFLAugmented",
     "SelfFLCluster",
