@@ -5,7 +5,7 @@ Classification. ICLR 2022. arXiv:2106.06042.
 
     paper       here            lives
     theta_ext   Download.base   sent to the cohort, and sent back after training
-    theta_cls   Task.start      its head, in the model that every client is given
+    theta_cls   Memory.head     on every client, from the model that all are given
                                 beforehand; never trained and never sent
     tau_f       tuning          configuration
 
@@ -24,7 +24,6 @@ from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
 from fedloom.core.errors import ContractError
-from fedloom.core.records import Nothing
 from fedloom.core.settings import Whole
 from fedloom.core.task import Batch, Task
 
@@ -33,6 +32,12 @@ class Server(NamedTuple):
     """The shared base."""
 
     base: Tensor
+
+
+class Memory(NamedTuple):
+    """On one client, from round to round. Never sent, and the same for all."""
+
+    head: Tensor
 
 
 class Download(NamedTuple):
@@ -45,6 +50,7 @@ class Work(NamedTuple):
     """During a round: the base alone moves."""
 
     base: Point
+    head: Tensor
 
 
 class Upload(NamedTuple):
@@ -54,7 +60,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBABU(Algorithm[Server, Nothing, Download, Work, Upload]):
+class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
     """FedAvg on the base under a frozen random head; tuning makes it personal."""
 
     name = "fedbabu"
@@ -94,31 +100,29 @@ class FedBABU(Algorithm[Server, Nothing, Download, Work, Upload]):
         return Server(shares @ uploads.base)
 
     def shared(self, server: Server, task: Task) -> Tensor:
-        return _under_first_head(server.base, task)
+        return task.join(server.base, task.split(task.start)[1])
 
-    def first(self, down: Download, client: Client, task: Task) -> Nothing:
-        return Nothing()
+    def first(self, down: Download, client: Client, task: Task) -> Memory:
+        return Memory(task.split(task.start)[1])
 
-    def begin(
-        self, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> Work:
-        return Work(self.depart(down.base))
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        return Work(self.depart(down.base), memory.head)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """theta_ext <- theta_ext - eta grad_ext F_k(theta_ext, theta_cls)."""
-        theta = _under_first_head(work.base.at, task)
+        theta = task.join(work.base.at, work.head)
         gradient, _ = task.split(task.grad(theta, batch))
-        return Work(self.descend(work.base, gradient, batch))
+        return Work(self.descend(work.base, gradient, batch), work.head)
 
     def finish(
-        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> tuple[Nothing, Upload]:
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
         return memory, Upload(work.base.at)
 
     def personal(
-        self, down: Download, memory: Nothing, client: Client, task: Task
+        self, down: Download, memory: Memory, client: Client, task: Task
     ) -> Tensor:
-        return _under_first_head(down.base, task)
+        return task.join(down.base, memory.head)
 
     def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
         """One step of fine-tuning the whole model on the client's own data."""
@@ -135,9 +139,3 @@ class FedBABU(Algorithm[Server, Nothing, Download, Work, Upload]):
 
         gradient = task.grad_of(objective, head)
         return task.join(base, self.descend(self.depart(head), gradient, batch).at)
-
-
-def _under_first_head(base: Tensor, task: Task) -> Tensor:
-    """A base with the head that every client was given beforehand."""
-    _, head = task.split(task.start)
-    return task.join(base, head)
