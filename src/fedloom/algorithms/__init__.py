@@ -6,9 +6,14 @@ from typing import Any
 
 from fedloom.algorithms.ditto import Ditto
 from fedloom.algorithms.fedacs import FedACS
+from fedloom.algorithms.fedamp import FedAMP
 from fedloom.algorithms.fedavg import FedAvg
+from fedloom.algorithms.fedfomo import FedFomo
 from fedloom.algorithms.fedprox import FedProx
+from fedloom.algorithms.heurfedamp import HeurFedAMP
 from fedloom.algorithms.local import Local
+from fedloom.algorithms.pfedbayes import PFedBayes
+from fedloom.algorithms.pfedhn import PFedHN
 from fedloom.algorithms.pfedmt import PFedMT
 from fedloom.algorithms.pfedvem import PFedVEM
 from fedloom.algorithms.self_fl import SelfFL
@@ -20,9 +25,14 @@ __all__ = [
     "REGISTRY",
     "Ditto",
     "FedACS",
+    "FedAMP",
     "FedAvg",
+    "FedFomo",
     "FedProx",
+    "HeurFedAMP",
     "Local",
+    "PFedBayes",
+    "PFedHN",
     "PFedMT",
     "PFedVEM",
     "SelfFL",
@@ -35,6 +45,11 @@ REGISTRY: dict[str, type[Algorithm[Any, Any, Any, Any, Any]]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "ditto": Ditto,
+    "fedamp": FedAMP,
+    "heurfedamp": HeurFedAMP,
+    "fedfomo": FedFomo,
+    "pfedhn": PFedHN,
+    "pfedbayes": PFedBayes,
     "pfedvem": PFedVEM,
     "fedacs": FedACS,
     "pfedmt": PFedMT,
