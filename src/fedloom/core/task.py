@@ -337,6 +337,11 @@ class WatchedTask(Task):
             setattr(self, part, getattr(task, part))
         self._losses: list[Tensor] = []
 
+    @property
+    def has_met(self) -> bool:
+        """Whether a gradient was taken at all; a step may merely look at losses."""
+        return bool(self._losses)
+
     def met_loss(self) -> Tensor:
         """The mean loss that the gradients met; 0 if there were none."""
         if not self._losses:

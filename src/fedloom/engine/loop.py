@@ -84,7 +84,8 @@ class Loop:
                 work = step(work, down, batch, task)
                 if self.checks:
                     self._check(job, one, losses, task.met_loss(), work, number, index)
-                losses.append(task.met_loss())
+                if task.has_met:
+                    losses.append(task.met_loss())
         count = torch.tensor(len(losses), device=size.device)
         loss = torch.stack(losses).mean() if losses else client.size * 0
         return Outcome(job.finish(work, down, memory, client, job.task), loss, count)

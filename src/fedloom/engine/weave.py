@@ -218,7 +218,7 @@ def _advance(job: Job, phase: Phase, work: Any, sent: Sent) -> Advance:
             torch.where(active, n, o)
             for n, o in zip(leaves(new), work_leaves, strict=True)
         ]
-        return kept, torch.where(active, task.met_loss(), 0.0), active
+        return kept, torch.where(active, task.met_loss(), 0.0), active & task.has_met
 
     in_dims = (0, sent.in_dims, 0, 0, 0, 0, 0, 0, None, None)
 

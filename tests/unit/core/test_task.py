@@ -234,11 +234,13 @@ def test_a_watched_task_keeps_the_losses_that_its_gradients_met() -> None:
     watched = task.watched()
     assert vars(task).keys() <= vars(watched).keys()
     assert float(watched.met_loss()) == 0.0
+    assert not watched.has_met
     one = task.loss(task.start, mixed())
     two = task.loss(task.start * 2, mixed())
     watched.grad(task.start, mixed())
     watched.grad(task.start * 2, mixed())
     torch.testing.assert_close(watched.met_loss(), (one + two) / 2)
+    assert watched.has_met
     assert float(task.watched().met_loss()) == 0.0
 
 
