@@ -30,7 +30,7 @@ from torch import Tensor
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Rows
-from fedloom.core.settings import NonNegative, Positive
+from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.task import Batch, Task
 
 _TINY = 1e-30
@@ -97,7 +97,9 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "fedamp"
     group = "personalised"
 
-    pull: NonNegative = 1.0
+    epochs: Count = 5
+    """Local epochs per round, to come near the minimum of the proximal problem."""
+    pull: NonNegative = 0.1
     """Weight of the distances between models in what is minimised (lambda)."""
     server_lr: Positive = 1.0
     """Step by which the server moves models together (alpha_k). A client is pulled to

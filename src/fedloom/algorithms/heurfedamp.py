@@ -28,7 +28,7 @@ from torch import Tensor
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Rows
-from fedloom.core.settings import NonNegative, Share
+from fedloom.core.settings import Count, NonNegative, Share
 from fedloom.core.task import Batch, Task
 
 
@@ -87,7 +87,9 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "heurfedamp"
     group = "personalised"
 
-    pull: NonNegative = 1.0
+    epochs: Count = 5
+    """Local epochs per round, to come near the minimum of the proximal problem."""
+    pull: NonNegative = 0.1
     """Strength of the pull toward the mean (lambda / alpha_k)."""
     self_weight: Share = 0.5
     """Share of a client's own model in its mean (xi_ii)."""
@@ -126,7 +128,7 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         scores = torch.where(counts, self.sharpness * cosines, -torch.inf)
         is_alone = ~counts.any(1, keepdim=True)
         scores = torch.where(is_alone & is_self, 0.0, scores)
-        own = torch.where(is_alone, 0.0, self.self_weight)
+        own = self.self_weight * (~is_alone).to(models.dtype)
         return (1.0 - own) * scores.softmax(1) + own * is_self
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
