@@ -99,9 +99,8 @@ class PFedHN(Algorithm[Server, Nothing, Download, Work, Upload]):
     steps: Count | None = 50
     """Local steps per round (K)."""
     server_lr: Positive = 0.01
-    """Learning rate of the hypernetwork (alpha). A model follows its client's update by
-    about `server_lr` * (1 + `hidden`) of it, so more than 2 / (1 + `hidden`) diverges.
-    """
+    """Learning rate of the hypernetwork (alpha). At first a model follows its client's
+    update by about `server_lr` * (1 + `hidden`) of it; 2 would be far too much."""
     embedding_lr: Positive | None = None
     """Learning rate of the embeddings; that of the hypernetwork if absent."""
     embedding: Count | None = None
