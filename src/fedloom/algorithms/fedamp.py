@@ -1,0 +1,207 @@
+"""FedAMP: models attract each other, the more the closer they are.
+
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized Cross-Silo Federated Learning on
+Non-IID Data. AAAI 2021. arXiv:2007.03797.
+
+    paper    here              lives
+    w_i      Memory.personal   on client i, and sent; the server keeps the last one
+    u_i      Download.cloud    sent to client i alone
+    xi_ij    Account.weights   on the server
+    sigma    width             configuration: A(y) = 1 - exp(-y / sigma)
+    alpha_k  server_lr         configuration
+    lambda   pull              configuration
+
+Deviations: where the weights of the others would sum to more than 1, they are scaled
+down to 1 for that client, so that u_i is always a mean and no weight is negative; the
+pull stays lambda / alpha_k. alpha_k is constant. By default sigma is the median squared
+distance between the models, since with a sigma of another scale all weights are equal
+or 0. The proximal problem is solved by ordinary local training, which starts at u_i.
+Only clients that ever took part are attended to, by their last model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Rows
+from fedloom.core.settings import Count, NonNegative, Positive
+from fedloom.core.task import Batch, Task
+
+_TINY = 1e-30
+"""Median squared distances below this say nothing: all models are equal."""
+
+
+class Server(NamedTuple):
+    """The last model of every client, and the scale of their distances."""
+
+    models: Tensor
+    """(M, d); the common start for a client that was never here."""
+    known: Tensor
+    """(M,) whether the client ever uploaded."""
+    width: Tensor
+    """sigma in the coming round, a scalar."""
+
+
+class Memory(NamedTuple):
+    """On one client, from round to round; sent after each round it takes part in."""
+
+    personal: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: the mean of models near this one client's."""
+
+    cloud: Rows
+
+
+class Work(NamedTuple):
+    """During a round."""
+
+    personal: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: its model. The server mixes it into the others' means."""
+
+    personal: Tensor
+
+
+class Notes(NamedTuple):
+    """What the others did to one client's model."""
+
+    moved: Tensor
+    """||u_i - w_i||, how far the mean that the client is pulled to was from its last
+    model. Near 0 the client trains alone."""
+
+
+class Account(NamedTuple):
+    """Who attended to whom."""
+
+    weights: Tensor
+    """(n, M) xi_ij, the share of each client's model in the means that were sent."""
+    self_weight: Tensor
+    """(n,) xi_ii, the share of a client's own model in its mean. 0 means that the
+    others' weights were scaled down to sum to 1: `server_lr` is large for `width`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
+    """Local training near a mean of models, which weighs close ones more."""
+
+    name = "fedamp"
+    group = "personalised"
+
+    epochs: Count = 5
+    """Local epochs per round, to come near the minimum of the proximal problem."""
+    pull: NonNegative = 0.1
+    """Weight of the distances between models in what is minimised (lambda)."""
+    server_lr: Positive = 1.0
+    """Step by which the server moves models together (alpha_k). A client is pulled to
+    its mean by `pull` / `server_lr`."""
+    width: Positive | Literal["median"] = "median"
+    """Squared distance at which attention has fallen to 1/e (sigma); `median` takes
+    that of all pairs of models."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        jump = self.lr * self.pull / self.server_lr
+        if jump >= 1.0:
+            raise ConfigError(
+                "fedamp: lr * pull / server_lr must be below 1, or models jump past "
+                f"what pulls them; found {self.lr:g} * {self.pull:g} / "
+                f"{self.server_lr:g} = {jump:g}. Lower lr or pull, or raise server_lr."
+            )
+
+    def start(self, population: Population) -> Server:
+        theta = population.theta(0)
+        known = torch.zeros(population.count, dtype=torch.bool, device=theta.device)
+        models = theta.repeat(population.count, 1)
+        return Server(models, known, self._width(models, known))
+
+    def _width(self, models: Tensor, known: Tensor) -> Tensor:
+        """sigma: as configured, or the median over pairs of known models."""
+        one = torch.ones((), dtype=models.dtype, device=models.device)
+        if self.width != "median":
+            return one * self.width
+        among = _squared_distances(models[known], models[known], models.mean(0))
+        pairs = among[torch.ones_like(among, dtype=torch.bool).triu(1)]
+        if not len(pairs):
+            return one
+        median = pairs.median()
+        return torch.where(median > _TINY, median, one)
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        # u_i = xi_i1 w_1 + ... + xi_im w_m
+        return Download(self._attend(server, cohort) @ server.models)
+
+    def _attend(self, server: Server, cohort: Cohort) -> Tensor:
+        """(n, M) the weights xi."""
+        models, clients = server.models, cohort.clients
+        distances = _squared_distances(models[clients], models, models.mean(0))
+        is_self = clients[:, None] == torch.arange(len(models), device=clients.device)
+        # A'(y) = exp(-y / sigma) / sigma, at y = ||w_i - w_j||^2
+        attention = torch.exp(-distances / server.width) / server.width
+        attention = torch.where(server.known & ~is_self, attention, 0.0)
+        # xi_ij = alpha_k A'(||w_i - w_j||^2) for j != i, and all xi_ij sum to 1
+        others = self.server_lr * attention
+        others = others / others.sum(1, keepdim=True).clamp(min=1.0)
+        rest = (1.0 - others.sum(1, keepdim=True)).clamp(min=0.0)
+        return torch.where(is_self, rest, others)
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        real = cohort.sizes > 0
+        rows, new = cohort.clients[real], uploads.personal[real]
+        models = server.models.index_copy(0, rows, new)
+        known = server.known.index_fill(0, rows, True)
+        return Server(models, known, self._width(models, known))
+
+    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+        weights = self._attend(server, cohort)
+        return Account(weights, weights.gather(1, cohort.clients[:, None])[:, 0])
+
+    def shared(self, server: Server, task: Task) -> None:
+        return None
+
+    def first(self, down: Download, client: Client, task: Task) -> Memory:
+        return Memory(task.start)
+
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        return Work(self.depart(down.cloud))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """One step down F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2."""
+        at = work.personal.at
+        toward = self.pull / self.server_lr * (at - down.cloud)
+        gradient = task.grad(at, batch) + toward
+        return Work(self.descend(work.personal, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
+        return Memory(work.personal.at), Upload(work.personal.at)
+
+    def notes(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Notes:
+        return Notes(torch.linalg.vector_norm(down.cloud - memory.personal))
+
+    def personal(
+        self, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        return memory.personal
+
+
+def _squared_distances(some: Tensor, others: Tensor, centre: Tensor) -> Tensor:
+    """(n, m) ||a - b||^2 by inner products.
+
+    Around `centre`, or the little that models differ by would drown in their length.
+    """
+    a, b = some - centre, others - centre
+    lengths = a.square().sum(1)[:, None] + b.square().sum(1)
+    return (lengths - 2.0 * a @ b.T).clamp(min=0.0)

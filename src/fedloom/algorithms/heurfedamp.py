@@ -1,0 +1,173 @@
+"""HeurFedAMP: FedAMP for deep networks, with attention by the angle between models.
+
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized Cross-Silo Federated Learning on
+Non-IID Data. AAAI 2021. arXiv:2007.03797.
+
+    paper             here              lives
+    w_i               Memory.personal   on client i, and sent; the server keeps the last
+    u_i               Download.cloud    sent to client i alone
+    xi_ij             Account.weights   on the server
+    xi_ii             self_weight       configuration
+    sigma             sharpness         configuration
+    lambda / alpha_k  pull              configuration
+
+Deviations: the proximal problem is solved by ordinary local training, which starts at
+u_i. Only clients that ever took part are attended to, by their last model; while there
+is none, a client keeps its own. A model of zeros has cosine 0 with every other. lambda
+and alpha_k, which occur as a ratio only, are one setting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Rows
+from fedloom.core.settings import Count, NonNegative, Share
+from fedloom.core.task import Batch, Task
+
+
+class Server(NamedTuple):
+    """The last model of every client."""
+
+    models: Tensor
+    """(M, d); the common start for a client that was never here."""
+    known: Tensor
+    """(M,) whether the client ever uploaded."""
+
+
+class Memory(NamedTuple):
+    """On one client, from round to round; sent after each round it takes part in."""
+
+    personal: Tensor
+
+
+class Download(NamedTuple):
+    """Server to client: the mean of models like this one client's."""
+
+    cloud: Rows
+
+
+class Work(NamedTuple):
+    """During a round."""
+
+    personal: Point
+
+
+class Upload(NamedTuple):
+    """Client to server: its model. The server mixes it into the others' means."""
+
+    personal: Tensor
+
+
+class Notes(NamedTuple):
+    """What the others did to one client's model."""
+
+    moved: Tensor
+    """||u_i - w_i||, how far the mean that the client is pulled to was from its last
+    model. Near 0 the client trains alone."""
+
+
+class Account(NamedTuple):
+    """Who attended to whom."""
+
+    weights: Tensor
+    """(n, M) xi_ij, the share of each client's model in the means that were sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
+    """Local training near a mean of models, which weighs alike ones more."""
+
+    name = "heurfedamp"
+    group = "personalised"
+
+    epochs: Count = 5
+    """Local epochs per round, to come near the minimum of the proximal problem."""
+    pull: NonNegative = 0.1
+    """Strength of the pull toward the mean (lambda / alpha_k)."""
+    self_weight: Share = 0.5
+    """Share of a client's own model in its mean (xi_ii)."""
+    sharpness: NonNegative = 10.0
+    """How strongly alike models are preferred (sigma); 0 weighs all others equally."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lr * self.pull >= 1.0:
+            raise ConfigError(
+                "heurfedamp: lr * pull must be below 1, or models jump past what pulls "
+                f"them; found {self.lr:g} * {self.pull:g} = {self.lr * self.pull:g}. "
+                "Lower one of them."
+            )
+
+    def start(self, population: Population) -> Server:
+        theta = population.theta(0)
+        return Server(
+            models=theta.repeat(population.count, 1),
+            known=torch.zeros(population.count, dtype=torch.bool, device=theta.device),
+        )
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        # u_i = xi_i1 w_1 + ... + xi_im w_m
+        return Download(self._attend(server, cohort) @ server.models)
+
+    def _attend(self, server: Server, cohort: Cohort) -> Tensor:
+        """(n, M) the weights xi."""
+        models, clients = server.models, cohort.clients
+        length = torch.linalg.vector_norm(models, dim=1, keepdim=True)
+        directions = models / torch.where(length > 0, length, 1.0)
+        cosines = directions[clients] @ directions.T
+        is_self = clients[:, None] == torch.arange(len(models), device=clients.device)
+        counts = server.known & ~is_self
+        # xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos)
+        scores = torch.where(counts, self.sharpness * cosines, -torch.inf)
+        is_alone = ~counts.any(1, keepdim=True)
+        scores = torch.where(is_alone & is_self, 0.0, scores)
+        own = self.self_weight * (~is_alone).to(models.dtype)
+        return (1.0 - own) * scores.softmax(1) + own * is_self
+
+    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
+        real = cohort.sizes > 0
+        rows, new = cohort.clients[real], uploads.personal[real]
+        return Server(
+            models=server.models.index_copy(0, rows, new),
+            known=server.known.index_fill(0, rows, True),
+        )
+
+    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+        return Account(self._attend(server, cohort))
+
+    def shared(self, server: Server, task: Task) -> None:
+        return None
+
+    def first(self, down: Download, client: Client, task: Task) -> Memory:
+        return Memory(task.start)
+
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        return Work(self.depart(down.cloud))
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """One step down F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2."""
+        at = work.personal.at
+        gradient = task.grad(at, batch) + self.pull * (at - down.cloud)
+        return Work(self.descend(work.personal, gradient, batch))
+
+    def finish(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
+        return Memory(work.personal.at), Upload(work.personal.at)
+
+    def notes(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Notes:
+        return Notes(torch.linalg.vector_norm(down.cloud - memory.personal))
+
+    def personal(
+        self, down: Download, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        return memory.personal
