@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import torch
 
 from fedloom.algorithms import REGISTRY
 from fedloom.config import RunConfig, parse, read_toml, to_toml
-from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.core.errors import ConfigError, DataError, FedloomError, unknown
 from fedloom.engine import checkpoint
 from fedloom.engine.bundle import Bundle
 from fedloom.engine.checkpoint import Position
@@ -255,8 +256,14 @@ def _work(
 ) -> str:
     """One method, in a process of its own, with its share of the cores."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
-    clients = list(_clients(comparison, data_dir))
-    return _train_arm(comparison, arm, clients, out, data_dir)
+    try:
+        clients = list(_clients(comparison, data_dir))
+        return _train_arm(comparison, arm, clients, out, data_dir)
+    except FedloomError:
+        raise
+    except Exception:
+        # Some of PyTorch's errors cannot be sent to another process; their text can.
+        raise RuntimeError(f"{arm}:\n{traceback.format_exc()}") from None
 
 
 def _train_arm(

@@ -37,11 +37,12 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         task: its model.
         clients: how many there are, for methods whose server keeps something of each.
     """
-    everyone = torch.arange(clients)
+    device = task.device
+    everyone = torch.arange(clients, device=device)
     population = Population(
         task=task,
         theta=lambda index: task.initial(0, index),
-        sizes=torch.full((clients,), float(_SIZE), dtype=task.dtype),
+        sizes=torch.full((clients,), float(_SIZE), dtype=task.dtype, device=device),
         teams=torch.zeros_like(everyone),
         rate=1.0,
     )
@@ -55,7 +56,7 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         population=population,
     )
     sent = Sent.of(algorithm.download(server, cohort))
-    zero = torch.zeros((), dtype=torch.int64)
+    zero = torch.zeros((), dtype=torch.int64, device=device)
     client = Client(population.sizes[0], zero, zero, zero == 0)
     down = sent.take(0).record
     memory = algorithm.first(down, client, task)
