@@ -47,6 +47,8 @@ class Dataset:
     """(N,) True where the source itself says that the sample is for testing."""
     class_names: tuple[str, ...] | None = None
     """What the labels stand for, where the source says."""
+    subclass: NDArray[np.int64] | None = None
+    """(N,) finer class of each sample within its class, where the source has one."""
 
     def __post_init__(self) -> None:
         self._check_lengths()
@@ -93,6 +95,8 @@ class Dataset:
             named["owner"] = self.owner
         if self.fixed_test is not None:
             named["fixed_test"] = self.fixed_test
+        if self.subclass is not None:
+            named["subclass"] = self.subclass
         for what, values in named.items():
             if values.ndim == 0:
                 raise DataError(
@@ -117,6 +121,13 @@ class Dataset:
             raise DataError(
                 f"{self.name}: fixed_test must be boolean, found "
                 f"{self.fixed_test.dtype}."
+            )
+        if self.subclass is not None and (
+            self.subclass.ndim != 1 or self.subclass.dtype != np.int64
+        ):
+            raise DataError(
+                f"{self.name}: subclass must be one int64 number per sample, found "
+                f"shape {self.subclass.shape} of {self.subclass.dtype}."
             )
 
     def _check_values(self) -> None:
