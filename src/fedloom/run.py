@@ -318,18 +318,41 @@ def _make_module(
         return MODELS[model]().build(data.input_shape, data.outputs)
 
 
-def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
+def clients_of(config: RunConfig, data_dir: Path | None = None) -> Federation:
+    """The clients that a config describes, without a model or a method.
+
+    Args:
+        config: as `fedloom.config.parse` gives it.
+        data_dir: where the files of named datasets lie.
+    """
+    return _divide(config, data_dir)[1]
+
+
+def _divide(config: RunConfig, data_dir: Path | None) -> tuple[RunConfig, Federation]:
+    """The config with its partition decided, and its clients."""
     seed = config.schedule.seed
     dataset = config.data.load(data_dir, seed)
     partition = config.partition
     if partition is None:
         partition = Natural() if dataset.owner is not None else DEFAULT_PARTITION
-    clients = divide(dataset, partition, config.split, config.teams, seed=seed)
-    with streams.seeded(seed, "model"):
+    clients = divide(
+        dataset,
+        partition,
+        config.split,
+        config.teams,
+        transform=config.transform,
+        seed=seed,
+    )
+    return replace(config, partition=partition), clients
+
+
+def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
+    resolved, clients = _divide(config, data_dir)
+    dataset = clients.dataset
+    with streams.seeded(config.schedule.seed, "model"):
         module = config.model.build(dataset.input_shape, dataset.outputs)
     if config.schedule.warm_start is not None:
         _warm(module, config.schedule.warm_start, data_dir)
-    resolved = replace(config, partition=partition)
     return _plan(resolved, module, clients, is_own=False)
 
 
