@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
+from fedloom.models.images import image_shape
 
 SMALLEST = 16
 """Fewest pixels of a side: smaller images vanish in two convolutions and pools."""
@@ -71,13 +72,5 @@ class LeNet:
         Raises:
             ConfigError: The input is not an image or too small.
         """
-        if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST:
-            raise ConfigError(
-                f"lenet: expected an image (channels, height, width) of at least "
-                f"{SMALLEST} x {SMALLEST}, found shape {tuple(input_shape)}. "
-                "Choose mlr or mlp."
-            )
-        depth, height, width = input_shape
-        return ConvolutionalNetwork(
-            (depth, height, width), tuple(self.channels), outputs
-        )
+        shape = image_shape(input_shape, "lenet", SMALLEST)
+        return ConvolutionalNetwork(shape, tuple(self.channels), outputs)
