@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.settings import build
 from fedloom.data.dataset import Dataset, from_arrays
 from fedloom.data.digits import Digits
 from fedloom.data.files import File
 from fedloom.data.generators import Gaussian, Synthetic
 from fedloom.data.idx import FashionMnist, Mnist
+from fedloom.data.places import look
 
 __all__ = [
     "SOURCES",
@@ -26,6 +27,7 @@ __all__ = [
     "Synthetic",
     "from_arrays",
     "load",
+    "whereabouts",
 ]
 
 
@@ -73,3 +75,21 @@ def load(
     if name not in SOURCES:
         raise ConfigError(f"{where}: {unknown('data source', name, SOURCES)}")
     return build(SOURCES[name], values, where).load(data_dir, seed)
+
+
+def whereabouts(name: str, data_dir: Path | None = None) -> str:
+    """In few words whether a source can be loaded on this machine; it reads no files.
+
+    Args:
+        name: A key of `SOURCES`.
+        data_dir: Where local files lie, as for `load`.
+    """
+    try:
+        source = build(SOURCES[name], {}, name)
+    except ConfigError:
+        return "needs settings"
+    try:
+        folder = look(lambda: source.load(data_dir, 0))
+    except DataError:
+        return "not found"
+    return "built in" if folder is None else str(folder)

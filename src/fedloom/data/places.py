@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from pathlib import Path
 
 from fedloom.core.errors import DataError
 
 VARIABLE = "FEDLOOM_DATA"
 """The environment variable that names the data directory where none is given."""
+
+_is_looking: ContextVar[bool] = ContextVar("is_looking", default=False)
+
+
+class _Found(Exception):
+    """Ends a load that only asked where its files are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+
+def look(load: Callable[[], object]) -> Path | None:
+    """Where the files lie that a load would read, without reading them.
+
+    Args:
+        load: Calls `folder_of` before it reads anything, if it reads files at all.
+
+    Returns:
+        Their folder; None if the load came to its end without any.
+
+    Raises:
+        DataError: A file is missing.
+    """
+    token = _is_looking.set(True)
+    try:
+        load()
+    except _Found as found:
+        return found.folder
+    finally:
+        _is_looking.reset(token)
+    return None
 
 
 def folder_of(
@@ -42,4 +74,6 @@ def folder_of(
             f"{folder}: no such file: {', '.join(missing)}. Expected in {data_dir}: "
             f"{listed}. {get}".rstrip()
         )
+    if _is_looking.get():
+        raise _Found(folder)
     return folder
