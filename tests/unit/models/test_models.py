@@ -27,6 +27,7 @@ CASES = [
     (LeNet(), (1, 28, 28)),
     (LeNet(channels=(16, 32)), (3, 32, 32)),
     (LeNet(), (2, 16, 21)),
+    (LeNet(channels=(2, 3), hidden=()), (1, 16, 16)),
     (CNN2(channels=(3, 4), hidden=8), (1, 5, 7)),
     (CNN6(channels=(4, 6, 5)), (3, 8, 9)),
     (CNN6(channels=(4, 6, 8, 10, 5)), (1, 1, 2)),
@@ -77,6 +78,9 @@ def test_lenet_has_the_published_number_of_parameters() -> None:
     assert size(LeNet(), (3, 32, 32)) == 62_006
     # Convolutions 16 (3 25 + 1) and 32 (16 25 + 1), then 800-120-84-10.
     assert size(LeNet(channels=(16, 32)), (3, 32, 32)) == 121_182
+    # 32 (25 + 1), 64 (32 25 + 1), 1024 512 + 512, 512 10 + 10.
+    wide = LeNet(channels=(32, 64), hidden=(512,))
+    assert size(wide, (1, 28, 28)) == 832 + 51_264 + 524_800 + 5_130
     assert size(LeNet(), (1, 28, 28)) == 44_426
     assert size(MLP(), (1, 28, 28)) == 79_510
     assert size(MLR(), (1, 28, 28)) == 7_850
