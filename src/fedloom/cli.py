@@ -21,7 +21,7 @@ from fedloom.experiments import EXPERIMENTS
 from fedloom.federation import PARTITIONS, TEAMS, TRANSFORMS, picture
 from fedloom.models import MODELS
 from fedloom.progress import watch
-from fedloom.run import Result, clients_of, resume, run_config
+from fedloom.run import Result, make_clients, resume, run_config
 
 app = typer.Typer(
     help="Personalised federated learning: every client leaves with its own model.",
@@ -140,7 +140,8 @@ def data_command(
         tables["seed"] = seed
     for assignment in settings or []:
         override(tables, assignment)
-    clients = clients_of(parse(tables, name if is_file else "settings"), data_dir)
+    config = parse(tables, name if is_file else "settings")
+    _, clients = make_clients(config, data_dir)
     table = Table(box=None, pad_edge=False, show_header=False)
     for what, value in picture.summarise(clients):
         table.add_row(what, _plain(value))

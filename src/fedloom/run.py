@@ -318,18 +318,14 @@ def _make_module(
         return MODELS[model]().build(data.input_shape, data.outputs)
 
 
-def clients_of(config: RunConfig, data_dir: Path | None = None) -> Federation:
-    """The clients that a config describes, without a model or a method.
+def make_clients(
+    config: RunConfig, data_dir: Path | None = None
+) -> tuple[RunConfig, Federation]:
+    """Load and divide the data of a config.
 
-    Args:
-        config: as `fedloom.config.parse` gives it.
-        data_dir: where the files of named datasets lie.
+    Returns:
+        The config with its partition chosen, and the clients.
     """
-    return _divide(config, data_dir)[1]
-
-
-def _divide(config: RunConfig, data_dir: Path | None) -> tuple[RunConfig, Federation]:
-    """The config with its partition decided, and its clients."""
     seed = config.schedule.seed
     dataset = config.data.load(data_dir, seed)
     partition = config.partition
@@ -347,7 +343,7 @@ def _divide(config: RunConfig, data_dir: Path | None) -> tuple[RunConfig, Federa
 
 
 def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
-    resolved, clients = _divide(config, data_dir)
+    resolved, clients = make_clients(config, data_dir)
     dataset = clients.dataset
     with streams.seeded(config.schedule.seed, "model"):
         module = config.model.build(dataset.input_shape, dataset.outputs)

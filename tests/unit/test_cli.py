@@ -10,7 +10,7 @@ from fedloom.algorithms import REGISTRY
 from fedloom.config import parse, read_toml
 from fedloom.data import Digits
 from fedloom.federation import load_split
-from fedloom.run import clients_of
+from fedloom.run import make_clients
 
 
 def fedloom(*arguments, cwd=None):
@@ -102,7 +102,7 @@ def test_data_takes_a_runs_file_and_gives_the_split_of_that_run(tmp_path):
     file.write_text("seed = 4\n[partition]\nname = 'iid'\nclients = 3\n")
     done = fedloom("data", file)
     assert done.returncode == 0, done.stderr
-    assert clients_of(parse(read_toml(file))).hash in done.stdout
+    assert make_clients(parse(read_toml(file)))[1].hash in done.stdout
 
 
 def test_data_without_a_name_lists_what_is_here(tmp_path):

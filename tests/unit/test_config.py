@@ -9,7 +9,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
 from fedloom.data import SOURCES, whereabouts
 from fedloom.engine.probe import probe
-from fedloom.run import clients_of, run_config
+from fedloom.run import make_clients, run_config
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.toml"))
@@ -45,7 +45,7 @@ def test_every_papers_setting_divides_its_data(path):
     config = parse(known(path), str(path))
     if whereabouts(read_toml(path)["data"]["name"]) == "not found":
         pytest.skip("the data are not on this machine (FEDLOOM_DATA)")
-    clients = clients_of(config)
+    _, clients = make_clients(config)
     expected = getattr(config.partition, "clients", clients.count)
     assert clients.count == expected
     assert clients.test.sizes.min() >= 1

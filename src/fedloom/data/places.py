@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from pathlib import Path
+from typing import NoReturn
 
 from fedloom.core.errors import DataError
 
@@ -59,6 +60,8 @@ def folder_of(
         DataError: There is no data directory, or a file is missing.
     """
     wanted = list(files)
+    if _is_looking.get():
+        _only_look(name, wanted, data_dir)
     listed = ", ".join(f"{name}/{file}" for file in wanted)
     if data_dir is None:
         if not os.environ.get(VARIABLE):
@@ -74,6 +77,13 @@ def folder_of(
             f"{folder}: no such file: {', '.join(missing)}. Expected in {data_dir}: "
             f"{listed}. {get}".rstrip()
         )
-    if _is_looking.get():
-        raise _Found(folder)
     return folder
+
+
+def _only_look(name: str, wanted: list[str], data_dir: Path | None) -> NoReturn:
+    """Say whether the files are there, in a way that no fallback takes up."""
+    root = data_dir if data_dir is not None else os.environ.get(VARIABLE)
+    folder = Path(root or "") / name
+    if root and all((folder / file).exists() for file in wanted):
+        raise _Found(folder)
+    raise DataError(f"{folder}: not all of its files are there.")

@@ -34,7 +34,7 @@ from fedloom.federation import (
     load_split,
 )
 from fedloom.federation.transforms import smear, transformed
-from fedloom.run import clients_of, run_config
+from fedloom.run import make_clients, run_config
 
 BYTES = torch.from_numpy(
     np.random.default_rng(0).integers(0, 256, (12, 3, 6, 6), dtype=np.uint8)
@@ -263,7 +263,7 @@ def test_a_config_names_a_transform_and_two_runs_of_it_agree() -> None:
     }
     config = parse(tables)
     assert parse(to_tables(config)) == config
-    one, two = clients_of(config), run_config(config).federation
+    one, two = make_clients(config)[1], run_config(config).federation
     assert one.hash == two.hash
     assert torch.equal(one.dataset.inputs[0], two.dataset.inputs[0])
     source = Digits().load(None, 0).inputs[0]
