@@ -125,7 +125,12 @@ def draw(federation: Federation, rows: int = 40) -> list[Text]:
     cell = 2 if len(found.labels) <= 20 else 1
     names = [federation.names[client] for client in found.clients]
     margin = min(max(len(name) for name in [*names, "client"]), 16)
-    head = "".join(f"{label:>2}" if cell == 2 else label[-1] for label in found.labels)
+    # Two digits fill a cell of two, so that only every other class can be numbered.
+    every = 1 if len(found.labels) <= 10 else 2
+    head = "".join(
+        f"{label if n % every == 0 else '':>2}" if cell == 2 else label[-1]
+        for n, label in enumerate(found.labels)
+    )
     digits, largest = len(f"{sizes.max():,}"), int(sizes[found.clients].max())
     lines = [Text(f"{'client':>{margin}} {head}  {'samples'}", style="bold")]
     for row, name in enumerate(names):

@@ -40,12 +40,14 @@ def labelled(
     )
 
 
-def real(name: str) -> Dataset:
+def real(name: str, **settings: str) -> Dataset:
     """A real dataset, or a skip that says why."""
     if not os.environ.get("FEDLOOM_DATA"):
         pytest.skip(f"FEDLOOM_DATA is not set, so there is no {name}")
+    if name not in SOURCES:
+        pytest.skip(f"there is no data source {name}")
     try:
-        return SOURCES[name]().load(Path(os.environ["FEDLOOM_DATA"]), 0)
+        return SOURCES[name](**settings).load(Path(os.environ["FEDLOOM_DATA"]), 0)
     except DataError as error:
         pytest.skip(str(error))
 

@@ -51,7 +51,14 @@ def test_mnist_by_a_power_law_is_tested_on_a_tenth_of_each_client() -> None:
 
 
 def test_pfedme_divides_cifar_10_among_twenty() -> None:
-    dataset = labelled(*[6000] * 10)
+    check_pfedme(labelled(*[6000] * 10))
+
+
+def test_pfedme_divides_the_real_cifar_10_among_twenty() -> None:
+    check_pfedme(real("cifar10"))
+
+
+def check_pfedme(dataset: Dataset) -> None:
     for seed in range(5):
         found = PFEDME_CIFAR.assign(dataset, seed)
         check_disjoint(found, dataset)
@@ -109,6 +116,10 @@ def check_femnist(dataset: Dataset) -> None:
 
 def test_femnist_has_the_published_size() -> None:
     check_femnist(labelled(*[4000] * 10))
+
+
+def test_real_letters_are_divided_as_femnist() -> None:
+    check_femnist(real("emnist-letters-aj"))
 
 
 def test_no_femnist_test_image_is_anybody_elses_training_image() -> None:

@@ -103,6 +103,12 @@ def test_shares_of_labels_are_drawn_in_shades() -> None:
     assert "clients, drawn at random" not in text_of(draw(small()))
 
 
+def test_numbers_of_many_classes_do_not_run_into_each_other() -> None:
+    fed = divide(labelled(*[4] * 20), Slices(clients=2), Split(), seed=0)
+    head = text_of(draw(fed)).splitlines()[0]
+    assert head.split()[1:-1] == [str(n) for n in range(0, 20, 2)]
+
+
 def test_a_regression_is_drawn_by_its_sizes_alone() -> None:
     fed = federation(np.zeros(6), np.zeros(6), partition=Iid(clients=2))
     assert "share of" not in text_of(draw(fed))

@@ -103,6 +103,16 @@ def test_under_concept_drift_a_client_has_one_subclass_of_every_class() -> None:
     assert len({str(client) for client in kinds}) == 30
 
 
+def test_a_client_of_the_real_cifar_100_has_a_subclass_of_every_class() -> None:
+    dataset = real("cifar100", labels="coarse")
+    fed = divide(dataset, ConceptDrift(clients=50), SHARED, seed=0)
+    assert fed.sizes.sum() == 50_000
+    for held in (fed.train[7], fed.test[7]):
+        assert [len(kinds) for kinds in kinds_of(dataset, held)] == [1] * 20
+    assert kinds_of(dataset, fed.train[7]) == kinds_of(dataset, fed.test[7])
+    assert set(fed.test.sizes.tolist()) == {2000}
+
+
 def test_without_drift_everybody_has_all_subclasses() -> None:
     found = ConceptDrift(clients=10, subclasses=None).assign(CIFAR100, 0)
     check_disjoint(found, CIFAR100)
