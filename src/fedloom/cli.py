@@ -33,13 +33,13 @@ from fedloom.core.describe import first_line, record_fields, returned
 from fedloom.core.errors import ConfigError, ContractError, FedloomError, unknown
 from fedloom.core.settings import Setting, settings_of
 from fedloom.core.task import Task
-from fedloom.data import SOURCES
+from fedloom.data import SOURCES, whereabouts
 from fedloom.engine.footprint import footprint
 from fedloom.experiments import EXPERIMENTS
-from fedloom.federation import PARTITIONS, TEAMS
+from fedloom.federation import PARTITIONS, TEAMS, TRANSFORMS, picture
 from fedloom.models import MODELS
 from fedloom.progress import watch
-from fedloom.run import Result, resume, run_config
+from fedloom.run import Result, make_clients, resume, run_config
 
 app = typer.Typer(
     help="Personalised federated learning: every client leaves with its own model.",
@@ -176,6 +176,56 @@ def resume_command(
     _close(result)
 
 
+@app.command("data")
+def data_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A data source, or a run's TOML file; none lists them."),
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="See `fedloom list`.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything drawn.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for split.npz and split.svg.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="section.key=value, any setting of a run's file."),
+    ] = None,
+) -> None:
+    """Divide a dataset among clients, and look at the split."""
+    if name is None:
+        _sources(data_dir)
+        return
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: expected a directory, found a file.")
+    is_file = name.endswith(".toml")
+    tables: dict[str, Any] = {"data": {"name": name}}
+    if is_file:
+        tables = read_toml(Path(name))
+    if partition is not None:
+        _choose(tables, "partition", partition)
+    if seed is not None:
+        tables["seed"] = seed
+    for assignment in settings or []:
+        override(tables, assignment)
+    config = parse(tables, name if is_file else "settings")
+    _, clients = make_clients(config, data_dir)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for what, value in picture.summarise(clients):
+        table.add_row(what, _plain(value))
+    _out.print(table)
+    _out.print()
+    for line in picture.draw(clients):
+        _out.print(line, no_wrap=True, overflow="crop")
+    if out is not None:
+        clients.save(out / "split.npz")
+        (out / "split.svg").write_text(picture.to_svg(clients), encoding="utf-8")
+        _out.print(f"\nWritten to {out}", highlight=False, soft_wrap=True)
+
+
 @app.command("list")
 def list_command(
     model: Annotated[str, typer.Option(help="Whose bytes are counted.")] = "mlp",
@@ -212,6 +262,7 @@ def list_command(
     others: dict[str, dict[str, Any]] = {
         "data": dict(SOURCES),
         "partition": dict(PARTITIONS),
+        "transform": dict(TRANSFORMS),
         "teams": dict(TEAMS),
         "model": dict(MODELS),
     }
@@ -228,13 +279,13 @@ def describe_command(
     name: Annotated[str, typer.Argument(help="A method, data source, partition, ...")],
 ) -> None:
     """Explain a method: reference, settings, what goes down, up and stays."""
-    for registry in (SOURCES, PARTITIONS, TEAMS, MODELS):
+    for registry in (SOURCES, PARTITIONS, TRANSFORMS, TEAMS, MODELS):
         if name in registry and name not in REGISTRY:
             _out.print(registry[name].__doc__ or "", highlight=False, markup=False)
             _settings(settings_of(registry[name]))
             return
     if name not in REGISTRY:
-        every = [*REGISTRY, *SOURCES, *PARTITIONS, *TEAMS, *MODELS]
+        every = [*REGISTRY, *SOURCES, *PARTITIONS, *TRANSFORMS, *TEAMS, *MODELS]
         raise ConfigError(unknown("name", name, every))
     kind = REGISTRY[name]
     module = sys.modules[kind.__module__]
@@ -377,6 +428,19 @@ def _shape(text: str) -> tuple[int, ...]:
         raise ConfigError(
             f"--shape {text}: expected whole numbers such as 1x28x28 or 60."
         ) from None
+
+
+def _sources(data_dir: Path | None) -> None:
+    table = Table("data", "on this machine", "what it is", box=None, pad_edge=False)
+    for name, kind in SOURCES.items():
+        table.add_row(name, _plain(whereabouts(name, data_dir)), first_line(kind))
+    _out.print(table)
+    _out.print(
+        "\n`fedloom data NAME` divides one and draws the split, or says which files it "
+        "needs and where; `fedloom describe NAME` explains its settings.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _choose(tables: dict[str, Any], section: str, name: str) -> None:

@@ -16,7 +16,16 @@ from fedloom.data import SOURCES, Source
 from fedloom.engine.choice import EngineSettings
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.schedule import Schedule
-from fedloom.federation import PARTITIONS, TEAMS, Partition, Sampling, Split, Teams
+from fedloom.federation import (
+    PARTITIONS,
+    TEAMS,
+    TRANSFORMS,
+    Partition,
+    Sampling,
+    Split,
+    Teams,
+    Transform,
+)
 from fedloom.models import MODELS, Model
 
 
@@ -30,6 +39,7 @@ class RunConfig:
     partition: Partition | None = None
     """None: by the natural owners if the data have any, else the default label skew."""
     split: Split = field(default_factory=Split)
+    transform: Transform | None = None
     teams: Teams | None = None
     model: Model = field(default_factory=lambda: MODELS["mlp"]())
     cohort: Sampling = field(default_factory=Sampling)
@@ -40,6 +50,7 @@ _CHOICES: dict[str, tuple[str, Mapping[str, type[Any]]]] = {
     "algorithm": ("method", REGISTRY),
     "data": ("data source", SOURCES),
     "partition": ("partition", PARTITIONS),
+    "transform": ("transform", TRANSFORMS),
     "teams": ("team rule", TEAMS),
     "model": ("model", MODELS),
 }

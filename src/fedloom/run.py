@@ -331,7 +331,14 @@ def make_clients(
     partition = config.partition
     if partition is None:
         partition = Natural() if dataset.owner is not None else DEFAULT_PARTITION
-    clients = divide(dataset, partition, config.split, config.teams, seed=seed)
+    clients = divide(
+        dataset,
+        partition,
+        config.split,
+        config.teams,
+        transform=config.transform,
+        seed=seed,
+    )
     return replace(config, partition=partition), clients
 
 

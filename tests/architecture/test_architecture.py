@@ -10,7 +10,7 @@ import fedloom
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.core.settings import settings_of
 from fedloom.data import SOURCES
-from fedloom.federation import PARTITIONS, TEAMS
+from fedloom.federation import PARTITIONS, TEAMS, TRANSFORMS
 from fedloom.models import MODELS
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def test_every_public_name_exists_and_is_documented():
 
 
 def test_every_setting_of_every_component_is_documented():
-    for registry in (REGISTRY, SOURCES, PARTITIONS, TEAMS, MODELS):
+    for registry in (REGISTRY, SOURCES, PARTITIONS, TRANSFORMS, TEAMS, MODELS):
         for name, kind in registry.items():
             for setting in settings_of(kind):
                 assert setting.doc, f"{name}.{setting.name}"

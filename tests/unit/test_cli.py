@@ -7,6 +7,10 @@ import sys
 import pytest
 
 from fedloom.algorithms import REGISTRY
+from fedloom.config import parse, read_toml
+from fedloom.data import Digits
+from fedloom.federation import load_split
+from fedloom.run import make_clients
 
 
 def fedloom(*arguments, cwd=None):
@@ -43,6 +47,9 @@ def test_a_run_ends_with_a_table_and_the_path_of_what_was_written(tmp_path):
         (["run", "--set", "algorithm.lr=1e30", "--rounds", "2"], 5, "step"),
         (["describe", "dito"], 2, "Did you mean 'ditto'"),
         (["resume", "nowhere"], 3, "holds no run"),
+        (["data", "digit"], 2, "Did you mean 'digits'"),
+        (["data", "absent.toml"], 2, "absent.toml: cannot be read"),
+        (["data", "file", "--set", "data.path=no.csv"], 3, "no.csv"),
     ],
 )
 def test_a_mistake_ends_with_its_message_and_exit_code(
@@ -69,6 +76,49 @@ def test_describe_says_what_goes_down_what_goes_up_and_what_stays():
     assert "Goes up from each client: Client to server: the shared model" in text
     assert "Kept on the client: On one client, from round to round. Never sent" in text
     assert "pull 1.0 number at least 0" in text
+
+
+def test_data_draws_a_split_and_writes_it_with_its_hash(tmp_path):
+    done = fedloom(
+        *("data", "digits", "--partition", "dirichlet", "--seed", 3),
+        *("--set", "partition.clients=7", "--set", "split.most=50"),
+        *("--set", "transform.name=rotation", "--out", tmp_path / "d"),
+    )
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "digits, 1,797 samples" in text
+    assert "clients 7" in text
+    assert '"name": "rotation", "seed": 3' in text
+    assert "█" in text
+    assert "\x1b" not in done.stdout
+    split = load_split(tmp_path / "d" / "split.npz", Digits().load(None, 0))
+    assert split.hash in text
+    assert split.sizes.max() == 50
+    assert (tmp_path / "d" / "split.svg").read_text().startswith("<svg")
+
+
+def test_data_takes_a_runs_file_and_gives_the_split_of_that_run(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("seed = 4\n[partition]\nname = 'iid'\nclients = 3\n")
+    done = fedloom("data", file)
+    assert done.returncode == 0, done.stderr
+    assert make_clients(parse(read_toml(file)))[1].hash in done.stdout
+
+
+def test_data_without_a_name_lists_what_is_here(tmp_path):
+    done = fedloom("data", "--data-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = {line.split("  ")[0]: line for line in done.stdout.splitlines()}
+    assert "built in" in lines["digits"]
+    assert "not found" in lines["mnist"]
+    assert "needs settings" in lines["file"]
+
+
+def test_data_refuses_a_file_in_place_of_a_folder(tmp_path):
+    (tmp_path / "taken").touch()
+    done = fedloom("data", "digits", "--out", tmp_path / "taken")
+    assert done.returncode == 2
+    assert "expected a directory, found a file" in " ".join(done.stderr.split())
 
 
 def test_bench_engine_writes_rows_with_ratios(tmp_path):

@@ -6,14 +6,28 @@ import pytest
 
 from fedloom.config import override, parse, read_toml, to_tables, to_toml
 from fedloom.core.errors import ConfigError
-from fedloom.run import run_config
+from fedloom.core.task import Task
+from fedloom.data import SOURCES, whereabouts
+from fedloom.engine.probe import probe
+from fedloom.run import make_clients, run_config
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("**/*.toml"))
+FOLDER = Path(__file__).parents[2] / "configs"
+CONFIGS = sorted(FOLDER.glob("*.toml"))
+PAPERS = sorted((FOLDER / "papers").glob("*.toml"))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def known(path):
+    """The tables of a file; skips what needs a source that this version has not."""
+    tables = read_toml(path)
+    name = tables["data"]["name"]
+    if name not in SOURCES:
+        pytest.skip(f"there is no data source {name}")
+    return tables
+
+
+@pytest.mark.parametrize("path", CONFIGS + PAPERS, ids=lambda p: p.stem)
 def test_every_config_in_the_repository_loads_and_survives_writing(path, tmp_path):
-    config = parse(read_toml(path), str(path))
+    config = parse(known(path), str(path))
     copy = tmp_path / "copy.toml"
     copy.write_text(to_toml(to_tables(config)))
     assert parse(read_toml(copy)) == config
@@ -25,8 +39,33 @@ def test_every_config_in_the_repository_runs(path):
     assert run_config(parse(tables, str(path))).table().rows
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PAPERS, ids=lambda p: p.stem)
+def test_every_papers_setting_divides_its_data(path):
+    config = parse(known(path), str(path))
+    if whereabouts(read_toml(path)["data"]["name"]) == "not found":
+        pytest.skip("the data are not on this machine (FEDLOOM_DATA)")
+    _, clients = make_clients(config)
+    expected = getattr(config.partition, "clients", clients.count)
+    assert clients.count == expected
+    assert clients.test.sizes.min() >= 1
+    data = clients.dataset
+    if not hasattr(config.model, "build_for_tokens"):
+        module = config.model.build(data.input_shape, data.outputs)
+        probe(Task(module, shift=data.shift, scale=data.scale), data, is_woven=True)
+
+
 @pytest.mark.parametrize(
-    "name", ["iid", "label-skew", "dirichlet", "power-law", "slices"]
+    "name",
+    [
+        "consecutive",
+        "dirichlet",
+        "drawn-sizes",
+        "iid",
+        "label-skew",
+        "power-law",
+        "slices",
+    ],
 )
 def test_every_partition_works_by_its_name_alone(name):
     config = parse({"rounds": 1, "partition": {"name": name}, "model": {"name": "mlr"}})

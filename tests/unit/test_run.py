@@ -1,6 +1,7 @@
 """`fedloom.run`, `load` and `resume`: the Python surface."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -296,3 +297,42 @@ def test_the_same_seed_gives_the_same_bits_twice():
     first, second = run_config(parse(tables)), run_config(parse(tables))
     for client in range(20):
         assert torch.equal(flat(first.model(client)), flat(second.model(client)))
+
+
+def test_clients_without_test_samples_or_with_one_class_train_and_are_kept_apart():
+    x = np.random.default_rng(0).normal(size=(13, 4))
+    y = [0] * 4 + [1] * 8 + [1]
+    clients = fedloom.federation(
+        x, y, partition=fedloom.Given(members=(range4(0), range4(4), range4(8), (12,)))
+    )
+    assert clients.test.sizes.tolist() == [1, 1, 1, 0]
+    result = fedloom.run("fedavg", "mlr", clients, rounds=2)
+    scores = result.scores()
+    assert np.isfinite(scores[:3]).all()
+    assert np.isnan(scores[3])
+    shown = {row["kind"]: row["mean"] for row in result.table()}
+    assert shown["personal"] == pytest.approx(scores[:3].mean())
+
+
+def range4(start):
+    return tuple(range(start, start + 4))
+
+
+def test_over_clients_that_share_out_all_classes_the_mean_is_that_of_all_tests():
+    """As pFedVEM scores its shared model: on the complete test set."""
+    rng = np.random.default_rng(2)
+    y = np.tile(np.arange(4), 30)
+    x = np.eye(4)[y] + rng.normal(size=(120, 4))
+    dataset = replace(fedloom.from_arrays(x, y), fixed_test=np.arange(120) >= 80)
+    clients = fedloom.divide(
+        dataset,
+        fedloom.Slices(clients=6, classes=2),
+        fedloom.Split(fixed=True, shared=True),
+        seed=0,
+    )
+    assert clients.test.sizes.tolist() == [20] * 6
+    result = fedloom.run("fedavg", "mlr", clients, rounds=3)
+    tests = torch.from_numpy(x[80:]).float()
+    right = result.shared_model()(tests).argmax(1).numpy() == y[80:]
+    assert 0.0 < right.mean() < 1.0
+    assert result.scores("shared").mean() == pytest.approx(right.mean(), abs=1e-12)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.settings import build
 from fedloom.data.cifar import Cifar10, Cifar100
 from fedloom.data.dataset import Dataset, from_arrays
@@ -17,6 +17,7 @@ from fedloom.data.files import File
 from fedloom.data.generators import Gaussian, Synthetic
 from fedloom.data.hub import Hub, from_hub, from_partitioner
 from fedloom.data.idx import FashionMnist, Mnist
+from fedloom.data.places import look
 from fedloom.data.sun397 import Sun397
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "from_hub",
     "from_partitioner",
     "load",
+    "whereabouts",
 ]
 
 
@@ -96,3 +98,21 @@ def load(
     if name not in SOURCES:
         raise ConfigError(f"{where}: {unknown('data source', name, SOURCES)}")
     return build(SOURCES[name], values, where).load(data_dir, seed)
+
+
+def whereabouts(name: str, data_dir: Path | None = None) -> str:
+    """In few words whether a source can be loaded on this machine; it reads no files.
+
+    Args:
+        name: A key of `SOURCES`.
+        data_dir: Where local files lie, as for `load`.
+    """
+    try:
+        source = build(SOURCES[name], {}, name)
+    except ConfigError:
+        return "needs settings"
+    try:
+        folder = look(lambda: source.load(data_dir, 0))
+    except DataError:
+        return "not found"
+    return "built in" if folder is None else str(folder)

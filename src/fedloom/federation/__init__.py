@@ -1,25 +1,25 @@
 """Arrays to clients: partitions, splits, teams and the cohorts of rounds."""
 
+from fedloom.federation.assignment import Assignment, Partition
 from fedloom.federation.cohorts import Sampling
+from fedloom.federation.consecutive import Consecutive, DrawnSizes
 from fedloom.federation.federation import (
     Federation,
     divide,
     federation,
     load_split,
 )
+from fedloom.federation.natural import Natural
 from fedloom.federation.partitions import (
     PARTITIONS,
-    Assignment,
     Dirichlet,
     Given,
     Iid,
     LabelSkew,
-    Natural,
-    Partition,
     PowerLaw,
-    Slices,
 )
 from fedloom.federation.ragged import Ragged
+from fedloom.federation.slices import ConceptDrift, Slices
 from fedloom.federation.split import Split
 from fedloom.federation.teams import (
     TEAMS,
@@ -29,13 +29,29 @@ from fedloom.federation.teams import (
     RandomTeams,
     Teams,
 )
+from fedloom.federation.transforms import (
+    TRANSFORMS,
+    Blur,
+    Colour,
+    Exposure,
+    Rotation,
+    Sensor,
+    Transform,
+)
 
 __all__ = [
     "PARTITIONS",
     "TEAMS",
+    "TRANSFORMS",
     "Assignment",
     "BlockTeams",
+    "Blur",
+    "Colour",
+    "ConceptDrift",
+    "Consecutive",
     "Dirichlet",
+    "DrawnSizes",
+    "Exposure",
     "Federation",
     "Given",
     "GivenTeams",
@@ -47,10 +63,13 @@ __all__ = [
     "PowerLaw",
     "Ragged",
     "RandomTeams",
+    "Rotation",
     "Sampling",
+    "Sensor",
     "Slices",
     "Split",
     "Teams",
+    "Transform",
     "divide",
     "federation",
     "load_split",

@@ -6,22 +6,26 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.data.dataset import Dataset, from_arrays
 from fedloom.data.files import read_npz
-from fedloom.federation.partitions import Natural, Partition
+from fedloom.federation.assignment import Assignment, Partition
+from fedloom.federation.natural import Natural
+from fedloom.federation.partitions import Given
 from fedloom.federation.ragged import Ragged
 from fedloom.federation.split import Split
 from fedloom.federation.teams import GivenTeams, Teams
+from fedloom.federation.transforms import Transform, reapply, spell, transformed
 
 Part = Literal["train", "validation", "test"]
 _PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -47,6 +51,10 @@ class Federation:
     """What each client is called."""
     teams: NDArray[np.int64]
     """(clients,) team of each client; all 0 if there are no teams."""
+    shares_test: bool = False
+    """Whether clients may test on the same samples; nobody trains on those."""
+    transform: str = ""
+    """What was done to each client's inputs, as `transforms.spell` writes it."""
 
     def __post_init__(self) -> None:
         lengths = {
@@ -67,17 +75,28 @@ class Federation:
                 f"federation: client {self.names[empty[0]]} has no training sample. "
                 "Leave it out or give it one."
             )
+        self._check_indices()
+
+    def _check_indices(self) -> None:
         used = np.concatenate([getattr(self, part).indices for part in _PARTS])
         if used.min() < 0 or used.max() >= len(self.dataset):
             raise DataError(
                 f"federation: indices {used.min()}..{used.max()} for samples "
                 f"0..{len(self.dataset) - 1} of {self.dataset.name}."
             )
+        rule = "Each sample belongs to one client and one part."
+        if self.shares_test:
+            rule = "Only test samples may be shared, and only with other clients."
+            # Every test sample once, however many clients test on it.
+            tested = np.unique(self.test.indices)
+            used = np.concatenate([self.train.indices, self.validation.indices, tested])
+            if any(len(np.unique(one)) < len(one) for one in self.test):
+                raise DataError(f"federation: a client tests a sample twice. {rule}")
         times = np.bincount(used)
         if times.max() > 1:
             raise DataError(
                 f"federation: sample {int(times.argmax())} is used {times.max()} "
-                "times. Each sample belongs to one client and one part."
+                f"times. {rule}"
             )
 
     @property
@@ -92,7 +111,10 @@ class Federation:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of indices, teams and targets: equal hashes mean an equal split."""
+        """SHA-256 of all that makes a split; equal hashes mean an equal one.
+
+        Of indices, teams, targets and, if there is one, the transform's settings.
+        """
         digest = hashlib.sha256()
         arrays: list[NDArray[Any]] = []
         for part in _PARTS:
@@ -100,6 +122,8 @@ class Federation:
             arrays += [ragged.indices, ragged.offsets]
         targets = self.dataset.targets
         arrays += [self.teams, targets.contiguous().numpy()]
+        if self.transform:
+            arrays.append(np.frombuffer(self.transform.encode(), np.uint8))
         for array in arrays:
             plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
             digest.update(f"{plain.dtype.str}{plain.shape}".encode())
@@ -118,6 +142,8 @@ class Federation:
             "names": np.array(self.names),
             "samples": np.array(len(self.dataset)),
             "teams": self.teams,
+            "shares_test": np.array(self.shares_test),
+            "transform": np.array(self.transform),
         }
         for part in _PARTS:
             ragged: Ragged = getattr(self, part)
@@ -136,6 +162,8 @@ class Federation:
 def load_split(path: Path, dataset: Dataset) -> Federation:
     """The federation that `Federation.save` wrote, on the dataset it was made from.
 
+    The dataset as its source gives it: a transform is applied again.
+
     Raises:
         MessageError: The file is not a saved split, or not a whole one.
         DataError: The file is missing, or it was made from other data.
@@ -150,6 +178,8 @@ def load_split(path: Path, dataset: Dataset) -> Federation:
         ]
         samples, expected = int(arrays["samples"]), str(arrays["hash"])
         names, teams = tuple(arrays["names"].tolist()), arrays["teams"]
+        shares_test = bool(arrays.get("shares_test", False))
+        transform = str(arrays.get("transform", ""))
     except (DataError, KeyError, TypeError, ValueError) as error:
         raise MessageError(
             f"{path}: not a whole saved split ({error}). Make the split again."
@@ -159,7 +189,11 @@ def load_split(path: Path, dataset: Dataset) -> Federation:
             f"{path}: made from {samples} samples, but {dataset.name} has "
             f"{len(dataset)}. Use the data that the split was made from."
         )
-    loaded = Federation(dataset, parts[0], parts[1], parts[2], names, teams)
+    if transform:
+        dataset = reapply(transform, dataset, *parts)
+    loaded = Federation(
+        dataset, parts[0], parts[1], parts[2], names, teams, shares_test, transform
+    )
     if loaded.hash != expected:
         raise DataError(
             f"{path}: its hash is {expected[:12]}, but this split of {dataset.name} "
@@ -175,6 +209,7 @@ def divide(
     split: Split,
     teams: Teams | None = None,
     *,
+    transform: Transform | None = None,
     seed: int,
 ) -> Federation:
     """Divide a dataset among clients, split each client's part, and form teams.
@@ -182,22 +217,66 @@ def divide(
     Args:
         dataset: All samples.
         partition: Who holds what.
-        split: What is set aside for validation and test.
+        split: What is dealt to clients, and set aside for validation and test.
         teams: How teams are formed, from training labels; none means one team of all.
+        transform: How each client's inputs are changed, in a copy; none leaves them.
         seed: The same seed gives the same federation.
 
     Raises:
         ConfigError: A setting does not suit the dataset.
         DataError: A client would have no training sample.
     """
-    assignment = partition.assign(dataset, seed)
+    if transform is not None and split.shared:
+        raise ConfigError(
+            "transform: clients see the same test samples (split.shared), which cannot "
+            "be changed for each. Set shared = false."
+        )
+    dealt = split.pool(dataset)
+    assignment = _assign(dataset, partition, dealt, seed)
     train, validation, test = split.apply(
         dataset, assignment.members, assignment.names, seed
     )
     assigned = np.zeros(len(train), dtype=np.int64)
     if teams is not None:
         assigned = teams.assign(_label_counts(dataset, train), seed)
-    return Federation(dataset, train, validation, test, assignment.names, assigned)
+    text = ""
+    if transform is not None:
+        text = spell(transform, seed)
+        dataset = transformed(dataset, transform, seed, train, validation, test)
+    return Federation(
+        dataset,
+        train,
+        validation,
+        test,
+        assignment.names,
+        assigned,
+        split.shared,
+        text,
+    )
+
+
+def _assign(
+    dataset: Dataset, partition: Partition, dealt: NDArray[np.int64], seed: int
+) -> Assignment:
+    """A partition of some of the samples, with the numbers that all of them have."""
+    if len(dealt) == len(dataset):
+        return partition.assign(dataset, seed)
+    if isinstance(partition, Given):
+        raise ConfigError(
+            "given: the lists already say which samples are used. Leave out shared and "
+            "per_class in the split, or use another partition."
+        )
+    # A partition looks at targets and owners; copying the inputs would be a waste.
+    part = replace(
+        dataset,
+        inputs=(torch.empty(len(dealt), 0),),
+        targets=dataset.targets[dealt],
+        owner=None if dataset.owner is None else dataset.owner[dealt],
+        fixed_test=None if dataset.fixed_test is None else dataset.fixed_test[dealt],
+        subclass=None if dataset.subclass is None else dataset.subclass[dealt],
+    )
+    found = partition.assign(part, seed)
+    return Assignment(tuple(dealt[held] for held in found.members), found.names)
 
 
 def federation(
@@ -209,6 +288,7 @@ def federation(
     test: float = 0.25,
     validation: float = 0.0,
     teams: Teams | Sequence[int] | None = None,
+    transform: Transform | None = None,
     classes: int | None = None,
     seed: int = 0,
 ) -> Federation:
@@ -223,6 +303,7 @@ def federation(
         test: Share of each client's samples kept for testing.
         validation: Share of the rest kept for validation.
         teams: How teams are formed, or the team of each client.
+        transform: How each client's inputs are changed, in a copy; none leaves them.
         classes: Number of classes; the largest label + 1 if not given.
         seed: The same seed gives the same federation.
 
@@ -245,6 +326,7 @@ def federation(
         partition or Natural(),
         Split(test=test, validation=validation),
         teams,
+        transform=transform,
         seed=seed,
     )
 

@@ -5,37 +5,32 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, Positive, check
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
+from fedloom.federation.assignment import (
+    Assignment,
+    Indices,
+    Partition,
+    check_classes,
+    check_enough,
+    class_pools,
+    cut,
+    lognormal,
+    numbered,
+)
+from fedloom.federation.consecutive import Consecutive, DrawnSizes
 from fedloom.federation.counts import apportion
-
-Indices = NDArray[np.int64]
+from fedloom.federation.natural import Natural
+from fedloom.federation.slices import ConceptDrift, Slices
 
 _DRAWS = 20
 """How often `dirichlet` draws anew before it repairs the best draw."""
-
-
-@dataclass(frozen=True, eq=False)
-class Assignment:
-    """Samples of every client, and what the clients are called."""
-
-    members: tuple[Indices, ...]
-    names: tuple[str, ...]
-
-
-class Partition(Protocol):
-    """Settings of one way to divide a dataset among clients."""
-
-    def assign(self, dataset: Dataset, seed: int) -> Assignment:
-        """Divide the samples; the same seed gives the same clients."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +45,9 @@ class Iid:
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Shuffle and cut into equal pieces."""
-        _check_enough(dataset, self.clients)
+        check_enough(dataset, self.clients)
         order = generator(seed, "partition").permutation(len(dataset))
-        return _numbered(np.array_split(order, self.clients))
+        return numbered(np.array_split(order, self.clients))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +75,8 @@ class LabelSkew:
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Deal classes to clients, then samples to the holders of each class."""
-        pools = _pools(dataset, "label-skew")
-        _check_classes(dataset, self.classes, len(pools))
+        pools = class_pools(dataset, "label-skew")
+        check_classes(dataset, self.classes, len(pools))
         if self.clients * self.classes < len(pools):
             raise ConfigError(
                 f"label-skew: {self.clients} clients with {self.classes} classes each "
@@ -106,66 +101,11 @@ class LabelSkew:
             draw.shuffle(pool)
             weights = np.ones(len(held))
             if self.sizes == "random":
-                weights = _lognormal(draw, self.spread, len(held))
+                weights = lognormal(draw, self.spread, len(held))
             counts = apportion(len(pool), weights, least=self.least)
-            for client, part in zip(held, _cut(pool, counts), strict=True):
+            for client, part in zip(held, cut(pool, counts), strict=True):
                 members[client].append(part)
-        return _numbered([np.concatenate(parts) for parts in members])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slices:
-    """Classes cut into slices of random length: the label skew of pFedVEM.
-
-    Clients form groups that share out all classes, `classes` to each. The samples of
-    a class are cut at random points, the same for all classes, and every group takes
-    one slice of each class. So a client has equally much of each of its classes, the
-    clients of a group are equally large, and groups differ in size. A class larger
-    than the smallest one has its cut points stretched in proportion.
-    """
-
-    clients: Count = 20
-    """Number of clients."""
-    classes: Count | None = None
-    """Classes of one client, a divisor of their number; all of them if not given."""
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    def assign(self, dataset: Dataset, seed: int) -> Assignment:
-        """Deal classes within each group, then a slice of each class to each group."""
-        pools = _pools(dataset, "slices")
-        each = len(pools) if self.classes is None else self.classes
-        _check_classes(dataset, each, len(pools))
-        group = len(pools) // each
-        if len(pools) % each or self.clients % group:
-            raise ConfigError(
-                f"slices: groups of clients must share out {len(pools)} classes, "
-                f"{each} to each, but {self.clients} clients do not form such groups. "
-                "Let classes divide the number of classes and clients be a multiple "
-                "of the quotient; or use label-skew."
-            )
-        groups = self.clients // group
-        smallest = min(len(pool) for pool in pools)
-        if groups > smallest:
-            raise ConfigError(
-                f"slices: the smallest class has {smallest} samples for {groups} "
-                "clients. Use fewer clients or fewer classes per client."
-            )
-        draw = generator(seed, "partition")
-        dealt = [np.split(draw.permutation(len(pools)), group) for _ in range(groups)]
-        for pool in pools:
-            draw.shuffle(pool)
-        cuts = np.sort(draw.choice(smallest - 1, groups - 1, replace=False)) + 1
-        slices = [np.split(pool, cuts * len(pool) // smallest) for pool in pools]
-        # As in the authors' code, the first group takes the last slice.
-        return _numbered(
-            [
-                np.concatenate([slices[c][groups - 1 - g] for c in held])
-                for g, hands in enumerate(dealt)
-                for held in hands
-            ]
-        )
+        return numbered([np.concatenate(parts) for parts in members])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,14 +123,17 @@ class Dirichlet:
     """Concentration; small means that a class sits with few clients."""
     least: Count = 1
     """Fewest samples of a client."""
+    cap: bool = False
+    """Class by class, give nothing more to a client that holds its fair share already
+    (samples / clients), as some libraries do. Sizes and skew become milder."""
 
     def __post_init__(self) -> None:
         check(self)
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Draw, and repair if need be; it always returns."""
-        pools = _pools(dataset, "dirichlet")
-        _check_enough(dataset, self.clients, self.least)
+        pools = class_pools(dataset, "dirichlet")
+        check_enough(dataset, self.clients, self.least)
         draw = generator(seed, "partition")
         best, missing = self._draw(pools, draw)
         for _ in range(_DRAWS - 1):
@@ -202,16 +145,18 @@ class Dirichlet:
         members: list[list[Indices]] = [[] for _ in range(self.clients)]
         for pool, shares in zip(pools, best, strict=True):
             draw.shuffle(pool)
-            for held, part in zip(members, _cut(pool, shares), strict=True):
+            for held, part in zip(members, cut(pool, shares), strict=True):
                 held.append(part)
         joined = [draw.permutation(np.concatenate(parts)) for parts in members]
-        return _numbered(_repair(joined, self.least) if missing else joined)
+        return numbered(_repair(joined, self.least) if missing else joined)
 
     def _draw(
         self, pools: Sequence[Indices], draw: np.random.Generator
     ) -> tuple[list[Indices], int]:
         """Counts per class and client, and how many samples are missing to the rule."""
         counts = []
+        sizes = np.zeros(self.clients, dtype=np.int64)
+        fair = sum(len(pool) for pool in pools) / self.clients
         for pool in pools:
             share = draw.dirichlet(np.full(self.clients, self.alpha))
             if not np.isfinite(share).all() or share.sum() <= 0:
@@ -219,10 +164,16 @@ class Dirichlet:
                 share = np.full(self.clients, 1.0 / self.clients)
                 if self.alpha < 1:
                     share = np.eye(self.clients)[draw.integers(self.clients)]
+            if self.cap:
+                is_open = sizes < fair
+                open_share = np.where(is_open, share, 0.0)
+                # All that was drawn may have gone to clients that are full by now.
+                share = open_share if open_share.sum() > 0 else is_open.astype(float)
+                share /= share.sum()
             ends = np.round(np.cumsum(share)[:-1] * len(pool)).astype(np.int64)
             ends = np.concatenate([[0], np.minimum(ends, len(pool)), [len(pool)]])
             counts.append(np.diff(ends))
-        sizes = np.sum(counts, axis=0)
+            sizes += counts[-1]
         return counts, int(np.maximum(self.least - sizes, 0).sum())
 
 
@@ -246,53 +197,14 @@ class PowerLaw:
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Draw sizes, shuffle, and cut."""
-        _check_enough(dataset, self.clients, self.least)
+        check_enough(dataset, self.clients, self.least)
         draw = generator(seed, "partition")
         if self.law == "lognormal":
-            weights = _lognormal(draw, self.spread, self.clients)
+            weights = lognormal(draw, self.spread, self.clients)
         else:
             weights = np.arange(1.0, self.clients + 1.0) ** -self.exponent
         counts = apportion(len(dataset), weights, least=self.least)
-        return _numbered(_cut(draw.permutation(len(dataset)), counts))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Natural:
-    """The clients that the dataset itself names, in sorted order."""
-
-    least: Count = 1
-    """Clients with fewer samples are left out."""
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    def assign(self, dataset: Dataset, seed: int) -> Assignment:
-        """Group the samples by owner; the seed changes nothing."""
-        if dataset.owner is None:
-            raise DataError(
-                f"{dataset.name} does not say whose each sample is, so it has no "
-                "natural clients. Name the client column (or pass clients=), or choose "
-                "another partition: iid, label-skew, dirichlet, ..."
-            )
-        try:
-            owners, inverse = np.unique(dataset.owner, return_inverse=True)
-        except TypeError:
-            raise DataError(
-                f"{dataset.name}: client ids mix types that cannot be ordered. Make "
-                "all of them text or all whole numbers."
-            ) from None
-        counts = np.bincount(inverse, minlength=len(owners))
-        pieces = _cut(np.argsort(inverse, kind="stable"), counts)
-        kept = [i for i, piece in enumerate(pieces) if len(piece) >= self.least]
-        if not kept:
-            raise DataError(
-                f"{dataset.name}: no client has {self.least} samples, the largest has "
-                f"{counts.max()}. Lower least."
-            )
-        return Assignment(
-            members=tuple(pieces[i] for i in kept),
-            names=tuple(str(owners[i]) for i in kept),
-        )
+        return numbered(cut(draw.permutation(len(dataset)), counts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,11 +252,14 @@ class Given:
                     f"given: client {client} holds sample {values[times > 1][0]} "
                     "twice. Give each sample once."
                 )
-        return _numbered(members)
+        return numbered(members)
 
 
 PARTITIONS: dict[str, type[Partition]] = {
+    "concept-drift": ConceptDrift,
+    "consecutive": Consecutive,
     "dirichlet": Dirichlet,
+    "drawn-sizes": DrawnSizes,
     "given": Given,
     "iid": Iid,
     "label-skew": LabelSkew,
@@ -353,56 +268,6 @@ PARTITIONS: dict[str, type[Partition]] = {
     "slices": Slices,
 }
 """Every partition by its name in a config."""
-
-
-def _numbered(members: Sequence[Indices]) -> Assignment:
-    return Assignment(
-        members=tuple(held.astype(np.int64) for held in members),
-        names=tuple(str(i) for i in range(len(members))),
-    )
-
-
-def _cut(values: Indices, counts: Indices) -> list[Indices]:
-    return np.split(values, np.cumsum(counts)[:-1])
-
-
-def _lognormal(
-    draw: np.random.Generator, spread: float, count: int
-) -> NDArray[np.float64]:
-    """Lognormal weights up to a factor; the largest is 1, so that none overflows."""
-    exponents = spread * draw.standard_normal(count)
-    weights: NDArray[np.float64] = np.exp(exponents - exponents.max())
-    return weights
-
-
-def _pools(dataset: Dataset, what: str) -> list[Indices]:
-    """The samples of every class that occurs."""
-    if dataset.classes is None:
-        raise ConfigError(
-            f"{what}: {dataset.name} is a regression and has no classes. Choose iid, "
-            "power-law, natural or given."
-        )
-    labels = dataset.targets.numpy()
-    counts = np.bincount(labels, minlength=dataset.classes)
-    pools = _cut(np.argsort(labels, kind="stable"), counts)
-    return [pool.copy() for pool in pools if len(pool)]
-
-
-def _check_classes(dataset: Dataset, wanted: int, present: int) -> None:
-    if wanted > present:
-        raise ConfigError(
-            f"a client cannot hold {wanted} classes: {dataset.name} has {present}. "
-            "Lower classes."
-        )
-
-
-def _check_enough(dataset: Dataset, clients: int, least: int = 1) -> None:
-    if clients * least > len(dataset):
-        raise ConfigError(
-            f"{clients} clients with at least {least} samples each need "
-            f"{clients * least}, but {dataset.name} has {len(dataset)}. Use fewer "
-            "clients or a smaller minimum."
-        )
 
 
 def _repair(members: Sequence[Indices], least: int) -> list[Indices]:

@@ -6,11 +6,14 @@ from typing import Protocol
 
 from torch import nn
 
+from fedloom.models.cnn2 import CNN2
+from fedloom.models.cnn6 import CNN6
 from fedloom.models.lenet import LeNet
 from fedloom.models.mlp import MLP
 from fedloom.models.mlr import MLR
+from fedloom.models.resnet import ResNet18
 
-__all__ = ["MLP", "MLR", "MODELS", "LeNet", "Model"]
+__all__ = ["CNN2", "CNN6", "MLP", "MLR", "MODELS", "LeNet", "Model", "ResNet18"]
 
 
 class Model(Protocol):
@@ -22,8 +25,11 @@ class Model(Protocol):
 
 
 MODELS: dict[str, type[Model]] = {
+    "cnn2": CNN2,
+    "cnn6": CNN6,
     "lenet": LeNet,
     "mlp": MLP,
     "mlr": MLR,
+    "resnet18": ResNet18,
 }
 """Every model by its name in a config."""

@@ -8,16 +8,21 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
+from fedloom.models.images import image_shape
 
 SMALLEST = 16
 """Fewest pixels of a side: smaller images vanish in two convolutions and pools."""
 
 
 class ConvolutionalNetwork(nn.Module):
-    """Two convolutions of 5 x 5, each with pooling; 120 and 84 units; the head."""
+    """Two convolutions of 5 x 5, each with pooling; hidden layers; the head."""
 
     def __init__(
-        self, shape: tuple[int, int, int], channels: tuple[int, ...], outputs: int
+        self,
+        shape: tuple[int, int, int],
+        channels: tuple[int, ...],
+        hidden: tuple[int, ...],
+        outputs: int,
     ) -> None:
         super().__init__()
         depth, height, width = shape
@@ -32,13 +37,13 @@ class ConvolutionalNetwork(nn.Module):
             nn.MaxPool2d(2),
             nn.ReLU(),
         )
-        self.body = nn.Sequential(
-            nn.Linear(second * area, 120),
-            nn.ReLU(),
-            nn.Linear(120, 84),
-            nn.ReLU(),
-        )
-        self.head = nn.Linear(84, outputs)
+        layers: list[nn.Module] = []
+        features = second * area
+        for units in hidden:
+            layers += [nn.Linear(features, units), nn.ReLU()]
+            features = units
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(features, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, channels, height, width) to (B, outputs)."""
@@ -57,6 +62,8 @@ class LeNet:
 
     channels: tuple[Count, ...] = (6, 16)
     """Filters of the two convolutions; pFedVEM uses 16 and 32."""
+    hidden: tuple[Count, ...] = (120, 84)
+    """Width of each layer between the convolutions and the head."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -71,13 +78,7 @@ class LeNet:
         Raises:
             ConfigError: The input is not an image or too small.
         """
-        if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST:
-            raise ConfigError(
-                f"lenet: expected an image (channels, height, width) of at least "
-                f"{SMALLEST} x {SMALLEST}, found shape {tuple(input_shape)}. "
-                "Choose mlr or mlp."
-            )
-        depth, height, width = input_shape
+        shape = image_shape(input_shape, "lenet", SMALLEST)
         return ConvolutionalNetwork(
-            (depth, height, width), tuple(self.channels), outputs
+            shape, tuple(self.channels), tuple(self.hidden), outputs
         )

@@ -163,3 +163,11 @@ def test_a_regression_has_no_classes() -> None:
 
     with pytest.raises(ConfigError, match="no classes"):
         read_targets([0.5], task="regression", classes=2)
+
+
+def test_subclasses_are_one_whole_number_per_sample() -> None:
+    y = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(DataError, match=r"lengths differ.*subclass has 1"):
+        Dataset("t", (torch.zeros(2),), y, classes=1, subclass=np.array([1]))
+    with pytest.raises(DataError, match="subclass must be one int64 number"):
+        Dataset("t", (torch.zeros(2),), y, classes=1, subclass=np.zeros(2))  # type: ignore[arg-type]

@@ -167,3 +167,72 @@ def test_a_changed_or_broken_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(MessageError, match="not a whole saved split"):
         load_split(path, fed.dataset)
+
+
+def shared_federation(**changes: object) -> Federation:
+    y = np.tile([0, 1], 6)
+    dataset = dataclasses.replace(
+        from_arrays(np.zeros((12, 1)), y), fixed_test=np.arange(12) >= 8
+    )
+    split = Split(fixed=True, shared=True, **changes)  # type: ignore[arg-type]
+    return divide(dataset, Iid(clients=3), split, seed=0)
+
+
+def test_shared_test_samples_are_dealt_to_nobody_and_tested_by_many(
+    tmp_path: Path,
+) -> None:
+    fed = shared_federation()
+    assert fed.shares_test
+    assert sorted(fed.train.indices.tolist()) == list(range(8))
+    assert all(set(held.tolist()) <= {8, 9, 10, 11} for held in fed.test)
+    assert fed.test.sizes.sum() > 4
+    fed.save(tmp_path / "split.npz")
+    loaded = load_split(tmp_path / "split.npz", fed.dataset)
+    assert loaded.shares_test
+    assert loaded.hash == fed.hash
+
+
+def test_a_shared_test_sample_is_still_nobodys_training_sample() -> None:
+    dataset, none = from_arrays(X, Y), ragged([], [])
+    zeros = np.zeros(2, dtype=np.int64)
+    train, names = ragged([1], [2]), ("a", "b")
+    Federation(dataset, train, none, ragged([3], [3]), names, zeros, True)
+    with pytest.raises(DataError, match="sample 3 is used 2 times"):
+        Federation(dataset, train, none, ragged([3], [3]), names, zeros)
+    with pytest.raises(DataError, match=r"sample 2 is used 2 times. Only test samples"):
+        Federation(dataset, train, none, ragged([2], [3]), names, zeros, True)
+    with pytest.raises(DataError, match="a client tests a sample twice"):
+        Federation(dataset, train, none, ragged([3, 3], [3]), names, zeros, True)
+
+
+def test_limited_data_are_dealt_by_their_own_numbers() -> None:
+    fed = shared_federation(per_class=2)
+    assert sorted(fed.train.indices.tolist()) == [0, 1, 2, 3]
+    y = fed.dataset.targets[fed.train.indices]
+    assert y.bincount().tolist() == [2, 2]
+
+
+def test_given_lists_already_say_which_samples_are_used() -> None:
+    split, lists = Split(per_class=1), Given(members=((0, 1),))
+    with pytest.raises(ConfigError, match="lists already say"):
+        divide(from_arrays(X, Y), lists, split, seed=0)
+
+
+def test_owners_and_subclasses_of_limited_data_are_those_of_the_samples() -> None:
+    dataset = dataclasses.replace(
+        from_arrays(X, Y, clients=WHO), subclass=np.arange(12) % 2
+    )
+    fed = divide(dataset, Natural(), Split(per_class=2, test=0.0), seed=0)
+    assert fed.names == ("ann", "bob")
+    assert [held.tolist() for held in fed.train] == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_more_clients_than_samples_of_limited_data_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"7 clients .* need 7, .* has 6"):
+        divide(from_arrays(X, Y), Iid(clients=7), Split(per_class=2), seed=0)
+
+
+def test_clients_of_one_sample_train_and_have_nothing_to_test_on() -> None:
+    fed = federation(X, Y, partition=Iid(clients=12), test=0.25)
+    assert fed.sizes.tolist() == [1] * 12
+    assert fed.test.sizes.tolist() == [0] * 12

@@ -13,7 +13,9 @@ from fedloom.data import Dataset, from_arrays
 from fedloom.federation import (
     PARTITIONS,
     Assignment,
+    Consecutive,
     Dirichlet,
+    DrawnSizes,
     Given,
     Iid,
     LabelSkew,
@@ -110,6 +112,54 @@ def test_dirichlet_is_more_uneven_when_alpha_is_small() -> None:
         return float(sum(counts)) / len(dataset)
 
     assert largest_share(0.05) > 0.5 > 0.2 > largest_share(100.0)
+
+
+@pytest.mark.parametrize("clients", [100, 500])
+def test_dirichlet_of_fedacs_leaves_nobody_below_the_least(clients: int) -> None:
+    dataset = labelled(*[7000] * 10)
+    for seed in range(3):
+        found = Dirichlet(clients=clients, alpha=0.5, least=20).assign(dataset, seed)
+        sizes = np.array([len(held) for held in found.members])
+        assert sizes.sum() == 70_000
+        assert sizes.min() >= 20
+        # Ten shares with variance 2 / clients^2 each: sqrt(0.2) of the mean or so.
+        assert abs(sizes.std() / sizes.mean() - np.sqrt(0.2)) < 0.12
+
+
+def test_a_cap_gives_nothing_more_to_clients_with_their_fair_share() -> None:
+    dataset = labelled(*[600] * 10)
+    partition = Dirichlet(clients=20, alpha=0.1, cap=True)
+    check_laws(partition, dataset, 0, 20)
+    fair = 6000 / 20
+    for held in partition.assign(dataset, 0).members:
+        counts = np.bincount(dataset.targets[held], minlength=10)
+        last = np.flatnonzero(counts)[-1]
+        assert counts[:last].sum() < fair
+    plain = Dirichlet(clients=20, alpha=0.1).assign(dataset, 0).members
+    capped = partition.assign(dataset, 0).members
+    assert max(map(len, capped)) < max(map(len, plain))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    clients=st.integers(1, 60),
+    alpha=st.sampled_from([5e-324, 1e-12, 0.01, 0.5, 1e200]),
+    seed=st.integers(0, 99),
+)
+def test_a_capped_dirichlet_keeps_the_laws(
+    clients: int, alpha: float, seed: int
+) -> None:
+    dataset = labelled(31, 40, 29)
+    check_laws(
+        Dirichlet(clients=clients, alpha=alpha, cap=True), dataset, seed, clients
+    )
+
+
+def test_the_pathological_split_of_fedacs_has_two_classes_to_a_client() -> None:
+    dataset = labelled(*[7000] * 10)
+    found = LabelSkew(clients=100, classes=2).assign(dataset, 0)
+    assert {len(classes) for classes in classes_of(dataset, found)} == {2}
+    assert {len(held) for held in found.members} == {700}
 
 
 def test_dirichlet_that_cannot_be_is_refused() -> None:
@@ -257,14 +307,23 @@ def test_no_given_list_at_all_is_refused() -> None:
         Given(members=((0.5,),))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("partition", [Iid(clients=4), PowerLaw(clients=4)])
+@pytest.mark.parametrize(
+    "partition", [Iid(clients=4), PowerLaw(clients=4), Dirichlet(clients=4)]
+)
 def test_more_clients_than_samples_are_refused(partition: Partition) -> None:
     with pytest.raises(ConfigError, match=r"4 clients .* need 4, .* has 3"):
         partition.assign(labelled(1, 2), 0)
 
 
 @pytest.mark.parametrize(
-    "partition", [LabelSkew(clients=2), Slices(clients=2), Dirichlet(clients=2)]
+    "partition",
+    [
+        LabelSkew(clients=2),
+        Slices(clients=2),
+        Dirichlet(clients=2),
+        Consecutive(clients=2),
+        DrawnSizes(clients=2),
+    ],
 )
 def test_a_regression_cannot_be_divided_by_class(partition: Partition) -> None:
     with pytest.raises(ConfigError, match="is a regression and has no classes"):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -103,3 +105,89 @@ def test_fixed_test_samples_must_exist_and_leave_some_for_training() -> None:
 def test_a_share_above_one_is_refused() -> None:
     with pytest.raises(ConfigError, match="test must be number at least 0 and at most"):
         Split(test=1.5)
+
+
+def shared_dataset() -> Dataset:
+    """Classes 0, 1, 2 with 10 samples each to train on and 4 each to test on."""
+    y = torch.tensor([0, 1, 2] * 14)
+    return Dataset(
+        "toy",
+        (torch.zeros(42, 1),),
+        y,
+        classes=3,
+        fixed_test=np.arange(42) >= 30,
+    )
+
+
+def test_shared_test_samples_are_those_of_the_classes_that_a_client_trains_on() -> None:
+    dataset = shared_dataset()
+    members = [np.array([0, 3, 1]), np.array([2, 5, 8])]
+    split = Split(fixed=True, shared=True)
+    train, validation, test = split.apply(dataset, members, ["0", "1"], 0)
+    assert train.sizes.tolist() == [3, 3]
+    assert validation.sizes.tolist() == [0, 0]
+    assert test[0].tolist() == [30, 31, 33, 34, 36, 37, 39, 40]
+    assert test[1].tolist() == [32, 35, 38, 41]
+
+
+def test_shared_test_samples_go_by_subclass_where_there_are_any() -> None:
+    finer = np.arange(42) // 3 % 2
+    dataset = dataclasses.replace(shared_dataset(), subclass=finer)
+    members = [np.array([0, 6]), np.array([0, 3])]
+    test = Split(fixed=True, shared=True).apply(dataset, members, ["0", "1"], 0)[2]
+    assert test[0].tolist() == [30, 36]
+    assert test[1].tolist() == [30, 33, 36, 39]
+
+
+def test_only_designated_samples_can_be_shared() -> None:
+    with pytest.raises(ConfigError, match="so fixed must be true as well"):
+        Split(shared=True)
+
+
+def test_the_pool_is_everything_unless_told_otherwise() -> None:
+    dataset = shared_dataset()
+    assert Split().pool(dataset).tolist() == list(range(42))
+    assert Split(fixed=True).pool(dataset).tolist() == list(range(42))
+    assert Split(fixed=True, shared=True).pool(dataset).tolist() == list(range(30))
+
+
+def test_limited_data_are_the_first_samples_of_each_class() -> None:
+    dataset = shared_dataset()
+    shared = Split(fixed=True, shared=True, per_class=2)
+    assert shared.pool(dataset).tolist() == [0, 1, 2, 3, 4, 5]
+    # Designated test samples are neither counted nor lost.
+    fixed = Split(fixed=True, per_class=1).pool(dataset)
+    assert fixed.tolist() == [0, 1, 2, *range(30, 42)]
+    assert Split(per_class=11).pool(dataset).tolist() == list(range(33))
+    assert len(Split(per_class=99).pool(dataset)) == 42
+
+
+def test_limits_that_make_no_sense_are_refused() -> None:
+    plain = from_arrays(np.zeros(4), np.zeros(4))
+    with pytest.raises(ConfigError, match="per_class is set, but arrays is a regress"):
+        Split(per_class=1).pool(plain)
+    with pytest.raises(DataError, match="designates all samples for testing"):
+        Split(fixed=True, shared=True).pool(fixed_dataset([True, True]))
+
+
+def test_fewer_training_samples_leave_test_and_validation_as_they_were() -> None:
+    y = [0] * 60 + [1] * 30 + [2] * 10
+    whole = one_client(y, Split(validation=0.2))
+    few = one_client(y, Split(validation=0.2, most=20))
+    assert few[1:] == whole[1:]
+    assert set(few[0]) < set(whole[0])
+    assert np.bincount(np.array(y)[few[0]]).tolist() == [12, 6, 2]
+    assert one_client(y, Split(validation=0.2, most=60))[0] == whole[0]
+
+
+def test_a_small_client_keeps_what_it_has_when_others_are_cut() -> None:
+    dataset = from_arrays(np.zeros((12, 1)), [0] * 12)
+    members = [np.arange(8), np.arange(8, 12)]
+    train, _, test = Split(most=5).apply(dataset, members, ["0", "1"], 0)
+    assert train.sizes.tolist() == [5, 3]
+    assert test.sizes.tolist() == [2, 1]
+
+
+def test_a_client_of_one_class_is_split_like_any_other() -> None:
+    train, validation, test = one_client([4] * 8, Split(validation=0.5))
+    assert (len(train), len(validation), len(test)) == (3, 3, 2)

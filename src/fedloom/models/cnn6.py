@@ -1,0 +1,55 @@
+"""The six-layer convolutional network of pFedVEM for CIFAR-100."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.settings import Count, check
+from fedloom.models.images import image_shape
+
+
+class SixLayerNetwork(nn.Module):
+    """Convolutions of 3 x 3, each but the last with pooling; global mean; the head."""
+
+    def __init__(self, depth: int, channels: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for place, filters in enumerate(channels, start=1):
+            layers.append(nn.Conv2d(depth, filters, 3, padding=1))
+            if place < len(channels):
+                # The maximum and ReLU commute; padding is minus infinity to both.
+                layers.append(nn.MaxPool2d(2, padding=1))
+            layers.append(nn.ReLU())
+            depth = filters
+        self.features = nn.Sequential(*layers)
+        self.head = nn.Linear(depth, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, height, width) to (B, outputs)."""
+        out: Tensor = self.head(self.features(x).mean(dim=(2, 3)))
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class CNN6:
+    """pFedVEM's network for CIFAR-100, for images of any size."""
+
+    channels: tuple[Count, ...] = (32, 64, 128, 256, 100)
+    """Filters of the convolutions; the last are the features that the head sees."""
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.channels:
+            raise ConfigError("CNN6: channels is empty; give at least one number.")
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """The model for one image of shape (channels, height, width).
+
+        Raises:
+            ConfigError: The input is not an image.
+        """
+        depth, _, _ = image_shape(input_shape, "cnn6")
+        return SixLayerNetwork(depth, tuple(self.channels), outputs)
