@@ -65,8 +65,13 @@ class Measures(NamedTuple):
     """(B,) minus the log-probability of the true class; 0 without classes."""
     brier: Tensor
     """(B,) squared distance of the probabilities from the truth; 0 without classes."""
+    absolute: Tensor
+    """(B,) the absolute error; 0 with classes."""
     gap: Tensor
     """(B, bins) confidence minus being right, in the bin of the confidence."""
+    margin: Tensor
+    """(B,) log-odds of class 1 against class 0, which rank the samples of a task with
+    two classes; 0 without classes. Not meant to be summed."""
 
 
 BINS = 15
@@ -112,6 +117,7 @@ class Task:
         metric: what evaluation scores; by default "mse" for squared error and
             "accuracy" for every other loss.
         shift: with `scale`, how a uint8 input becomes a number: `(x - shift) / scale`.
+            Tensors, one number per feature, hold for floating inputs too.
         scale: see `shift`.
         dtype: the floating type of parameters and inputs.
         device: where everything lives.
@@ -124,15 +130,18 @@ class Task:
         *,
         head: str | None = None,
         metric: Literal["accuracy", "mse"] | None = None,
-        shift: float = 0.0,
-        scale: float = 1.0,
+        shift: float | Tensor = 0.0,
+        scale: float | Tensor = 1.0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         _refuse_unfit(model)
         self.dtype = dtype
         self.device = torch.device(device)
-        self.shift, self.scale = shift, scale
+        self.shift, self.scale = (
+            v.to(self.device, dtype) if isinstance(v, Tensor) else v
+            for v in (shift, scale)
+        )
         self.module = copy.deepcopy(model).to(self.device, dtype).eval()
         self._trainer = copy.deepcopy(self.module).train()
         self._dropouts = _key_dropouts(self._trainer)
@@ -179,10 +188,13 @@ class Task:
         return self.flatten(dict(fresh.named_parameters())).detach()
 
     def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Raw inputs as the model takes them: bytes scaled, floats cast, ints kept."""
-        ready = []
+        """Raw inputs as the model takes them: bytes scaled, floats cast, ints kept.
+
+        Floats are scaled too where every feature has its own shift and scale.
+        """
+        ready, by_feature = [], isinstance(self.shift, Tensor)
         for x in inputs:
-            if x.dtype == torch.uint8:
+            if x.dtype == torch.uint8 or (by_feature and x.is_floating_point()):
                 ready.append((x.to(self.dtype) - self.shift) / self.scale)
             else:
                 ready.append(x.to(self.dtype) if x.is_floating_point() else x)
@@ -264,8 +276,9 @@ class Task:
         targets = self._cast(targets)
         loss, score = self._loss(outputs, targets), self._score(outputs, targets)
         if self.metric != "accuracy":
-            none = torch.zeros_like(score)
-            return Measures(loss, score, none, none, none[:, None].expand(-1, BINS))
+            none, off = torch.zeros_like(score), _absolute_error(outputs, targets)
+            gap = none[:, None].expand(-1, BINS)
+            return Measures(loss, score, none, none, off, gap, none)
         logs = outputs.log_softmax(1)
         truth = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
         confidence = logs.exp().amax(1)
@@ -275,13 +288,16 @@ class Task:
             score=score,
             nll=-(logs * truth).sum(1),
             brier=(logs.exp() - truth).square().sum(1),
+            absolute=torch.zeros_like(score),
             gap=(confidence - score)[:, None] * F.one_hot(place, BINS),
+            # A sum, since there may be one class only.
+            margin=logs[:, 1:2].sum(1) - logs[:, 0],
         )
 
     def fresh_module(self) -> nn.Module:
         """A copy of the model, as the user's own class, ready to predict.
 
-        Inputs must be numbers already: the scaling of bytes is not part of it.
+        Inputs must be as `prepare` gives them: scaling is not part of it.
         """
         return copy.deepcopy(self.module)
 
@@ -465,4 +481,9 @@ def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     error = (outputs.reshape(targets.shape) - targets).square()
+    return error.reshape(len(targets), -1).mean(1)
+
+
+def _absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    error = (outputs.reshape(targets.shape) - targets).abs()
     return error.reshape(len(targets), -1).mean(1)

@@ -12,7 +12,11 @@ from fedloom.data.dataset import Dataset, from_arrays
 from fedloom.data.digits import Digits
 from fedloom.data.files import File
 from fedloom.data.generators import Gaussian, Synthetic
+from fedloom.data.heart import HeartDisease
 from fedloom.data.idx import FashionMnist, Mnist
+from fedloom.data.multitask import Landmine, School
+from fedloom.data.sent140 import Sent140
+from fedloom.data.shakespeare import Shakespeare
 
 __all__ = [
     "SOURCES",
@@ -21,7 +25,12 @@ __all__ = [
     "FashionMnist",
     "File",
     "Gaussian",
+    "HeartDisease",
+    "Landmine",
     "Mnist",
+    "School",
+    "Sent140",
+    "Shakespeare",
     "Source",
     "Synthetic",
     "from_arrays",
@@ -42,7 +51,12 @@ SOURCES: dict[str, type[Source]] = {
     "fashion-mnist": FashionMnist,
     "file": File,
     "gaussian": Gaussian,
+    "heart-disease": HeartDisease,
+    "landmine": Landmine,
     "mnist": Mnist,
+    "school": School,
+    "sent140": Sent140,
+    "shakespeare": Shakespeare,
     "synthetic": Synthetic,
 }
 """Every source by its name in a config."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedloom.models.lenet import LeNet
+from fedloom.models.lstm import LSTM
 from fedloom.models.mlp import MLP
 from fedloom.models.mlr import MLR
 
-__all__ = ["MLP", "MLR", "MODELS", "LeNet", "Model"]
+__all__ = ["LSTM", "MLP", "MLR", "MODELS", "LeNet", "Model", "TokenModel"]
 
 
 class Model(Protocol):
@@ -21,8 +22,26 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
+class TokenModel(Model, Protocol):
+    """Settings of a model that also reads sequences of tokens."""
+
+    def build_for_tokens(
+        self, tokens: int, outputs: int, vectors: Tensor | None
+    ) -> nn.Module:
+        """The module for token sequences, with fixed vectors where the data have any.
+
+        Args:
+            tokens: how many there are, from 0, which is padding.
+            outputs: width of the output.
+            vectors: (tokens, dim), to be kept as frozen parameters.
+        """
+        ...
+
+
 MODELS: dict[str, type[Model]] = {
     "lenet": LeNet,
+    "lstm": LSTM,
     "mlp": MLP,
     "mlr": MLR,
 }
