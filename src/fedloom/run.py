@@ -433,7 +433,7 @@ def _plan(
     is_regression = data.classes is None
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
-    shift, scale = clients.moments() if data.standardise else (data.shift, data.scale)
+    shift, scale = clients.scaling()
     task = Task(
         module,
         loss or ("squared-error" if is_regression else "cross-entropy"),

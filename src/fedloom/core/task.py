@@ -480,10 +480,13 @@ def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    error = (outputs.reshape(targets.shape) - targets).square()
-    return error.reshape(len(targets), -1).mean(1)
+    return _over_outputs((outputs.reshape(targets.shape) - targets).square())
 
 
 def _absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    error = (outputs.reshape(targets.shape) - targets).abs()
-    return error.reshape(len(targets), -1).mean(1)
+    return _over_outputs((outputs.reshape(targets.shape) - targets).abs())
+
+
+def _over_outputs(errors: Tensor) -> Tensor:
+    """(B,) the mean over a sample's outputs, where it has several."""
+    return errors if errors.dim() == 1 else errors.flatten(1).mean(1)

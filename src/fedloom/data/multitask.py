@@ -22,7 +22,7 @@ from fedloom.data.places import folder_of
 class Landmine:
     """Landmine: 14,820 radar signatures of 29 fields, a mine (6 %) or clutter.
 
-    Xue, Liao, Carin, Krishnapuram (JMLR 2007). Nine features; the first 15 fields are
+    Xue and others (JMLR 2007). Nine features; the first 15 fields are
     overgrown, the others bare. With so few mines look at the AUC, not at accuracy.
     """
 

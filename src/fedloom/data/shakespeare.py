@@ -34,7 +34,7 @@ class Shakespeare:
     """Characters that the model sees."""
     stride: Count | None = None
     """Characters between the starts of two samples; by default length + 1, so that
-    samples share nothing. 1 takes every position."""
+    samples share nothing. 1 takes every position, a gigabyte while loading."""
     least: Count = 2000
     """Fewest characters of a role; roles with fewer are left out."""
     test: Share = 0.2

@@ -112,6 +112,12 @@ class Federation:
         ragged: Ragged = getattr(self, part)
         return _label_counts(self.dataset, ragged)
 
+    def scaling(self) -> tuple[float | Tensor, float | Tensor]:
+        """Shift and scale of the task: the dataset's, or those that standardise it."""
+        if self.dataset.standardise:
+            return self.moments()
+        return self.dataset.shift, self.dataset.scale
+
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of each feature of the first input, float64.
 

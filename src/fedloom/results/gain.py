@@ -60,11 +60,11 @@ class Gain:
 
     def __str__(self) -> str:
         width = max(len("client"), *(len(name) for name in self.names))
-        heading = f"{'client':>{width}}  samples  together   alone    gain"
+        heading = f"{'client':>{width}}  samples  together   alone     gain"
         lines = [self.sentence(), heading]
         for n, name in enumerate(self.names):
             lines.append(
                 f"{name:>{width}}  {self.samples[n]:7d}  {self.together[n]:8.4f}"
-                f"  {self.alone[n]:6.4f}  {self.gain[n]:+.4f}"
+                f"  {self.alone[n]:6.4f}  {self.gain[n]:+7.4f}"
             )
         return "\n".join(lines)
