@@ -21,6 +21,7 @@ from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.task import Loss, Task
+from fedloom.data.dataset import Dataset
 from fedloom.engine import checkpoint
 from fedloom.engine.choice import Choice, EngineSettings, choose
 from fedloom.engine.job import AnyAlgorithm
@@ -30,9 +31,12 @@ from fedloom.engine.record import History
 from fedloom.engine.rounds import Loom
 from fedloom.engine.schedule import Progress, Schedule, train
 from fedloom.federation import Federation, LabelSkew, Natural, Sampling, divide
-from fedloom.models import MODELS
+from fedloom.models import MODELS, Model, TokenModel
+from fedloom.results.by_size import BySize, by_size
 from fedloom.results.directory import RunDirectory
 from fedloom.results.gain import Gain
+from fedloom.results.intervals import Interval, bootstrap
+from fedloom.results.scores import Scores
 from fedloom.results.table import ClosingTable, closing_table
 
 DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
@@ -72,6 +76,8 @@ class Result:
     def model(self, client: int | str) -> nn.Module:
         """A client's personal model as an ordinary module.
 
+        It takes inputs as `prepare` gives them: bytes scaled, features standardised.
+
         Args:
             client: its number from 0, or its name.
         """
@@ -84,12 +90,70 @@ class Result:
         theta = self._plan.loom.shared()
         return None if theta is None else _module(self._plan.loom.task, theta)
 
-    def scores(self, kind: str = "personal", part: str = "test") -> NDArray[np.float64]:
-        """(M,) every client's score at the last evaluated round."""
-        for found in self.history.scores[max(self.history.scores)]:
-            if (found.kind, found.part) == (kind, part):
-                return found.score
-        raise DataError(f"There are no {kind} scores on {part} data in this run.")
+    def scores(
+        self, kind: str = "personal", part: str = "test", number: str | None = None
+    ) -> NDArray[np.float64]:
+        """(M,) every client's score at the last evaluated round.
+
+        nan for a client without a sample in that part, or for whom the number is not
+        defined, such as the AUC of a client with one class.
+
+        Args:
+            kind: shared, team, personal or averaged.
+            part: validation or test.
+            number: accuracy or mse by default; else loss, nll, brier, ece, auc, f1,
+                rmse, mae or explained_variance, as the task has it.
+        """
+        return self._scores(kind, part).of(number)
+
+    def interval(
+        self,
+        kind: str = "personal",
+        part: str = "test",
+        number: str | None = None,
+        *,
+        level: float = 0.95,
+        seed: int = 0,
+    ) -> Interval:
+        """The mean over clients of a score, and its bootstrap interval.
+
+        Args:
+            kind: as for `scores`.
+            part: as for `scores`.
+            number: as for `scores`.
+            level: how often the interval should hold the true mean.
+            seed: of the bootstrap.
+        """
+        return bootstrap(self.scores(kind, part, number), level=level, seed=seed)
+
+    def by_size(
+        self,
+        kind: str = "personal",
+        part: str = "test",
+        number: str | None = None,
+        *,
+        bins: int = 10,
+    ) -> BySize:
+        """Mean score against how many training samples clients have.
+
+        Args:
+            kind: as for `scores`.
+            part: as for `scores`.
+            number: as for `scores`.
+            bins: groups of clients at most.
+        """
+        return by_size(
+            self.federation.sizes, self.scores(kind, part, number), bins=bins
+        )
+
+    def prepare(self, x: Any) -> tuple[torch.Tensor, ...]:
+        """Raw inputs as the models take them: bytes scaled, features standardised.
+
+        Args:
+            x: an array or tensor like the training inputs, or a tuple of them.
+        """
+        task = self._plan.loom.task
+        return task.prepare(_as_tensors(x, task.device))
 
     def predict(self, client: int | str, x: Any) -> torch.Tensor:
         """What a client's model says of new inputs.
@@ -105,29 +169,33 @@ class Result:
         loom = self._plan.loom
         task = loom.task
         row = torch.tensor([self._row(client)], device=task.device)
-        inputs = tuple(
-            torch.as_tensor(v).to(task.device)
-            for v in (x if isinstance(x, tuple) else (x,))
-        )
+        inputs = _as_tensors(x, task.device)
         thetas = loom.draws(row)[0] if loom.has_posterior else loom.personal(row)
         with torch.no_grad():
             outputs = task.predict_average(thetas, inputs)
         return outputs.exp() if task.metric == "accuracy" else outputs
 
-    def gain(self, *, progress: Progress | None = None) -> Gain:
+    def gain(
+        self, number: str | None = None, *, progress: Progress | None = None
+    ) -> Gain:
         """Train every client alone with the same local work, and compare.
 
         The same clients, cohorts, start and settings of local training; written to
         gain.parquet if the run has a directory.
+
+        Args:
+            number: what is compared, as for `scores`.
+            progress: told of every round of training alone.
         """
         plan = self._plan
-        together, alone = self.scores(), _train(_plan_alone(plan), None, progress)
+        together = self.scores(number=number)
+        alone = _train(_plan_alone(plan), None, progress)
         found = Gain(
-            metric=plan.loom.task.metric,
+            metric=number if number is not None else plan.loom.task.metric,
             names=self.federation.names,
             samples=self.federation.sizes,
             together=together,
-            alone=alone.scores(),
+            alone=alone.scores(number=number),
         )
         if self.history.directory is not None:
             self.history.directory.write_gain(found)
@@ -140,6 +208,12 @@ class Result:
         self.history.write(directory)
         checkpoint.save(self._plan.loom, directory.checkpoint)
         return directory.path
+
+    def _scores(self, kind: str, part: str) -> Scores:
+        for found in self.history.scores[max(self.history.scores)]:
+            if (found.kind, found.part) == (kind, part):
+                return found
+        raise DataError(f"There are no {kind} scores on {part} data in this run.")
 
     def _row(self, client: int | str) -> int:
         names = self.federation.names
@@ -314,8 +388,21 @@ def _make_module(
             return model()
         if model not in MODELS:
             raise ConfigError(unknown("model", model, MODELS))
-        data = clients.dataset
-        return MODELS[model]().build(data.input_shape, data.outputs)
+        return _build(MODELS[model](), clients.dataset)
+
+
+def _build(model: Model, data: Dataset) -> nn.Module:
+    """A built-in model for this data; one that reads tokens is told of them."""
+    if data.tokens is None:
+        return model.build(data.input_shape, data.outputs)
+    if isinstance(model, TokenModel):
+        return model.build_for_tokens(data.tokens, data.outputs, data.vectors)
+    fit = [name for name, kind in MODELS.items() if issubclass(kind, TokenModel)]
+    raise ConfigError(
+        f"{type(model).__name__}: the inputs of {data.name} are whole numbers, which "
+        f"are tokens. Choose a model that reads tokens ({', '.join(fit)}), or convert "
+        "the inputs to floating numbers."
+    )
 
 
 def make_clients(
@@ -359,7 +446,7 @@ def make_plan(
     """
     data, schedule = clients.dataset, config.schedule
     with streams.seeded(schedule.seed, "model"):
-        module = config.model.build(data.input_shape, data.outputs)
+        module = _build(config.model, data)
     if schedule.warm_start is not None:
         _warm(module, schedule.warm_start, data_dir)
     return _plan(config, module, clients, is_own=False, among=among)
@@ -383,13 +470,14 @@ def _plan(
     is_regression = data.classes is None
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
+    shift, scale = clients.scaling()
     task = Task(
         module,
         loss or ("squared-error" if is_regression else "cross-entropy"),
         head=head,
         metric="mse" if is_regression else "accuracy",
-        shift=data.shift,
-        scale=data.scale,
+        shift=shift,
+        scale=scale,
         dtype=engine.torch_dtype(),
         device=engine.torch_device(),
     )
@@ -540,3 +628,9 @@ def _module(task: Task, theta: torch.Tensor) -> nn.Module:
     params = {name: p.detach().clone() for name, p in task.unflatten(theta).items()}
     module.load_state_dict(params, strict=False)
     return module
+
+
+def _as_tensors(x: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """The user's inputs, one or a tuple of them, where the models are."""
+    parts = x if isinstance(x, tuple) else (x,)
+    return tuple(torch.as_tensor(part).to(device) for part in parts)

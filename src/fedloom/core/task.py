@@ -68,8 +68,13 @@ class Measures(NamedTuple):
     """(B,) minus the log-probability of the true class; 0 without classes."""
     brier: Tensor
     """(B,) squared distance of the probabilities from the truth; 0 without classes."""
+    absolute: Tensor
+    """(B,) the absolute error; 0 with classes."""
     gap: Tensor
     """(B, bins) confidence minus being right, in the bin of the confidence."""
+    margin: Tensor
+    """(B,) log-odds of class 1 against class 0, which rank the samples of a task with
+    two classes; 0 without classes. Not meant to be summed."""
 
 
 BINS = 15
@@ -125,7 +130,8 @@ class Task:
         metric: what evaluation scores; by default "mse" for squared error and
             "accuracy" for every other loss.
         shift: with `scale`, how a uint8 input becomes a number: `(x - shift) / scale`;
-            one number, or one per channel of an input (B, channels, ...).
+            one number, or one per channel of an input (B, channels, ...). A tensor,
+            one number per feature, holds for floating inputs too.
         scale: see `shift`.
         dtype: the floating type of parameters and inputs.
         device: where everything lives.
@@ -138,14 +144,15 @@ class Task:
         *,
         head: str | None = None,
         metric: Literal["accuracy", "mse"] | None = None,
-        shift: PerChannel = 0.0,
-        scale: PerChannel = 1.0,
+        shift: PerChannel | Tensor = 0.0,
+        scale: PerChannel | Tensor = 1.0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         _refuse_unfit(model)
         self.dtype = dtype
         self.device = torch.device(device)
+        self.scales_floats = isinstance(shift, Tensor)
         self.shift, self.scale = self._level(shift), self._level(scale)
         self.module = copy.deepcopy(model).to(self.device, dtype).eval()
         self._trainer = copy.deepcopy(self.module).train()
@@ -224,10 +231,13 @@ class Task:
         return self.flatten(dict(fresh.named_parameters())).detach()
 
     def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Raw inputs as the model takes them: bytes scaled, floats cast, ints kept."""
+        """Raw inputs as the model takes them: bytes scaled, floats cast, ints kept.
+
+        Floats are scaled too where every feature has its own shift and scale.
+        """
         ready = []
         for x in inputs:
-            if x.dtype == torch.uint8:
+            if x.dtype == torch.uint8 or (self.scales_floats and x.is_floating_point()):
                 shift, scale = _along(self.shift, x), _along(self.scale, x)
                 ready.append((x.to(self.dtype) - shift) / scale)
             else:
@@ -310,8 +320,9 @@ class Task:
         targets = self._cast(targets)
         loss, score = self._loss(outputs, targets), self._score(outputs, targets)
         if self.metric != "accuracy":
-            none = torch.zeros_like(score)
-            return Measures(loss, score, none, none, none[:, None].expand(-1, BINS))
+            none, off = torch.zeros_like(score), _absolute_error(outputs, targets)
+            gap = none[:, None].expand(-1, BINS)
+            return Measures(loss, score, none, none, off, gap, none)
         logs = outputs.log_softmax(1)
         truth = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
         confidence = logs.exp().amax(1)
@@ -321,14 +332,23 @@ class Task:
             score=score,
             nll=-(logs * truth).sum(1),
             brier=(logs.exp() - truth).square().sum(1),
+            absolute=torch.zeros_like(score),
             gap=(confidence - score)[:, None] * F.one_hot(place, BINS),
+            # A sum, since there may be one class only.
+            margin=logs[:, 1:2].sum(1) - logs[:, 0],
         )
 
     def has_constants_of(self, other: Task) -> bool:
-        """Whether both models are the same but for their trained parameters.
+        """Whether both tasks are the same but for the parameters that are trained.
 
-        Frozen parameters and buffers are part of a model, not of `theta`.
+        Frozen parameters, buffers and the scaling of inputs are not part of `theta`.
         """
+        for level, their_level in (
+            (self.shift, other.shift),
+            (self.scale, other.scale),
+        ):
+            if not torch.equal(torch.as_tensor(level), torch.as_tensor(their_level)):
+                return False
         trained = {block.name for block in self.layout}
         mine, theirs = self.module.state_dict(), other.module.state_dict()
         return mine.keys() == theirs.keys() and all(
@@ -339,7 +359,7 @@ class Task:
     def fresh_module(self) -> nn.Module:
         """A copy of the model, as the user's own class, ready to predict.
 
-        Inputs must be numbers already: the scaling of bytes is not part of it.
+        Inputs must be as `prepare` gives them: scaling is not part of it.
         """
         return copy.deepcopy(self.module)
 
@@ -347,9 +367,9 @@ class Task:
         """A twin that keeps the losses its gradients met, for one step."""
         return WatchedTask(self)
 
-    def _level(self, values: PerChannel) -> float | Tensor:
-        if isinstance(values, tuple):
-            return torch.tensor(values, dtype=self.dtype, device=self.device)
+    def _level(self, values: PerChannel | Tensor) -> float | Tensor:
+        if isinstance(values, tuple | Tensor):
+            return torch.as_tensor(values, dtype=self.dtype, device=self.device)
         return values
 
     def _meet(self, loss: Tensor) -> None:
@@ -371,6 +391,7 @@ class Task:
 _PARTS = (
     "dtype",
     "device",
+    "scales_floats",
     "shift",
     "scale",
     "module",
@@ -416,8 +437,8 @@ class WatchedTask(Task):
 
 
 def _along(level: float | Tensor, x: Tensor) -> float | Tensor:
-    """A level per channel in the shape that lies along the channels of (B, C, ...)."""
-    if isinstance(level, Tensor):
+    """A level per channel as it lies along (B, C, ...); one per feature as it is."""
+    if isinstance(level, Tensor) and level.dim() == 1:
         return level.reshape(-1, *[1] * (x.dim() - 2))
     return level
 
@@ -550,5 +571,13 @@ def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    error = (outputs.reshape(targets.shape) - targets).square()
-    return error.reshape(len(targets), -1).mean(1)
+    return _over_outputs((outputs.reshape(targets.shape) - targets).square())
+
+
+def _absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _over_outputs((outputs.reshape(targets.shape) - targets).abs())
+
+
+def _over_outputs(errors: Tensor) -> Tensor:
+    """(B,) the mean over a sample's outputs, where it has several."""
+    return errors if errors.dim() == 1 else errors.flatten(1).mean(1)

@@ -15,9 +15,13 @@ from fedloom.data.emnist import EmnistByclass, EmnistLetters, EmnistLettersAj
 from fedloom.data.femnist import Femnist
 from fedloom.data.files import File
 from fedloom.data.generators import Gaussian, Synthetic
+from fedloom.data.heart import HeartDisease
 from fedloom.data.hub import Hub, from_hub, from_partitioner
 from fedloom.data.idx import FashionMnist, Mnist
+from fedloom.data.multitask import Landmine, School
 from fedloom.data.places import look
+from fedloom.data.sent140 import Sent140
+from fedloom.data.shakespeare import Shakespeare
 from fedloom.data.sun397 import Sun397
 
 __all__ = [
@@ -33,8 +37,13 @@ __all__ = [
     "Femnist",
     "File",
     "Gaussian",
+    "HeartDisease",
     "Hub",
+    "Landmine",
     "Mnist",
+    "School",
+    "Sent140",
+    "Shakespeare",
     "Source",
     "Sun397",
     "Synthetic",
@@ -65,8 +74,13 @@ SOURCES: dict[str, type[Source]] = {
     "femnist": Femnist,
     "file": File,
     "gaussian": Gaussian,
+    "heart-disease": HeartDisease,
     "hub": Hub,
+    "landmine": Landmine,
     "mnist": Mnist,
+    "school": School,
+    "sent140": Sent140,
+    "shakespeare": Shakespeare,
     "sun397": Sun397,
     "synthetic": Synthetic,
 }

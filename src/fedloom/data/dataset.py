@@ -45,6 +45,12 @@ class Dataset:
     channel of inputs (N, channels, ...)."""
     scale: PerChannel = 1.0
     """See `shift`."""
+    vectors: Tensor | None = None
+    """(tokens, dim) fixed vector of every token of the first input, where it has any;
+    a model takes them as frozen parameters, so that they are never sent."""
+    standardise: bool = False
+    """Whether the one floating input enters the model with mean 0 and standard
+    deviation 1 per feature, over the training samples of all clients together."""
     fixed_test: NDArray[np.bool_] | None = None
     """(N,) True where the source itself says that the sample is for testing."""
     class_names: tuple[str, ...] | None = None
@@ -66,6 +72,16 @@ class Dataset:
                 )
             _check_finite(f"{self.name}: inputs[{i}]", values)
         self._check_levels()
+        if self.standardise and not (
+            len(self.inputs) == 1 and self.inputs[0].is_floating_point()
+        ):
+            found = ", ".join(str(x.dtype) for x in self.inputs)
+            raise DataError(
+                f"{self.name}: only one floating input can be standardised, found "
+                f"{found}. Set standardise to false."
+            )
+        if self.vectors is not None:
+            self._check_vectors(self.vectors)
         if self.classes is None:
             self._check_values()
         else:
@@ -85,6 +101,16 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample of the first input."""
         return tuple(self.inputs[0].shape[1:])
+
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens there are, from 0; None if samples are no token sequences."""
+        first = self.inputs[0]
+        if first.dtype != torch.int64 or first.ndim != 2:
+            return None
+        if self.vectors is not None:
+            return len(self.vectors)
+        return int(first.max()) + 1 if first.numel() else 1
 
     def _check_lengths(self) -> None:
         if not self.inputs:
@@ -151,6 +177,21 @@ class Dataset:
             raise DataError(
                 f"{self.name}: shift must be finite and scale above 0, "
                 f"found {self.shift} and {self.scale}."
+            )
+
+    def _check_vectors(self, vectors: Tensor) -> None:
+        if vectors.ndim != 2 or not vectors.is_floating_point():
+            raise DataError(
+                f"{self.name}: vectors must be floating, one row per token, found "
+                f"{vectors.dtype} {tuple(vectors.shape)}."
+            )
+        _check_finite(f"{self.name}: vectors", vectors)
+        first = self.inputs[0]
+        if self.tokens is None or first.min() < 0 or first.max() >= len(vectors):
+            raise DataError(
+                f"{self.name}: {len(vectors)} vectors need a first input of int64 "
+                f"tokens 0..{len(vectors) - 1}, (samples, length); found {first.dtype} "
+                f"{tuple(first.shape)}, values {first.min()}..{first.max()}."
             )
 
     def _check_values(self) -> None:
@@ -323,6 +364,7 @@ def from_arrays(
     name: str = "arrays",
     shift: PerChannel = 0.0,
     scale: PerChannel = 1.0,
+    standardise: bool = False,
 ) -> Dataset:
     """A dataset from the user's own arrays, which are shared, not copied, if possible.
 
@@ -340,6 +382,8 @@ def from_arrays(
         shift: A uint8 input enters the model as (x - shift) / scale; one number, or
             one per channel of images (N, channels, ...).
         scale: See `shift`; 255 for ordinary images.
+        standardise: Whether features enter the model with mean 0 and standard
+            deviation 1, over the training samples of all clients.
 
     Raises:
         DataError: The arrays contradict one another or hold unusable values.
@@ -357,4 +401,5 @@ def from_arrays(
         shift=shift,
         scale=scale,
         class_names=targets.class_names,
+        standardise=standardise,
     )

@@ -27,8 +27,8 @@ class File:
     """
 
     path: str
-    """The file, .npz, .parquet or .csv; if relative, looked for in the working
-    directory, then in the data directory."""
+    """The file, .npz, .parquet, .csv or .csv.gz; if relative, looked for in the
+    working directory, then in the data directory."""
     target: str = "y"
     """Column or array to predict."""
     client: str | None = None
@@ -38,6 +38,9 @@ class File:
     whole numbers for labels."""
     inputs: tuple[str, ...] = ("x",)
     """Arrays of an .npz that the model takes, in its order. Not used for tables."""
+    standardise: bool | None = None
+    """Whether features enter the model with mean 0 and standard deviation 1 over the
+    training rows of all clients; by default for tables, not for arrays."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -54,12 +57,13 @@ class File:
             DataError: The file is missing, broken, or lacks what the settings name.
         """
         path = self._find(data_dir)
-        if path.suffix == ".npz":
+        kind = _kind(path)
+        if kind == ".npz":
             return self._from_arrays(path)
-        if path.suffix in (".parquet", ".csv"):
+        if kind in _KINDS:
             return self._from_table(path)
         raise ConfigError(
-            f"{path}: {unknown('kind of file', path.suffix, _KINDS)} "
+            f"{path}: {unknown('kind of file', kind, _KINDS)} "
             "Convert it to one of these."
         )
 
@@ -80,7 +84,8 @@ class File:
         owner = None
         if self.client is not None:
             owner = _pick(arrays, "array", self.client, path)
-        return self._assemble(path, parts, targets, owner)
+        standardise = self.standardise is True
+        return self._assemble(path, parts, targets, owner, standardise)
 
     def _from_table(self, path: Path) -> Dataset:
         columns = _read_columns(path)
@@ -103,8 +108,18 @@ class File:
             raise DataError(
                 f"{path}: no feature is left beside target and client columns."
             )
+        for name, values in features.items():
+            broken = np.flatnonzero(~np.isfinite(values))
+            if len(broken):
+                raise DataError(
+                    f"{path}: column {name!r} has {len(broken)} values that are nan or "
+                    f"infinite, the first in row {broken[0]}. Remove those rows or "
+                    "fill them in."
+                )
         stacked = [values.astype(np.float32) for values in features.values()]
-        return self._assemble(path, (np.stack(stacked, axis=1),), targets, owner)
+        inputs = (np.stack(stacked, axis=1),)
+        standardise = self.standardise is not False
+        return self._assemble(path, inputs, targets, owner, standardise)
 
     def _assemble(
         self,
@@ -112,6 +127,7 @@ class File:
         parts: tuple[NDArray[Any], ...],
         y: NDArray[Any],
         owner: NDArray[Any] | None,
+        standardise: bool,
     ) -> Dataset:
         where = f"{path}: target {self.target!r}"
         targets = read_targets(y, task=self.task, where=where)
@@ -124,10 +140,16 @@ class File:
             classes=targets.classes,
             owner=owner,
             class_names=targets.class_names,
+            standardise=standardise,
         )
 
 
-_KINDS = (".npz", ".parquet", ".csv")
+_KINDS = (".npz", ".parquet", ".csv", ".csv.gz")
+
+
+def _kind(path: Path) -> str:
+    """How the file's name ends, the ending below .gz included."""
+    return Path(path.stem).suffix + ".gz" if path.suffix == ".gz" else path.suffix
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -168,13 +190,12 @@ def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
     import pyarrow
     from pyarrow import csv, parquet
 
-    reader = csv.read_csv if path.suffix == ".csv" else parquet.read_table
+    kind = _kind(path)
+    reader = parquet.read_table if kind == ".parquet" else csv.read_csv
     try:
         table = reader(path)
     except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(
-            f"{path}: not a readable {path.suffix} table ({error})."
-        ) from error
+        raise DataError(f"{path}: not a readable {kind} table ({error}).") from error
     repeated = [name for name, n in Counter(table.column_names).items() if n > 1]
     if repeated:
         raise DataError(f"{path}: column {repeated[0]!r} occurs twice. Rename one.")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.core.errors import ConfigError
@@ -39,6 +40,9 @@ _FLOP_S = 4e-11
 """Cost of one floating-point operation of a client's step, on two cores."""
 _COMPILE_S = 15.0
 """What compiling a phase costs; `auto` compiles when it saves more than that."""
+_OPERATIONS = 40
+"""Of a small network's forward pass. What has more, such as a recurrence, costs more
+in proportion, to call and to compile."""
 _SAVED = 0.4
 """Share of the uncompiled time that compiling saves, at least."""
 
@@ -117,8 +121,9 @@ def choose(
         task, algorithm.batch_size, features, math.ceil(cohort)
     )
     chunks = math.ceil(cohort / chunk)
-    seconds = rounds * _round_seconds(algorithm, task, federation, cohort, chunks)
-    pays = seconds * _SAVED > _COMPILE_S * len(algorithm.phases)
+    effort = _forward_effort(task, federation)
+    seconds = rounds * _round_seconds(algorithm, effort, federation, cohort, chunks)
+    pays = seconds * _SAVED > _COMPILE_S * effort.length * len(algorithm.phases)
     compiled, reason = _compiles(settings.compile, task.device, pays, seconds)
     unroll = 4 if task.d < _SMALL or task.device.type == "cuda" else 1
     return Choice(
@@ -139,9 +144,18 @@ def _chunk(task: Task, batch_size: int, features: int, cohort: int) -> int:
     return math.ceil(cohort / math.ceil(cohort / most))
 
 
+class _Effort(NamedTuple):
+    """What the forward pass of one sample takes."""
+
+    flops: float
+    """Floating-point operations."""
+    length: float
+    """Calls, as a multiple of a small network's; at least 1."""
+
+
 def _round_seconds(
     algorithm: AnyAlgorithm,
-    task: Task,
+    effort: _Effort,
     federation: Federation,
     cohort: float,
     chunks: int,
@@ -154,16 +168,31 @@ def _round_seconds(
     )
     batch = min(algorithm.batch_size, float(sizes.double().mean()))
     # Forward and backward: about three times the forward pass.
-    work = cohort * 3.0 * batch * _forward_flops(task, federation) * _FLOP_S
-    return algorithm.exchanges * steps * (chunks * _CALL_S + work)
+    work = cohort * 3.0 * batch * effort.flops * _FLOP_S
+    return algorithm.exchanges * steps * (chunks * _CALL_S * effort.length + work)
 
 
-def _forward_flops(task: Task, federation: Federation) -> float:
-    """Floating-point operations of the model for one sample."""
+class _CallCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations that are called."""
+
+    calls = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _forward_effort(task: Task, federation: Federation) -> _Effort:
+    """What the model takes for one sample, counted on one."""
     inputs = tuple(x[:1].to(task.device) for x in federation.dataset.inputs)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         task.predict(task.start, inputs)
-    return float(counter.get_total_flops())
+    with _CallCounter() as counted, torch.no_grad():  # type: ignore[no-untyped-call]
+        task.predict(task.start, inputs)
+    length = max(1.0, counted.calls / _OPERATIONS)
+    return _Effort(float(counter.get_total_flops()), length)
 
 
 def _compiles(

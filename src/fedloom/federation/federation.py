@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError, MessageError
+from fedloom.core.task import PerChannel
 from fedloom.data.dataset import Dataset, from_arrays
 from fedloom.data.files import read_npz
 from fedloom.federation.assignment import Assignment, Partition
@@ -134,6 +135,23 @@ class Federation:
         """(clients, classes) samples of each class; no columns for a regression."""
         ragged: Ragged = getattr(self, part)
         return _label_counts(self.dataset, ragged)
+
+    def scaling(self) -> tuple[PerChannel | Tensor, PerChannel | Tensor]:
+        """Shift and scale of the task: the dataset's, or those that standardise it."""
+        if self.dataset.standardise:
+            return self.moments()
+        return self.dataset.shift, self.dataset.scale
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each feature of the first input, float64.
+
+        Over the training samples of all clients alone, so that nothing of the test
+        samples is seen. A feature that never varies has deviation 1.
+        """
+        rows = self.dataset.inputs[0][torch.from_numpy(self.train.indices)].double()
+        deviation = rows.std(dim=0, correction=0)
+        varies = rows.amax(dim=0) > rows.amin(dim=0)
+        return rows.mean(dim=0), torch.where(varies, deviation, 1.0)
 
     def save(self, path: Path) -> None:
         """Write the split, without the data, as .npz: all of it or nothing."""
@@ -290,6 +308,7 @@ def federation(
     teams: Teams | Sequence[int] | None = None,
     transform: Transform | None = None,
     classes: int | None = None,
+    standardise: bool = False,
     seed: int = 0,
 ) -> Federation:
     """A federation from the user's own arrays.
@@ -305,6 +324,8 @@ def federation(
         teams: How teams are formed, or the team of each client.
         transform: How each client's inputs are changed, in a copy; none leaves them.
         classes: Number of classes; the largest label + 1 if not given.
+        standardise: Whether features enter the model with mean 0 and standard
+            deviation 1, over the training samples of all clients.
         seed: The same seed gives the same federation.
 
     Raises:
@@ -318,7 +339,9 @@ def federation(
             "federation: give either clients (whose each sample is) or partition (how "
             f"to divide them), found {found}."
         )
-    dataset = from_arrays(x, y, clients=clients, classes=classes)
+    dataset = from_arrays(
+        x, y, clients=clients, classes=classes, standardise=standardise
+    )
     if teams is not None and not hasattr(teams, "assign"):
         teams = GivenTeams(members=tuple(int(team) for team in teams))
     return divide(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedloom.models.cnn2 import CNN2
 from fedloom.models.cnn6 import CNN6
 from fedloom.models.lenet import LeNet
+from fedloom.models.lstm import LSTM
 from fedloom.models.mlp import MLP
 from fedloom.models.mlr import MLR
 from fedloom.models.resnet import ResNet18
 
 __all__ = ["CNN2", "CNN6", "MLP", "MLR", "MODELS", "LeNet", "Model", "ResNet18"]
+__all__ = ["LSTM", "MLP", "MLR", "MODELS", "LeNet", "Model", "TokenModel"]
 
 
 class Model(Protocol):
@@ -24,10 +26,28 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
+class TokenModel(Model, Protocol):
+    """Settings of a model that also reads sequences of tokens."""
+
+    def build_for_tokens(
+        self, tokens: int, outputs: int, vectors: Tensor | None
+    ) -> nn.Module:
+        """The module for token sequences, with fixed vectors where the data have any.
+
+        Args:
+            tokens: how many there are, from 0, which is padding.
+            outputs: width of the output.
+            vectors: (tokens, dim), to be kept as frozen parameters.
+        """
+        ...
+
+
 MODELS: dict[str, type[Model]] = {
     "cnn2": CNN2,
     "cnn6": CNN6,
     "lenet": LeNet,
+    "lstm": LSTM,
     "mlp": MLP,
     "mlr": MLR,
     "resnet18": ResNet18,

@@ -186,6 +186,8 @@ class RunDirectory:
         if found[0].metric != "mse":
             for name in ("nll", "brier", "ece"):
                 columns[name] = np.concatenate([getattr(s, name) for s in found])
+        for name in found[0].more:
+            columns[name] = np.concatenate([s.more[name] for s in found])
         self._write_parquet("clients", round_, columns)
 
     def write_notes(self, round_: int, columns: Mapping[str, NDArray[Any]]) -> None:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.results.scores import ERRORS
+
 
 @dataclass(frozen=True, eq=False)
 class Gain:
     """What the federation did for each client; prints as a sentence and a table."""
 
     metric: str
+    """What is compared: accuracy, mse, auc, ..."""
     names: tuple[str, ...]
     samples: NDArray[np.int64]
     """(M,) training samples."""
@@ -23,15 +26,19 @@ class Gain:
 
     @property
     def gain(self) -> NDArray[np.float64]:
-        """(M,) how much better than alone; positive is better for either metric."""
+        """(M,) how much better than alone; positive is better for every metric.
+
+        nan for a client that has no score, such as one without test samples.
+        """
         gap = self.together - self.alone
-        return -gap if self.metric == "mse" else gap
+        return -gap if self.metric in ERRORS else gap
 
     def columns(self) -> dict[str, object]:
         """The rows of gain.parquet."""
         return {
             "client": np.arange(len(self.names), dtype=np.int32),
             "name": list(self.names),
+            "metric": [self.metric] * len(self.names),
             "samples": self.samples,
             "together": self.together,
             "alone": self.alone,
@@ -41,18 +48,23 @@ class Gain:
     def sentence(self) -> str:
         """Who gains, in one line."""
         gain = self.gain[np.isfinite(self.gain)]
+        of = "" if self.metric == "accuracy" else f" in {self.metric}"
+        if len(gain) == 0:
+            return f"gain{of} over training alone: no client has a score"
         error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
         return (
-            f"gain over training alone: {gain.mean():+.4f} (standard error over "
+            f"gain{of} over training alone: {gain.mean():+.4f} (standard error over "
             f"clients {error:.4f}); {(gain > 0).sum()} clients gain, "
             f"{(gain < 0).sum()} lose, {(gain == 0).sum()} stay"
         )
 
     def __str__(self) -> str:
-        lines = [self.sentence(), "client  samples  together   alone    gain"]
+        width = max(len("client"), *(len(name) for name in self.names))
+        heading = f"{'client':>{width}}  samples  together   alone     gain"
+        lines = [self.sentence(), heading]
         for n, name in enumerate(self.names):
             lines.append(
-                f"{name:>6}  {self.samples[n]:7d}  {self.together[n]:8.4f}"
-                f"  {self.alone[n]:6.4f}  {self.gain[n]:+.4f}"
+                f"{name:>{width}}  {self.samples[n]:7d}  {self.together[n]:8.4f}"
+                f"  {self.alone[n]:6.4f}  {self.gain[n]:+7.4f}"
             )
         return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,16 @@ _HEADINGS = {
     "largest_decile": "largest 10 %",
     "spread": "spread",
     "loss": "loss",
-    "ece": "ECE",
 }
+_OPTIONAL = {
+    "ece": "ECE",
+    "auc": "AUC",
+    "f1": "F1",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "explained_variance": "explained",
+}
+"""Means over clients that only some tasks have."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +39,18 @@ class ClosingTable:
 
     def cells(self) -> list[list[str]]:
         """The heading and every row as text."""
-        lines = [list(_HEADINGS.values())]
+        shown = _HEADINGS | {
+            key: heading
+            for key, heading in _OPTIONAL.items()
+            if any(row[key] is not None for row in self.rows)
+        }
+        lines = [list(shown.values())]
         for row in self.rows:
             numbers = [
-                f"{row[key]:.4f}" if row[key] is not None else "-"
-                for key in list(_HEADINGS)[2:]
+                f"{row[key]:.4f}"
+                if row[key] is not None and not math.isnan(row[key])
+                else "-"
+                for key in list(shown)[2:]
             ]
             lines.append([row["kind"], row["part"], *numbers])
         return lines
@@ -75,7 +91,7 @@ def closing_table(rounds: list[Round], metric: str) -> ClosingTable:
                     "mean": numbers[metric],
                     **found,
                     "loss": numbers["loss"],
-                    "ece": numbers.get("ece"),
+                    **{name: numbers.get(name) for name in _OPTIONAL},
                 }
             )
     return ClosingTable(metric, last.round, tuple(rows))

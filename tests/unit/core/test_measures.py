@@ -58,3 +58,28 @@ def test_averaged_predictions_average_probabilities_not_logits():
     found = task.predict_average(thetas, (logits,)).exp()
     mean = (torch.softmax(0.5 * logits, 1) + torch.softmax(3.0 * logits, 1)) / 2
     assert torch.allclose(found, mean)
+
+
+def test_the_margin_is_the_log_odds_of_class_1_against_class_0():
+    logits, _ = sample()
+    task = Task(Given(), dtype=torch.float64)
+    targets = torch.zeros(len(logits), dtype=torch.int64)
+    pair = logits[:, :2]
+    p = torch.softmax(pair, 1).numpy()
+    margin = task.measure(task.start, (pair,), targets).margin.detach()
+    assert np.allclose(margin, np.log(p[:, 1] / p[:, 0]), atol=1e-12)
+    # Sure beyond what a probability can express, and still in order.
+    sure = torch.tensor([[0.0, 800.0], [0.0, 900.0]], dtype=torch.float64)
+    margin = task.measure(task.start, (sure,), targets[:2]).margin
+    assert margin.tolist() == [800, 900]
+    one = task.measure(task.start, (logits[:, :1],), targets)
+    assert torch.isfinite(one.margin).all()
+
+
+def test_the_absolute_error_is_a_mean_over_outputs():
+    task = Task(Given(), "squared-error", dtype=torch.float64)
+    x = torch.tensor([[1.0, 5.0], [0.0, -2.0]], dtype=torch.float64)
+    y = torch.tensor([[0.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
+    found = task.measure(task.start, (x,), y)
+    assert found.absolute.tolist() == [2.0, 1.0]
+    assert found.score.tolist() == [5.0, 2.0]

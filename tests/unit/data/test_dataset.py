@@ -171,3 +171,33 @@ def test_subclasses_are_one_whole_number_per_sample() -> None:
         Dataset("t", (torch.zeros(2),), y, classes=1, subclass=np.array([1]))
     with pytest.raises(DataError, match="subclass must be one int64 number"):
         Dataset("t", (torch.zeros(2),), y, classes=1, subclass=np.zeros(2))  # type: ignore[arg-type]
+
+
+TOKENS = torch.tensor([[1, 2, 0], [3, 0, 0]])
+
+
+def test_sequences_of_whole_numbers_are_tokens() -> None:
+    labels = torch.tensor([0, 1])
+    assert Dataset("toy", (TOKENS,), labels, 2).tokens == 4
+    vectors = torch.zeros(9, 5)
+    assert Dataset("toy", (TOKENS,), labels, 2, vectors=vectors).tokens == 9
+    assert Dataset("toy", (TOKENS.float(),), labels, 2).tokens is None
+    assert Dataset("toy", (TOKENS[:, 0],), labels, 2).tokens is None
+
+
+@pytest.mark.parametrize(
+    ("x", "vectors", "message"),
+    [
+        (TOKENS, torch.zeros(3, 5), r"3 vectors need .*tokens 0\.\.2.*0\.\.3"),
+        (TOKENS - 1, torch.zeros(9, 5), r"values -1\.\.2"),
+        (TOKENS.float(), torch.zeros(9, 5), "found torch.float32"),
+        (TOKENS, torch.zeros(9), r"one row per token, found torch.float32 \(9,\)"),
+        (TOKENS, torch.zeros(9, 5).long(), "vectors must be floating"),
+        (TOKENS, torch.full((9, 5), torch.nan), "vectors: 45 values are nan"),
+    ],
+)
+def test_vectors_that_do_not_fit_the_tokens_are_refused(
+    x: torch.Tensor, vectors: torch.Tensor, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        Dataset("toy", (x,), torch.tensor([0, 1]), 2, vectors=vectors)

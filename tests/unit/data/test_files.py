@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,7 @@ def test_a_missing_or_unknown_kind_of_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file .*gone\.csv.*Correct the path"):
         read(tmp_path / "gone.csv")
     (tmp_path / "t.xlsx").touch()
-    with pytest.raises(ConfigError, match=r"'\.xlsx'.*\.csv, \.npz, \.parquet"):
+    with pytest.raises(ConfigError, match=r"'\.xlsx'.*\.csv, .*\.npz, \.parquet"):
         read(tmp_path / "t.xlsx")
 
 
@@ -136,4 +137,43 @@ def test_an_npz_of_python_objects_is_not_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
     np.savez(path, x=np.array([{}, {}], dtype=object), y=[0, 1])
     with pytest.raises(DataError, match=r"not a readable .npz of plain arrays"):
+        read(path)
+
+
+def test_the_features_of_a_table_are_standardised_unless_refused(
+    tmp_path: Path,
+) -> None:
+    path = save({"a": [1, 2], "y": [0, 1]}, tmp_path / "t.csv")
+    assert read(path).standardise
+    assert not read(path, standardise=False).standardise
+    np.savez(tmp_path / "t.npz", x=np.ones((2, 1)), y=[0, 1])
+    assert not read(tmp_path / "t.npz").standardise
+    assert read(tmp_path / "t.npz", standardise=True).standardise
+
+
+def test_a_value_that_is_not_finite_is_named_by_column_and_row(tmp_path: Path) -> None:
+    table = {"a": [1, 2, 3], "b": [0.5, np.nan, -np.inf], "y": [0, 1, 0]}
+    path = save(table, tmp_path / "t.parquet")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"column 'b' has 2 values .* first in row 1"):
+        read(path)
+    (tmp_path / "t.csv").write_text("a,b,y\n1,2,0\n1,inf,1\n")
+    with pytest.raises(DataError, match=r"column 'b' has 1 values .* first in row 1"):
+        read(tmp_path / "t.csv")
+
+
+def test_a_row_with_too_few_or_too_many_fields_is_refused(tmp_path: Path) -> None:
+    for row in ("1", "1,2,3,4"):
+        (tmp_path / "t.csv").write_text(f"a,b,y\n1,2,0\n{row}\n")
+        with pytest.raises(DataError, match=r"t\.csv: not a .*Expected 3 columns"):
+            read(tmp_path / "t.csv")
+
+
+def test_a_table_may_be_gzipped_but_not_cut_short(tmp_path: Path) -> None:
+    rows = "".join(f"{n},{n % 2}\n" for n in range(1000))
+    content = gzip.compress(f"a,y\n{rows}".encode())
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(content)
+    assert len(read(path)) == 1000
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"t\.csv\.gz: not a readable \.csv\.gz table"):
         read(path)

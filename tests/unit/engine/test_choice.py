@@ -13,6 +13,7 @@ from fedloom.engine.choice import EngineSettings, choose
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.federation import Iid, Sampling, Split, divide
+from fedloom.models import LSTM
 
 CLIENTS = divide(Digits().load(None, 0), Iid(clients=30), Split(), seed=0)
 
@@ -40,6 +41,19 @@ def test_without_a_compiler_auto_stays_uncompiled_and_says_so(monkeypatch):
     assert "\n" not in found.reason
     with pytest.raises(ConfigError, match="Install g"):
         decide(compile="on")
+
+
+def test_a_recurrence_counts_as_longer_to_call_and_to_compile():
+    flat = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    steps = Task(nn.Sequential(nn.Flatten(1, 2), LSTM(hidden=8).build((8, 8), 10)))
+    assert module._forward_effort(flat, CLIENTS).length == 1
+    effort = module._forward_effort(steps, CLIENTS)
+    assert effort.length > 3
+    short = effort._replace(length=1.0)
+    times = [
+        module._round_seconds(FedAvg(), e, CLIENTS, 30.0, 1) for e in (short, effort)
+    ]
+    assert times[0] < times[1] < effort.length * times[0]
 
 
 def test_off_means_off():

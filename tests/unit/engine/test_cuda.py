@@ -1,10 +1,15 @@
 """The woven engine on a GPU gives what the loop gives on the CPU."""
 
+import numpy as np
 import pytest
 import torch
 
+import fedloom
 from fedloom.algorithms import REGISTRY
 from fedloom.config import parse
+from fedloom.core.streams import seeded
+from fedloom.data.dataset import Dataset
+from fedloom.models import LSTM
 from fedloom.run import run_config
 
 pytestmark = [
@@ -38,3 +43,44 @@ def test_a_gpu_run_equals_the_loop_on_the_cpu(name, compiled):
             )
         )
     assert torch.allclose(found[0], found[1], rtol=1e-7, atol=1e-9)
+
+
+def test_tokens_and_their_scores_on_a_gpu_equal_those_on_the_cpu():
+    draw = np.random.default_rng(0)
+    tokens = torch.from_numpy(draw.integers(0, 9, size=(80, 6)))
+    dataset = Dataset(
+        name="toy tokens",
+        inputs=(tokens,),
+        targets=tokens.sum(1) % 2,
+        classes=2,
+        owner=np.arange(80) % 4,
+        vectors=torch.from_numpy(draw.normal(size=(9, 5))),
+    )
+    clients = fedloom.divide(dataset, fedloom.Natural(), fedloom.Split(), seed=0)
+    with seeded(0, "model"):
+        model = LSTM(hidden=4).build_for_tokens(9, 2, dataset.vectors)
+    found = []
+    for runner, device in (("loop", "cpu"), ("weave", "cuda")):
+        engine = fedloom.EngineSettings(
+            runner=runner, device=device, dtype="float64", compile="off"
+        )
+        found.append(fedloom.run("ditto", model, clients, rounds=2, engine=engine))
+    cpu, gpu = found
+    for number in ("loss", "auc", "f1"):
+        one, other = (result.scores(number=number) for result in (cpu, gpu))
+        np.testing.assert_allclose(one, other, rtol=1e-7)
+
+
+def test_a_standardised_regression_on_a_gpu_equals_that_on_the_cpu():
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(80, 3)) * [1, 10, 100] + 5
+    clients = fedloom.federation(
+        x, x.sum(1), clients=np.arange(80) % 4, standardise=True
+    )
+    found = []
+    for device in ("cpu", "cuda"):
+        engine = fedloom.EngineSettings(device=device, dtype="float64", compile="off")
+        found.append(fedloom.run("fedavg", "mlr", clients, rounds=2, engine=engine))
+    for number in ("mse", "mae", "explained_variance"):
+        one, other = (result.scores(number=number) for result in found)
+        np.testing.assert_allclose(one, other, rtol=1e-7)

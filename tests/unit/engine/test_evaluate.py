@@ -5,9 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from patchwork import COUNT, TESTS, Patchwork, loom_of, small_federation
+from sklearn.metrics import f1_score, mean_absolute_error, r2_score, roc_auc_score
 from torch import nn
 
-from fedloom.algorithms import FedAvg, Local
+from fedloom.algorithms import FedAvg, Local, PFedMT
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.evaluate import evaluate
@@ -122,3 +123,143 @@ def test_a_regression_is_scored_by_its_squared_error() -> None:
                 expected = float(inputs[rows].sum(1).square().mean())
                 assert scores.loss[n] == pytest.approx(expected, rel=1e-10)
                 assert scores.score[n] == pytest.approx(expected, rel=1e-10)
+
+
+def probabilities(loom: Loom, thetas: torch.Tensor) -> list[np.ndarray]:
+    """Each client's probability of class 1 for its test samples, by its own theta."""
+    data, module = loom.federation.dataset, loom.task.fresh_module()
+    found = []
+    for rows, theta in zip(loom.federation.test, thetas, strict=True):
+        params = loom.task.unflatten(theta)
+        out = torch.func.functional_call(module, params, (data.inputs[0][rows],))
+        found.append(out.softmax(1)[:, 1].detach().numpy())
+    return found
+
+
+@pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
+@pytest.mark.parametrize("block", [1, 4])
+def test_two_classes_have_auc_and_f1_by_client_and_pooled(
+    runner: Loop | Weave, block: int
+) -> None:
+    loom = loom_of(FedAvg(lr=0.5, tuning=3), runner)
+    loom.advance()
+    shared, personal = evaluate(loom, "test", block=block)
+    own = loom.personal(torch.arange(COUNT))
+    one = loom.state.server.shared.expand(COUNT, -1)
+    targets = [loom.federation.dataset.targets[r].numpy() for r in loom.federation.test]
+    for scores, thetas in ((shared, one), (personal, own)):
+        said = probabilities(loom, thetas)
+        for n, (p, y) in enumerate(zip(said, targets, strict=True)):
+            if len(set(y)) == 2:
+                expected = roc_auc_score(y, p)
+                assert scores.more["auc"][n] == pytest.approx(expected, abs=1e-12)
+                expected = f1_score(y, p > 0.5)
+                assert scores.more["f1"][n] == pytest.approx(expected, abs=1e-12)
+            else:
+                assert np.isnan(scores.more["auc"][n])
+        y, p = np.concatenate(targets), np.concatenate(said)
+        assert scores.pooled["auc"] == pytest.approx(roc_auc_score(y, p), abs=1e-12)
+        assert scores.pooled["f1"] == pytest.approx(f1_score(y, p > 0.5), abs=1e-12)
+    # Some clients have no test sample or one class only, and some have both.
+    assert 0 < np.isnan(personal.more["auc"]).sum() < COUNT
+    assert not np.allclose(shared.more["auc"], personal.more["auc"], equal_nan=True)
+
+
+def test_a_team_model_ranks_the_samples_of_its_own_clients() -> None:
+    loom = loom_of(PFedMT(lr=0.1), Weave(4))
+    loom.advance()
+    found = {scores.kind: scores for scores in evaluate(loom, "test")}
+    teams = loom.algorithm.team_models(loom.state.server, loom.task)
+    assert teams is not None
+    said = probabilities(loom, teams[torch.as_tensor(loom.federation.teams)])
+    largest = int(np.argmax(TESTS))
+    y = loom.federation.dataset.targets[loom.federation.test[largest]].numpy()
+    expected = roc_auc_score(y, said[largest])
+    assert found["team"].more["auc"][largest] == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_part_without_any_sample_has_no_auc() -> None:
+    for scores in evaluate(loom_of(FedAvg(), Weave(4)), "validation"):
+        assert np.isnan(scores.more["auc"]).all()
+        assert np.isnan(scores.pooled["auc"])
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_regression_has_its_numbers_by_client_and_pooled(outputs: int) -> None:
+    source = small_federation()
+    inputs = source.dataset.inputs[0]
+    targets = inputs.sum(1) + 5 if outputs == 1 else inputs[:, :2] * 3 + 5
+    federation = Federation(
+        dataset=Dataset("numbers", (inputs,), targets),
+        train=source.train,
+        validation=source.validation,
+        test=source.test,
+        names=source.names,
+        teams=source.teams,
+    )
+    model = nn.Linear(3, outputs)
+    task = Task(model, "squared-error", dtype=torch.float64)
+    loom = loom_of(FedAvg(lr=0.05), Weave(4), federation=federation, task=task)
+    loom.advance()
+    theta = loom.state.server.shared
+    said = task.predict(theta, (inputs,)).reshape(targets.shape).detach().numpy()
+    truth = targets.numpy()
+    for scores in evaluate(loom, "test"):
+        for n, rows in enumerate(source.test):
+            y, p = truth[rows], said[rows]
+            if len(rows) == 0:
+                assert all(np.isnan(values[n]) for values in scores.more.values())
+                continue
+            rmse = np.sqrt(np.square(y - p).mean())
+            assert scores.more["rmse"][n] == pytest.approx(rmse, rel=1e-10)
+            mae = mean_absolute_error(y, p)
+            assert scores.more["mae"][n] == pytest.approx(mae, rel=1e-10)
+            explained = scores.more["explained_variance"][n]
+            if len(rows) == 1:
+                assert np.isnan(explained)
+            else:
+                r2 = r2_score(y, p, multioutput="variance_weighted")
+                assert explained == pytest.approx(r2, rel=1e-9)
+        every = np.concatenate(list(source.test))
+        y, p = truth[every], said[every]
+        r2 = r2_score(y, p, multioutput="variance_weighted")
+        assert scores.pooled["explained_variance"] == pytest.approx(r2, rel=1e-10)
+        pooled = np.sqrt(np.square(y - p).mean())
+        assert scores.pooled["rmse"] == pytest.approx(pooled, rel=1e-10)
+        pooled = mean_absolute_error(y, p)
+        assert scores.pooled["mae"] == pytest.approx(pooled, rel=1e-10)
+
+
+def test_a_regression_without_samples_in_a_part_has_no_numbers() -> None:
+    source = small_federation()
+    inputs = source.dataset.inputs[0]
+    federation = Federation(
+        dataset=Dataset("numbers", (inputs,), inputs[:, :1]),
+        train=source.train,
+        validation=source.validation,
+        test=source.test,
+        names=source.names,
+        teams=source.teams,
+    )
+    task = Task(nn.Linear(3, 1), "squared-error", dtype=torch.float64)
+    loom = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
+    for scores in evaluate(loom, "validation"):
+        for values in scores.more.values():
+            assert np.isnan(values).all()
+
+
+def test_several_classes_have_no_auc() -> None:
+    source = small_federation()
+    inputs = source.dataset.inputs[0]
+    labels = torch.arange(len(inputs)) % 3
+    federation = Federation(
+        dataset=Dataset("three", (inputs,), labels, classes=3),
+        train=source.train,
+        validation=source.validation,
+        test=source.test,
+        names=source.names,
+        teams=source.teams,
+    )
+    task = Task(nn.Linear(3, 3), dtype=torch.float64)
+    loom = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
+    assert all(not scores.more for scores in evaluate(loom, "test"))
