@@ -222,13 +222,15 @@ class Task:
         """A start: the module's own parameters for 0, freshly drawn ones after that."""
         if index == 0:
             return self.start.clone()
-        fresh = copy.deepcopy(self.module)
+        # Drawn on the CPU, so that a GPU starts from the same numbers.
+        fresh = copy.deepcopy(self.module).cpu()
         with streams.seeded(seed, "initial", index):
             for part in fresh.modules():
                 reset = getattr(part, "reset_parameters", None)
                 if callable(reset):
                     reset()
-        return self.flatten(dict(fresh.named_parameters())).detach()
+        drawn = self.flatten(dict(fresh.named_parameters())).detach()
+        return drawn.to(self.device)
 
     def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Raw inputs as the model takes them: bytes scaled, floats cast, ints kept.
@@ -424,7 +426,7 @@ class WatchedTask(Task):
     @property
     def has_met_loss(self) -> bool:
         """Whether a gradient was taken at all; a step may only look at the data."""
-        return bool(self._losses)
+        return len(self._losses) > 0
 
     def met_loss(self) -> Tensor:
         """The mean loss that the gradients met; 0 if there were none."""
