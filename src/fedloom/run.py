@@ -19,6 +19,7 @@ import fedloom
 from fedloom.algorithms import REGISTRY, Local
 from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
 from fedloom.core import streams
+from fedloom.core.describe import record_fields, returned
 from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.task import Loss, Task
 from fedloom.engine import checkpoint
@@ -506,8 +507,19 @@ def write_head(plan: Plan, directory: RunDirectory) -> None:
             "seed": plan.schedule.seed,
             "split": loom.federation.hash,
             "is_own": plan.is_own,
+            "records": _records(loom.algorithm),
         }
     )
+
+
+def _records(algorithm: AnyAlgorithm) -> dict[str, str]:
+    """What the method's own columns, scalars and arrays mean, by name."""
+    kind = type(algorithm)
+    told = [
+        *record_fields(returned(kind.notes)),
+        *record_fields(returned(kind.account)),
+    ]
+    return {name: doc.replace("\n", " ") for name, doc in told}
 
 
 def _commit() -> str | None:
