@@ -156,10 +156,11 @@ class Run:
         table = pq.read_table(path)
         return {name: _numbers(table, name) for name in ("together", "alone")}
 
-    def notes(self, most: int = 40) -> list[pa.Table]:
-        """What drove participants, of at most about `most` rounds evenly apart."""
+    @cached_property
+    def notes(self) -> tuple[pa.Table, ...]:
+        """What drove participants, of at most 40 rounds evenly apart."""
         files = sorted((self.path / "notes").glob("*.parquet"))
-        return [pq.read_table(file) for file in _thin(files, most)]
+        return tuple(pq.read_table(file) for file in _thin(files, 40))
 
     def arrays(self) -> tuple[int, dict[str, NDArray[Any]]] | None:
         """The last recorded arrays, with their round."""

@@ -37,12 +37,17 @@ _HOLM = (
 )
 
 
-def ranking_table(findings: Findings) -> Table:
-    """The methods in order."""
+def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
+    """The methods in order.
+
+    Args:
+        findings: what was worked out.
+        is_short: leave out chosen rounds and tests, for a narrow place.
+    """
     found, ranking, unit = findings.found, findings.ranking, findings.unit
     over = "seeds" if len(found.seeds) > 1 else "clients of the one seed"
     has_choice = any(s.chosen.count for s in ranking.standings)
-    has_tests = bool(ranking.pairs) and len(found.seeds) > 1
+    has_tests = bool(ranking.pairs) and len(found.seeds) > 1 and not is_short
     suffix = unit.suffix.strip()
     score = findings.metric + (f",{SPACE}{suffix}" if suffix else "")
     columns = [
@@ -53,7 +58,8 @@ def ranking_table(findings: Findings) -> Table:
         columns.append(
             Column("round chosen on validation", note="the same, at the chosen round")
         )
-        columns.append(Column("chosen rounds", False))
+        if not is_short:
+            columns.append(Column("chosen rounds", False))
     columns.append(
         Column(f"worst 10{SPACE}%", note="mean over the clients that do worst")
     )
@@ -68,7 +74,8 @@ def ranking_table(findings: Findings) -> Table:
         row = [_method(standing, first), _estimate(findings, standing.last)]
         if has_choice:
             row.append(_estimate(findings, standing.chosen))
-            row.append(Cell(_rounds(standing)))
+            if not is_short:
+                row.append(Cell(_rounds(standing)))
         row.append(_estimate(findings, standing.worst))
         if has_tests:
             row += _against(findings, standing.method)

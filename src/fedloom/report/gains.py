@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from fedloom.report.collect import KIND, Collection, Run
 from fedloom.report.ranking import Ranking
@@ -19,6 +18,7 @@ from fedloom.results.statistics import (
     over_clients,
     over_seeds,
     paired,
+    rank_correlation,
 )
 
 Numbers = NDArray[np.float64]
@@ -223,8 +223,8 @@ def drivers(
     for name, x in columns.items():
         known = np.isfinite(x) & np.isfinite(y)
         if known.sum() >= 5 and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 0:
-            rho = stats.spearmanr(x[known], y[known]).statistic
-            correlations[name] = (float(rho), int(known.sum()))
+            rho = rank_correlation(x[known], y[known])
+            correlations[name] = (rho, int(known.sum()))
     return correlations
 
 
@@ -235,7 +235,7 @@ def client_means(run: Run) -> dict[str, Numbers]:
     count = len(run.last.names)
     sums: dict[str, Numbers] = {}
     times: dict[str, Numbers] = {}
-    for table in run.notes():
+    for table in run.notes:
         clients = np.asarray(table["client"].to_numpy())
         for name in table.column_names:
             if name in ("round", "client"):

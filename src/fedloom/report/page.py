@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 
@@ -37,6 +37,8 @@ def page(findings: Findings) -> str:
         for anchor, title, lead, make in _CONTENTS
         if (body := make(findings, look))
     ]
+    if len(findings.found.methods) == 1:
+        parts[0] = replace(parts[0], title="Score", lead="What the clients leave with.")
     links = "".join(
         f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in parts
     )

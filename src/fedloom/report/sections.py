@@ -586,13 +586,10 @@ def _recorded(findings: Findings, run: Run, style: Style) -> str:
     for name, (rounds, middle, low, high) in _columns(run).items():
         if not any(math.isfinite(v) for v in middle):
             continue
-        note = meanings.get(name, "")
+        note = meanings.get(name, "").replace("`", "")
         if name in related:
             rho, many = related[name]
-            note += (
-                f" Rank correlation with the gain {unit_of('').gap(round(rho, 2))[:5]} "
-                f"({many} clients)."
-            )
+            note += f" Rank correlation with the gain {rho:+.2f} ({many} clients)."
         title = name.replace("_", " ")
         drawing = small_lines(
             f"{run.method}: {title}", rounds, middle, low, high, style, plain
@@ -617,7 +614,7 @@ def _columns(
             own.append(value)
         lists[0].append(number)
 
-    for table in run.notes():
+    for table in run.notes:
         number = int(table["round"][0].as_py()) if table.num_rows else 0
         for name in table.column_names:
             values = np.asarray(table[name].to_numpy(zero_copy_only=False))
@@ -639,8 +636,7 @@ def _columns(
 
 
 def _note_names(run: Run) -> set[str]:
-    tables = run.notes(1)
-    return set(tables[0].column_names) if tables else set()
+    return set(run.notes[0].column_names) if run.notes else set()
 
 
 def _matrices(run: Run, meanings: Mapping[str, str]) -> str:
@@ -681,7 +677,8 @@ def _matrices(run: Run, meanings: Mapping[str, str]) -> str:
             show=plain,
             low=low,
         )
-        caption = f"{name} at round {number}: {described}. {meanings.get(name, '')}"
+        meaning = meanings.get(name, "").replace("`", "")
+        caption = f"{name} at round {number}: {described}. {meaning}"
         drawn.append(figure(drawing, caption))
     return f'<div class="grid two">{"".join(drawn)}</div>' if drawn else ""
 

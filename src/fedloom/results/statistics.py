@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 LEVEL = 0.95
 """Of all intervals."""
@@ -76,7 +76,7 @@ def over_seeds(values: ArrayLike, level: float = LEVEL) -> Estimate:
     if count == 1:
         return Estimate(mean, math.nan, math.nan, math.nan, 1)
     error = float(found.std(ddof=1) / math.sqrt(count))
-    half = float(stats.t.ppf(0.5 + level / 2, count - 1)) * error
+    half = float(special.stdtrit(count - 1, 0.5 + level / 2)) * error
     return Estimate(mean, error, mean - half, mean + half, count)
 
 
@@ -122,7 +122,7 @@ def paired(first: ArrayLike, second: ArrayLike, level: float = LEVEL) -> Paired:
         # Without any spread t is 0/0 or infinite.
         return Paired(difference, 1.0 if difference.mean == 0.0 else 0.0)
     t = abs(difference.mean / difference.error)
-    return Paired(difference, float(2 * stats.t.sf(t, difference.count - 1)))
+    return Paired(difference, float(2 * special.stdtr(difference.count - 1, -t)))
 
 
 def holm(p: Sequence[float]) -> NDArray[np.float64]:
@@ -173,6 +173,28 @@ def accuracy_error(
     share = (accuracy * samples + 2) / (samples + 4)
     found: NDArray[np.float64] = np.sqrt(share * (1 - share) / (samples + 4))
     return found
+
+
+def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
+    """Spearman's; equals share their mean rank. nan where one of the two is constant.
+
+    Args:
+        x: finite numbers.
+        y: as many.
+    """
+    a, b = _ranks(x), _ranks(y)
+    a, b = a - a.mean(), b - b.mean()
+    size = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / size if size > 0 else math.nan
+
+
+def _ranks(values: ArrayLike) -> NDArray[np.float64]:
+    _, place, times = np.unique(
+        np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True
+    )
+    last = np.cumsum(times)
+    ranks: NDArray[np.float64] = (last - (times - 1) / 2)[place]
+    return ranks
 
 
 def _finite(values: ArrayLike) -> NDArray[np.float64]:
