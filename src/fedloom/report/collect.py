@@ -294,7 +294,7 @@ def collect(paths: Sequence[Path]) -> Collection:
             f"{named}: there is no run there (no manifest.json). Give directories "
             "that `fedloom run` or `fedloom compare` named at their end."
         )
-    runs = _named([read_run(d) for d in directories])
+    runs = _named([read_run(d, arm_of(d)) for d in directories])
     _check_metric(runs)
     methods = tuple(dict.fromkeys(run.method for run in runs))
     seeds = tuple(sorted({run.seed for run in runs}))
@@ -308,6 +308,12 @@ def collect(paths: Sequence[Path]) -> Collection:
             runs={(run.method, run.seed): run for run in runs},
         )
     )
+
+
+def arm_of(path: Path) -> str:
+    """What a comparison calls the method of one of its runs; empty for other runs."""
+    is_compared = (path.parent.parent / COMPARISON).is_file()
+    return path.parent.name if is_compared else ""
 
 
 def find_runs(path: Path) -> Iterator[Path]:
@@ -400,9 +406,10 @@ def _title(run: Run) -> str:
 def _named(runs: list[Run]) -> list[Run]:
     """Loose runs under names that tell them apart.
 
-    Runs with the same [algorithm] section and different seeds are one method. Where
-    several sections share a name, the settings that differ are added; where even those
-    agree, the directory's name.
+    Runs of a comparison keep the names they have there. Other runs with the same
+    [algorithm] section and different seeds are one method; where several sections share
+    a name, the settings that differ are added. Where all that is not enough, the name
+    of the directory is added.
     """
     sections = [dict(run.config.get("algorithm", {})) for run in runs]
     names = []
@@ -410,7 +417,7 @@ def _named(runs: list[Run]) -> list[Run]:
         others = [
             s
             for r, s in zip(runs, sections, strict=True)
-            if r.manifest["algorithm"] == run.manifest["algorithm"]
+            if r.method == run.method == r.manifest["algorithm"]
         ]
         differing = [
             key for key in section if any(s.get(key) != section[key] for s in others)
@@ -428,11 +435,9 @@ def _named(runs: list[Run]) -> list[Run]:
 
 
 def _place(path: Path) -> str:
-    """The end of a path that tells runs apart: a run of a comparison has two parts."""
+    """The directory that tells runs apart: the run's, or that of its comparison."""
     path = path.resolve()
-    if path.name.startswith("seed-"):
-        return "/".join(path.parts[-3:])
-    return path.name
+    return path.parent.parent.name if arm_of(path) else path.name
 
 
 def _check_metric(runs: Sequence[Run]) -> None:

@@ -49,7 +49,8 @@ def headline(findings: Findings) -> str:
     if pick is None:
         failed = sum(run.state == "failed" for run in found.runs.values())
         if failed and failed == len(found.runs):
-            return f"No answer: all {failed} runs failed."
+            every = f"all {failed} runs" if failed > 1 else "the run"
+            return f"No answer: {every} failed."
         return "No answer yet: there is no run with scores."
     score = findings.unit.score(ranking.standing(pick).last.mean)
     subject = (

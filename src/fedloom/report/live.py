@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from fedloom.core.errors import ConfigError, FedloomError
-from fedloom.report.collect import COMPARISON, KIND, collect, find_runs
+from fedloom.report.collect import KIND, arm_of, collect, find_runs
 from fedloom.report.findings import work_out
 from fedloom.report.page import asset, page
 from fedloom.results.statistics import LOWER_IS_BETTER
@@ -110,7 +110,7 @@ class Watch:
         pace = _pace(rows)
         return {
             "path": str(path),
-            "method": _method(path, algorithm),
+            "method": arm_of(path) or algorithm,
             "seed": seed,
             "dataset": str(manifest["dataset"]),
             "metric": metric,
@@ -131,12 +131,6 @@ def _planned(path: Path) -> int:
         if key.strip() == "rounds":
             return int(value)
     return 0
-
-
-def _method(path: Path, algorithm: str) -> str:
-    """What to call it: runs of a comparison by their folder's name."""
-    is_compared = (path.parent.parent / COMPARISON).is_file()
-    return path.parent.name if is_compared else algorithm
 
 
 def _pace(rows: list[dict[str, Any]]) -> float:

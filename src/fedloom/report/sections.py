@@ -595,7 +595,7 @@ def _recorded(findings: Findings, run: Run, style: Style) -> str:
             f"{run.method}: {title}", rounds, middle, low, high, style, plain
         )
         cards.append(
-            f'<figure class="card"><h4>{escape(title)}</h4>{drawing}'
+            f'<figure class="card"><h3>{escape(title)}</h3>{drawing}'
             f"<figcaption>{escape(note)}</figcaption></figure>"
         )
     body = f'<div class="grid small">{"".join(cards)}</div>' if cards else ""
