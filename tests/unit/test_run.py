@@ -296,3 +296,11 @@ def test_the_same_seed_gives_the_same_bits_twice():
     first, second = run_config(parse(tables)), run_config(parse(tables))
     for client in range(20):
         assert torch.equal(flat(first.model(client)), flat(second.model(client)))
+
+
+def test_a_manifest_says_what_the_methods_own_columns_mean(tmp_path):
+    tables = {**QUICK, "rounds": 1, "algorithm": {"name": "fedacs"}}
+    run_config(parse(tables), out=tmp_path / "r")
+    records = RunDirectory(tmp_path / "r").read_manifest()["records"]
+    assert "do not collaborate" in records["weights"]
+    assert all("\n" not in text for text in records.values())

@@ -4,7 +4,8 @@ Which method should these clients use, and does each of them gain? Reads what ru
 written and nothing else; no model is loaded and PyTorch is not needed.
 """
 
-from fedloom.report.collect import Collection, Run, collect
+from fedloom.report.collect import Collection, collect
 from fedloom.report.files import FORMATS, write_report
+from fedloom.report.runs import Run
 
 __all__ = ["FORMATS", "Collection", "Run", "collect", "write_report"]

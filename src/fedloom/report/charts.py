@@ -442,8 +442,8 @@ def heat_map(
         width=side * len(columns),
         height=tall * len(rows),
         data_cells=cells,
-        data_rows="|".join(rows),
-        data_columns="|".join(columns),
+        data_rows="|".join(name.replace("|", "/") for name in rows),
+        data_columns="|".join(name.replace("|", "/") for name in columns),
         data_names=f"{row_title}|{column_title}",
     )
     return drawing(WIDTH, height, title, description, body, cover)

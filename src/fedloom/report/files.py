@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedloom.core.errors import ConfigError, unknown
-from fedloom.report import contents
+from fedloom.report import contents, raw
 from fedloom.report.collect import collect
 from fedloom.report.findings import Findings, headline, summary, work_out
 from fedloom.report.page import page
@@ -32,22 +32,20 @@ def _latex(findings: Findings) -> str:
     if findings.gains is not None:
         tables.append(contents.gains_table(findings, findings.gains).to_latex("gains"))
     tables.append(contents.cost_table(findings).to_latex("cost"))
-    return "% Needs \\\\usepackage{booktabs}.\n".replace("\\\\", "\\") + "\n".join(
-        tables
-    )
+    return "% Needs the package booktabs.\n" + "\n".join(tables)
 
 
 FORMATS: Mapping[str, tuple[str, Callable[[Findings], str]]] = {
     "html": ("html", page),
     "md": ("md", _markdown),
     "latex": ("tex", _latex),
-    "csv": ("csv", contents.ranking_csv),
+    "csv": ("csv", raw.ranking_csv),
 }
 """Name of each format, how its files end, and what writes it."""
 
 _BESIDE: Mapping[str, Callable[[Findings], str]] = {
-    "-pairs.csv": contents.pairs_csv,
-    "-clients.csv": contents.clients_csv,
+    "-pairs.csv": raw.pairs_csv,
+    "-clients.csv": raw.clients_csv,
 }
 
 

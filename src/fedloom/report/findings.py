@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fedloom.report.collect import Collection
 from fedloom.report.gains import Advice, Gains, advise, gains
 from fedloom.report.ranking import ALPHA, Ranking, rank
-from fedloom.report.units import SPACE, Unit, p_value, unit_of, words
+from fedloom.report.units import MINUS, SPACE, Unit, p_value, unit_of, words
+from fedloom.results.statistics import LOWER_IS_BETTER
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +53,23 @@ def headline(findings: Findings) -> str:
             every = f"all {failed} runs" if failed > 1 else "the run"
             return f"No answer: {every} failed."
         return "No answer yet: there is no run with scores."
-    score = findings.unit.score(ranking.standing(pick).last.mean)
-    subject = (
-        f"{score} {findings.metric} on the average client's own {findings.part} data"
-    )
+    what = _reached(findings, pick)
     if len(found.methods) == 1:
-        return f"{pick} reaches {subject}."
+        return f"{pick}: {what}."
     if pick == found.baseline:
-        return f"Train alone: {pick} reaches {subject}, and no federation does better."
+        return f"Train alone: {what}, and no federation does better."
     rivals = [m for m in ranking.rivals(pick) if m != found.baseline]
     if len(found.seeds) > 1 and rivals:
-        return f"Use {pick}, for now: it reaches {subject}."
-    return f"Use {pick}: it reaches {subject}."
+        return f"Use {pick}, for now: {what}."
+    return f"Use {pick}: {what}."
+
+
+def _reached(findings: Findings, method: str) -> str:
+    score = findings.unit.score(findings.ranking.standing(method).last.mean)
+    where = f"on the average client's own {findings.part} data"
+    if findings.metric in LOWER_IS_BETTER:
+        return f"its {findings.metric} is {score} {where}"
+    return f"it reaches {score} {findings.metric} {where}"
 
 
 def summary(findings: Findings) -> list[str]:
@@ -147,9 +153,11 @@ def _who_gains(findings: Findings, pick: str) -> str:
         is_sure = tested[1] < ALPHA
         sure = f" ({_p(tested[1])}{'' if is_sure else ', so not certain'})"
     gap = unit.gap_estimate(best.mean) + (f" {unit.points}" if unit.points else "")
+    verb = "loses" if best.mean.mean < 0 else "gains"
     stay = best.known - best.gaining - best.losing
     return (
-        f"Against training alone the average client changes by {gap}{sure}: "
+        f"Over training alone the average client {verb} "
+        f"{gap.lstrip('+' + MINUS)}{sure}: "
         f"{best.gaining} of {best.known} clients gain, "
         f"{best.losing or 'none'} {'lose' if best.losing > 1 else 'loses'}"
         + (f" and {stay} {'stay' if stay > 1 else 'stays'}." if stay else ".")
@@ -169,6 +177,8 @@ def _advised(findings: Findings) -> str:
     change = advice.against_pick
     if change.difference.count < 2:
         return ""
+    if set(advice.method) == {findings.ranking.pick}:
+        return "The validation data of every single client prefer it, too."
     gap = unit.gap(change.difference.mean)
     points = f" {unit.points}" if unit.points else ""
     verdict = (

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.report.collect import KIND, Collection, Run
+from fedloom.report.collect import Collection
 from fedloom.report.ranking import Ranking
+from fedloom.report.runs import KIND, Run
 from fedloom.results.statistics import (
     LOWER_IS_BETTER,
     Estimate,

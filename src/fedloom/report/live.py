@@ -15,9 +15,10 @@ from threading import Lock
 from typing import Any
 
 from fedloom.core.errors import ConfigError, FedloomError
-from fedloom.report.collect import KIND, arm_of, collect, find_runs
+from fedloom.report.collect import collect
 from fedloom.report.findings import work_out
 from fedloom.report.page import asset, page
+from fedloom.report.runs import KIND, arm_of, find_runs
 from fedloom.results.statistics import LOWER_IS_BETTER
 
 HOST = "127.0.0.1"

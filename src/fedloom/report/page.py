@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 
-from fedloom.report import sections
 from fedloom.report.charts import legend_sign
 from fedloom.report.findings import Findings, headline, summary
-from fedloom.report.sections import Look
+from fedloom.report.sections.clients import calibration, clients
+from fedloom.report.sections.gain import who_gains
+from fedloom.report.sections.learning import learning
+from fedloom.report.sections.parts import Look
+from fedloom.report.sections.ranking import ranking
+from fedloom.report.sections.recorded import drivers
+from fedloom.report.sections.setup import cost, data, setup
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -73,42 +78,42 @@ _CONTENTS: tuple[tuple[str, str, str, Callable[[Findings, Look], str]], ...] = (
         "ranking",
         "Ranking",
         "Which method is best for the average client, and how sure that is.",
-        sections.ranking,
+        ranking,
     ),
     (
         "gain",
         "Who gains",
         "Each client against training alone: the same clients, the same seed, the same "
         "test data.",
-        sections.who_gains,
+        who_gains,
     ),
     (
         "learning",
         "Learning",
         "The same scores against what it took to get there.",
-        sections.learning,
+        learning,
     ),
     (
         "clients",
         "Clients",
         "An average hides who is left behind.",
-        sections.clients,
+        clients,
     ),
     (
         "calibration",
         "Calibration",
         "Whether the models know how often they are right.",
-        sections.calibration,
+        calibration,
     ),
     (
         "drivers",
         "What drove it",
         "What each method recorded of its clients and of its aggregation.",
-        sections.drivers,
+        drivers,
     ),
-    ("data", "Data", "Who held what.", sections.data),
-    ("cost", "Cost", "What a run took.", sections.cost),
-    ("setup", "Setup", "Enough to run it again.", sections.setup),
+    ("data", "Data", "Who held what.", data),
+    ("cost", "Cost", "What a run took.", cost),
+    ("setup", "Setup", "Enough to run it again.", setup),
 )
 
 

@@ -167,3 +167,19 @@ def test_a_changed_or_broken_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(MessageError, match="not a whole saved split"):
         load_split(path, fed.dataset)
+
+
+def test_a_saved_split_tells_label_counts_to_those_without_the_data(
+    tmp_path: Path,
+) -> None:
+    fed = federation(X, Y, clients=WHO)
+    fed.save(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as arrays:
+        counts = arrays["train_labels"]
+        assert np.array_equal(counts, fed.label_counts())
+        assert counts.dtype == np.uint8
+        first = str(arrays["targets"])
+    other = federation(X, Y[::-1].copy(), clients=WHO)
+    other.save(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as arrays:
+        assert str(arrays["targets"]) != first

@@ -13,6 +13,8 @@ from fedloom.report import collect
 from fedloom.report.findings import headline, summary, work_out
 from fedloom.report.gains import advise, drivers, gains
 from fedloom.report.ranking import rank
+from fedloom.results.directory import RunDirectory
+from fedloom.results.gain import Gain
 from fedloom.results.statistics import holm, paired
 
 LOCAL = steady([0.50, 0.60], [0.52, 0.64], [0.48, 0.62])
@@ -212,3 +214,31 @@ def test_the_answer_when_every_run_failed(tmp_path: Path) -> None:
     findings = work_out(collect([path]))
     assert headline(findings) == "No answer: the run failed."
     assert summary(findings) == []
+
+
+def test_a_run_with_a_gain_of_its_own_needs_no_other(tmp_path: Path) -> None:
+    """What `fedloom run --gain` leaves is read where no arm trained alone."""
+    path = write_run(tmp_path / "a", LOCAL[0])
+    RunDirectory(path).write_gain(
+        Gain(
+            metric="accuracy",
+            names=("c0", "c1"),
+            samples=np.array([20, 20]),
+            together=np.array([0.5, 0.6]),
+            alone=np.array([0.4, 0.7]),
+        )
+    )
+    findings = work_out(collect([path]))
+    assert findings.gains is not None
+    gain = findings.gains.of("ditto")
+    assert gain is not None
+    assert gain.gain == pytest.approx([0.1, -0.1])
+    assert (gain.gaining, gain.losing) == (1, 1)
+
+
+def test_the_answer_says_what_is_less_and_who_loses(tmp_path: Path) -> None:
+    findings = work_out(
+        collect([write_comparison(tmp_path / "c", METHODS, metric="mse")])
+    )
+    assert headline(findings).startswith("Train alone: its mse is 0.5600 on")
+    assert "On average no method gains" in " ".join(summary(findings))

@@ -121,7 +121,10 @@ def test_a_report_is_a_page_with_its_tables_beside(comparison: Path) -> None:
 @pytest.mark.parametrize(
     ("format_", "words_"),
     [
-        ("md", ["| **better** | 76.3 ±", "Use better", "2 of 2 clients gain"]),
+        (
+            "md",
+            ["| **better** | 76.3 ±", "Use better: it reaches", "2 of 2 clients gain"],
+        ),
         ("latex", [r"\toprule", r"\label{tab:gains}", "booktabs"]),
         ("csv", ["place,method,algorithm,last_mean"]),
     ],
