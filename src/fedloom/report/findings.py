@@ -58,8 +58,8 @@ def headline(findings: Findings) -> str:
         return f"{pick}: {what}."
     if pick == found.baseline:
         return f"Train alone: {what}, and no federation does better."
-    rivals = [m for m in ranking.rivals(pick) if m != found.baseline]
-    if len(found.seeds) > 1 and rivals:
+    # Nothing was tested, or some test cannot tell another method apart.
+    if ranking.rivals(pick) or not ranking.pairs:
         return f"Use {pick}, for now: {what}."
     return f"Use {pick}: {what}."
 

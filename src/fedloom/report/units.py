@@ -110,6 +110,14 @@ def plain(value: float) -> str:
     return _sign(f"{value:.3g}", value)
 
 
+def signed(value: float) -> str:
+    """A number between -1 and 1, with its sign."""
+    text = f"{abs(value):.2f}"
+    if float(text) == 0:
+        return text
+    return ("+" if value > 0 else MINUS) + text
+
+
 def p_value(value: float) -> str:
     """A p-value."""
     if not math.isfinite(value):

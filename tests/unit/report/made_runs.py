@@ -66,6 +66,7 @@ def write_run(
     is_same: bool = True,
     steps: int = 6,
     has_arrays: bool = False,
+    has_test: bool = True,
     split: str | None = None,
 ) -> Path:
     """A run whose client scores are `test[round][client]`."""
@@ -96,7 +97,8 @@ def write_run(
         }
     )
     for number in range(rounds):
-        parts = [scores(found[number][order], "test", metric=metric)]
+        own = found[number][order]
+        parts = [scores(own, "test", metric=metric)] if has_test else []
         if validation is not None:
             own = np.asarray(validation, dtype=float)[number][order]
             parts.insert(0, scores(own, "validation", metric=metric))

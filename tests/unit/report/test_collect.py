@@ -95,6 +95,17 @@ def test_without_validation_data_no_round_is_chosen_and_that_is_said(
     assert "split.validation" in " ".join(found.remarks)
 
 
+def test_validation_data_alone_are_reported_and_choose_nothing(tmp_path: Path) -> None:
+    validation = [[0.1, 0.1], [0.9, 0.7], [0.6, 0.6]]
+    path = write_run(tmp_path / "a", validation, validation, has_test=False)
+    found = collect([path])
+    run = found.runs["ditto", 0]
+    assert run.part == "validation"
+    assert run.chosen_round is None
+    assert run.number(run.last_round, "accuracy") == pytest.approx(0.6)
+    assert "no test data" in " ".join(found.remarks)
+
+
 def test_clients_are_the_same_in_every_seed_if_they_hold_the_same_samples(
     tmp_path: Path,
 ) -> None:

@@ -56,7 +56,7 @@ def test_pages_are_served_and_nothing_else(server: Server, tmp_path: Path) -> No
     assert "/*script*/" not in text
     status, text = ask(server, "/report")
     assert status == 200
-    assert "Use a: it reaches" in text
+    assert "Use a, for now: it reaches" in text
     for path in ("/c/compare.toml", "/../../etc/passwd", "/state?x", "/favicon.ico"):
         assert ask(server, path)[0] == 404
 

@@ -12,7 +12,7 @@ from made_runs import steady, write_comparison
 from fedloom.core.errors import ConfigError
 from fedloom.report import write_report
 from fedloom.report.tables import Cell, Column, Table, latex, to_csv
-from fedloom.report.units import count, plain, seconds, size, unit_of, words
+from fedloom.report.units import count, plain, seconds, signed, size, unit_of, words
 from fedloom.results.statistics import over_seeds
 
 ODD = Table(
@@ -74,6 +74,11 @@ def test_numbers_are_written_for_readers() -> None:
     assert [count(66), count(1999)] == ["66", "2 k"]
     assert [seconds(0.04), seconds(3), seconds(600)] == ["40 ms", "3 s", "10 min"]
     assert [plain(3.0), plain(0.12345), plain(float("nan"))] == ["3", "0.123", "–"]  # noqa: RUF001
+    assert [signed(0.5), signed(-0.254), signed(-0.001)] == [
+        "+0.50",
+        "\N{MINUS SIGN}0.25",
+        "0.00",
+    ]
     assert words(["a", "b", "c"]) == "a, b and c"
     assert words(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
 

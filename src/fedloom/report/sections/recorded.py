@@ -15,7 +15,7 @@ from fedloom.report.gains import drivers as correlations
 from fedloom.report.runs import Run
 from fedloom.report.sections.parts import SIDE, Look, figure, thin
 from fedloom.report.svg import Style
-from fedloom.report.units import plain
+from fedloom.report.units import plain, signed
 
 
 def drivers(findings: Findings, look: Look) -> str:
@@ -60,7 +60,7 @@ def _recorded(findings: Findings, run: Run, style: Style) -> str:
         note = meanings.get(name, "").replace("`", "")
         if name in related:
             rho, many = related[name]
-            note += f" Rank correlation with the gain {rho:+.2f} ({many} clients)."
+            note += f" Rank correlation with the gain {signed(rho)} ({many} clients)."
         title = name.replace("_", " ")
         drawing = small_lines(
             f"{run.method}: {title}", rounds, middle, low, high, style, plain
