@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import sys
+import webbrowser
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -30,7 +32,13 @@ from fedloom.compare import (
 )
 from fedloom.config import override, parse, read_toml
 from fedloom.core.describe import first_line, record_fields, returned
-from fedloom.core.errors import ConfigError, ContractError, FedloomError, unknown
+from fedloom.core.errors import (
+    ConfigError,
+    ContractError,
+    DataError,
+    FedloomError,
+    unknown,
+)
 from fedloom.core.settings import Setting, settings_of
 from fedloom.core.task import Task
 from fedloom.data import SOURCES, whereabouts
@@ -39,6 +47,11 @@ from fedloom.experiments import EXPERIMENTS
 from fedloom.federation import PARTITIONS, TEAMS, TRANSFORMS, picture
 from fedloom.models import MODELS
 from fedloom.progress import watch
+from fedloom.report import write_report
+from fedloom.report.contents import ranking_table
+from fedloom.report.findings import headline, summary
+from fedloom.report.live import Server, Watch
+from fedloom.report.units import SPACE
 from fedloom.run import Result, make_clients, resume, run_config
 
 app = typer.Typer(
@@ -224,6 +237,49 @@ def data_command(
         clients.save(out / "split.npz")
         (out / "split.svg").write_text(picture.to_svg(clients), encoding="utf-8")
         _out.print(f"\nWritten to {out}", highlight=False, soft_wrap=True)
+
+
+@app.command("report")
+def report_command(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="A comparison, runs, or folders that hold runs."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file; by default report.html in the directory given."),
+    ] = None,
+    format_: Annotated[
+        str,
+        typer.Option("--format", help="html (with all tables beside), md, latex, csv."),
+    ] = "html",
+) -> None:
+    """Say which method to use and who gains: a page and tables from finished runs."""
+    _report(paths, out, format_)
+
+
+@app.command("view")
+def view_command(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Runs, comparisons, or folders that (will) hold them."),
+    ],
+    port: Annotated[int, typer.Option(help="0 picks a free one.")] = 0,
+    browser: Annotated[
+        bool, typer.Option(help="Open the page in the web browser.")
+    ] = True,
+) -> None:
+    """Follow runs while they go on, on a page that only this machine can open."""
+    for path in paths:
+        if not path.is_dir():
+            raise DataError(f"{path}: no such directory.")
+    with Server(Watch(paths), port) as server:
+        _out.print(f"{server.url} (Ctrl-C stops it)", highlight=False, soft_wrap=True)
+        if browser:
+            webbrowser.open(server.url)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.2)
+    _out.print("Stopped.")
 
 
 @app.command("list")
@@ -470,7 +526,25 @@ def _compare(
         jobs=jobs,
         tell=lambda text: _out.print(text, highlight=False, soft_wrap=True),
     )
-    _out.print(f"\nWritten to {out}", highlight=False, soft_wrap=True)
+    _report([out], None, "html")
+
+
+def _report(paths: list[Path], out: Path | None, format_: str) -> None:
+    """Write a report; print its ranking and where it is."""
+    findings, written = write_report(paths, out, format_)
+    ranking = ranking_table(findings, is_short=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ranking.columns:
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(column.title, justify=justify)
+    for row in ranking.rows:
+        cells = [cell.text.replace(" ", SPACE) for cell in row]
+        table.add_row(*[_plain(text) for text in cells])
+    _out.print()
+    _out.print(table)
+    for text in (headline(findings), *summary(findings), *findings.found.remarks):
+        _out.print(f"\n{text}", highlight=False, markup=False)
+    _out.print(f"\nWritten to {written[0]}", highlight=False, soft_wrap=True)
 
 
 def _default_out(file: Path | None, config: Any) -> Path:

@@ -19,6 +19,7 @@ import fedloom
 from fedloom.algorithms import REGISTRY, Local
 from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
 from fedloom.core import streams
+from fedloom.core.describe import record_fields, returned
 from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.task import Loss, Task
 from fedloom.data.dataset import Dataset
@@ -35,8 +36,8 @@ from fedloom.models import MODELS, Model, TokenModel
 from fedloom.results.by_size import BySize, by_size
 from fedloom.results.directory import RunDirectory
 from fedloom.results.gain import Gain
-from fedloom.results.intervals import Interval, bootstrap
 from fedloom.results.scores import Scores
+from fedloom.results.statistics import LEVEL, Estimate, over_clients
 from fedloom.results.table import ClosingTable, closing_table
 
 DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
@@ -112,9 +113,8 @@ class Result:
         part: str = "test",
         number: str | None = None,
         *,
-        level: float = 0.95,
-        seed: int = 0,
-    ) -> Interval:
+        level: float = LEVEL,
+    ) -> Estimate:
         """The mean over clients of a score, and its bootstrap interval.
 
         Args:
@@ -122,9 +122,8 @@ class Result:
             part: as for `scores`.
             number: as for `scores`.
             level: how often the interval should hold the true mean.
-            seed: of the bootstrap.
         """
-        return bootstrap(self.scores(kind, part, number), level=level, seed=seed)
+        return over_clients(self.scores(kind, part, number), level)
 
     def by_size(
         self,
@@ -602,8 +601,19 @@ def write_head(plan: Plan, directory: RunDirectory) -> None:
             "seed": plan.schedule.seed,
             "split": loom.federation.hash,
             "is_own": plan.is_own,
+            "records": _records(loom.algorithm),
         }
     )
+
+
+def _records(algorithm: AnyAlgorithm) -> dict[str, str]:
+    """What the method's own columns, scalars and arrays mean, by name."""
+    kind = type(algorithm)
+    told = [
+        *record_fields(returned(kind.notes)),
+        *record_fields(returned(kind.account)),
+    ]
+    return {name: doc.replace("\n", " ") for name, doc in told}
 
 
 def _commit() -> str | None:

@@ -1,8 +1,10 @@
 """The command line, driven as a user drives it."""
 
 import json
+import signal
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -50,6 +52,8 @@ def test_a_run_ends_with_a_table_and_the_path_of_what_was_written(tmp_path):
         (["data", "digit"], 2, "Did you mean 'digits'"),
         (["data", "absent.toml"], 2, "absent.toml: cannot be read"),
         (["data", "file", "--set", "data.path=no.csv"], 3, "no.csv"),
+        (["report", "nowhere"], 3, "no run there"),
+        (["view", "nowhere"], 3, "no such directory"),
     ],
 )
 def test_a_mistake_ends_with_its_message_and_exit_code(
@@ -131,3 +135,37 @@ def test_bench_engine_writes_rows_with_ratios(tmp_path):
     assert [row["mode"] for row in rows] == ["plain", "weave"]
     assert rows[0]["ratio_to_loop"] == 1.0
     assert all(row["seconds"] > 0 and row["model"] == "mlr" for row in rows)
+
+
+def test_a_comparison_ends_with_its_ranking_and_a_page(tmp_path):
+    done = fedloom(
+        *("compare", "local", "fedavg", "--seeds", 2, "--rounds", 2, "--jobs", 1),
+        *("--set", "model.hidden=[4]", "--set", "partition.name=iid"),
+        *("--set", "partition.clients=3", "--out", tmp_path / "c"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gain over alone" in " ".join(done.stdout.split())
+    assert str(tmp_path / "c" / "report.html") in done.stdout.replace("\n", "")
+    assert (tmp_path / "c" / "report.html").read_text().startswith("<!doctype html>")
+    again = fedloom(
+        "report", tmp_path / "c", "--format", "md", "--out", "r.md", cwd=tmp_path
+    )
+    assert again.returncode == 0, again.stderr
+    assert "| --- |" in (tmp_path / "r.md").read_text()
+
+
+def test_view_says_where_it_is_serves_only_here_and_stops_on_ctrl_c(tmp_path):
+    code = "from fedloom.cli import main; main()"
+    view = subprocess.Popen(
+        [sys.executable, "-u", "-c", code, "view", str(tmp_path), "--no-browser"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with view:
+        url = view.stdout.readline().split()[0]
+        assert url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(url + "state", timeout=20) as answer:
+            assert json.load(answer)["runs"] == []
+        view.send_signal(signal.SIGINT)
+        assert view.stdout.read().strip() == "Stopped."
+    assert view.returncode == 0

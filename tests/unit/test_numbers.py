@@ -60,7 +60,7 @@ def test_gain_can_be_asked_for_in_auc(binary, tmp_path):
 
 def test_an_interval_and_scores_by_size_come_from_the_same_scores(binary):
     interval = binary.interval(number="auc")
-    assert interval.clients == 3
+    assert interval.count == 3
     assert interval.low <= interval.mean <= interval.high
     by_size = binary.by_size(bins=2)
     assert by_size.clients.sum() == 4

@@ -336,3 +336,11 @@ def test_over_clients_that_share_out_all_classes_the_mean_is_that_of_all_tests()
     right = result.shared_model()(tests).argmax(1).numpy() == y[80:]
     assert 0.0 < right.mean() < 1.0
     assert result.scores("shared").mean() == pytest.approx(right.mean(), abs=1e-12)
+
+
+def test_a_manifest_says_what_the_methods_own_columns_mean(tmp_path):
+    tables = {**QUICK, "rounds": 1, "algorithm": {"name": "fedacs"}}
+    run_config(parse(tables), out=tmp_path / "r")
+    records = RunDirectory(tmp_path / "r").read_manifest()["records"]
+    assert "do not collaborate" in records["weights"]
+    assert all("\n" not in text for text in records.values())

@@ -162,6 +162,10 @@ class Federation:
             "teams": self.teams,
             "shares_test": np.array(self.shares_test),
             "transform": np.array(self.transform),
+            # For readers that do not have the data, such as a report.
+            "targets": np.array(hashlib.sha256(_bytes(self.dataset)).hexdigest()),
+            "train_labels": _compact(self.label_counts()),
+            "class_names": np.array(self.dataset.class_names or (), dtype=np.str_),
         }
         for part in _PARTS:
             ragged: Ragged = getattr(self, part)
@@ -352,6 +356,15 @@ def federation(
         transform=transform,
         seed=seed,
     )
+
+
+def _bytes(dataset: Dataset) -> bytes:
+    return dataset.targets.contiguous().numpy().tobytes()
+
+
+def _compact(counts: NDArray[np.int64]) -> NDArray[Any]:
+    """Counts in the smallest unsigned type that holds them."""
+    return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
 
 
 def _label_counts(dataset: Dataset, ragged: Ragged) -> NDArray[np.int64]:

@@ -236,3 +236,19 @@ def test_clients_of_one_sample_train_and_have_nothing_to_test_on() -> None:
     fed = federation(X, Y, partition=Iid(clients=12), test=0.25)
     assert fed.sizes.tolist() == [1] * 12
     assert fed.test.sizes.tolist() == [0] * 12
+
+
+def test_a_saved_split_tells_label_counts_to_those_without_the_data(
+    tmp_path: Path,
+) -> None:
+    fed = federation(X, Y, clients=WHO)
+    fed.save(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as arrays:
+        counts = arrays["train_labels"]
+        assert np.array_equal(counts, fed.label_counts())
+        assert counts.dtype == np.uint8
+        first = str(arrays["targets"])
+    other = federation(X, Y[::-1].copy(), clients=WHO)
+    other.save(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as arrays:
+        assert str(arrays["targets"]) != first
