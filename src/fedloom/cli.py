@@ -40,6 +40,7 @@ from fedloom.federation import PARTITIONS, TEAMS
 from fedloom.models import MODELS
 from fedloom.progress import watch
 from fedloom.run import Result, resume, run_config
+from fedloom.trackers import make_trackers
 
 app = typer.Typer(
     help="Personalised federated learning: every client leaves with its own model.",
@@ -74,6 +75,9 @@ def run_command(
     gain: Annotated[
         bool, typer.Option("--gain", help="Compare each client with training alone.")
     ] = False,
+    track: Annotated[
+        str, typer.Option(help="Trackers that follow: csv, tensorboard, mlflow.")
+    ] = "",
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
     ] = None,
@@ -103,9 +107,15 @@ def run_command(
         override(tables, assignment)
     config = parse(tables, str(file) if file is not None else "settings")
     where = out if out is not None else _default_out(file, config)
+    trackers = make_trackers(track)
     with watch(_out) as progress:
         result = run_config(
-            config, out=where, fresh=fresh, data_dir=data_dir, progress=progress
+            config,
+            out=where,
+            fresh=fresh,
+            data_dir=data_dir,
+            progress=progress,
+            track=trackers,
         )
     _close(result, result.gain().sentence() if gain else "")
 
@@ -128,6 +138,9 @@ def compare_command(
     jobs: Annotated[
         int | None, typer.Option(help="Methods trained at the same time.")
     ] = None,
+    track: Annotated[
+        str, typer.Option(help="Trackers that follow: csv, tensorboard, mlflow.")
+    ] = "",
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
     ] = None,
@@ -154,7 +167,7 @@ def compare_command(
     for assignment in settings or []:
         override(tables, assignment)
     comparison = parse_comparison(tables, str(file) if file is not None else "compare")
-    _compare(comparison, out, fresh=fresh, data_dir=data_dir, jobs=jobs)
+    _compare(comparison, out, fresh=fresh, data_dir=data_dir, jobs=jobs, track=track)
 
 
 @app.command("resume")
@@ -166,13 +179,18 @@ def resume_command(
     jobs: Annotated[
         int | None, typer.Option(help="Of a comparison: methods at the same time.")
     ] = None,
+    track: Annotated[
+        str, typer.Option(help="Trackers that follow: csv, tensorboard, mlflow.")
+    ] = "",
 ) -> None:
     """Go on with a run or a comparison that was stopped."""
     if (path / COMPARISON_FILE).is_file():
-        _compare(load_comparison(path), path, data_dir=data_dir, jobs=jobs)
+        comparison = load_comparison(path)
+        _compare(comparison, path, data_dir=data_dir, jobs=jobs, track=track)
         return
+    trackers = make_trackers(track)
     with watch(_out) as progress:
-        result = resume(path, data_dir=data_dir, progress=progress)
+        result = resume(path, data_dir=data_dir, progress=progress, track=trackers)
     _close(result)
 
 
@@ -394,6 +412,7 @@ def _compare(
     fresh: bool = False,
     data_dir: Path | None,
     jobs: int | None,
+    track: str,
 ) -> None:
     """Run what is left of a comparison and say where it is."""
     arms, seeds = len(comparison.arms), len(comparison.seeds)
@@ -404,6 +423,7 @@ def _compare(
         fresh=fresh,
         data_dir=data_dir,
         jobs=jobs,
+        track=track,
         tell=lambda text: _out.print(text, highlight=False, soft_wrap=True),
     )
     _out.print(f"\nWritten to {out}", highlight=False, soft_wrap=True)

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from fedloom.engine.schedule import train_together
 from fedloom.federation import Federation
 from fedloom.results.directory import RunDirectory
 from fedloom.run import Plan, make_clients, make_plan, write_head
+from fedloom.trackers import follow, make_trackers
 
 FILE = "compare.toml"
 """What says that a directory holds a comparison, and of what."""
@@ -147,6 +149,7 @@ def compare(
     fresh: bool = False,
     data_dir: Path | None = None,
     jobs: int | None = None,
+    track: str = "",
     tell: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Run all of a comparison, or what is left of it.
@@ -158,24 +161,27 @@ def compare(
         data_dir: where the files of named datasets lie.
         jobs: methods trained at the same time, each in a process of its own; by
             default one per CPU core, or per two with a GPU, up to eight.
+        track: names of the trackers that follow each run, separated by commas.
         tell: is told in one line of each method that is finished.
 
     Returns:
         The directory.
     """
+    make_trackers(track)  # Refuse what cannot be had before anything is trained.
     _claim(comparison, out, fresh=fresh)
     left = [arm for arm in comparison.arms if not _is_done(comparison, out, arm)]
     count = min(_jobs(jobs), len(left))
     if count <= 1:
         clients = list(_clients(comparison, data_dir)) if left else []
         for arm in left:
-            tell(_train_arm(comparison, arm, clients, out, data_dir))
+            tell(_train_arm(comparison, arm, clients, out, data_dir, track))
         return out
     # Spawned, because a forked PyTorch may hang in its thread pools.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         waiting = [
-            pool.submit(_work, comparison, arm, out, data_dir, count) for arm in left
+            pool.submit(_work, comparison, arm, out, data_dir, count, track)
+            for arm in left
         ]
         for done in as_completed(waiting):
             tell(done.result())
@@ -251,12 +257,17 @@ def _clients(
 
 
 def _work(
-    comparison: Comparison, arm: str, out: Path, data_dir: Path | None, jobs: int
+    comparison: Comparison,
+    arm: str,
+    out: Path,
+    data_dir: Path | None,
+    jobs: int,
+    track: str,
 ) -> str:
     """One method, in a process of its own, with its share of the cores."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
     clients = list(_clients(comparison, data_dir))
-    return _train_arm(comparison, arm, clients, out, data_dir)
+    return _train_arm(comparison, arm, clients, out, data_dir, track)
 
 
 def _train_arm(
@@ -265,6 +276,7 @@ def _train_arm(
     clients: Sequence[tuple[RunConfig, Federation]],
     out: Path,
     data_dir: Path | None,
+    track: str,
 ) -> str:
     """All seeds of one method, as many in one bundle as memory allows."""
     plans = []
@@ -279,7 +291,8 @@ def _train_arm(
             [
                 (plan, RunDirectory(run_directory(out, arm, plan.loom.seed)))
                 for plan in some
-            ]
+            ],
+            track,
         )
     return _sum_up(arm, histories)
 
@@ -298,7 +311,7 @@ def _width(plans: Sequence[Plan]) -> int:
     return max(1, min(len(plans), int(memory * _MEMORY_SHARE) // max(one, 1)))
 
 
-def _train_some(runs: Sequence[tuple[Plan, RunDirectory]]) -> list[History]:
+def _train_some(runs: Sequence[tuple[Plan, RunDirectory]], track: str) -> list[History]:
     """Train runs in one bundle, from where all of them have a checkpoint."""
     start = _common_position([directory for _, directory in runs])
     histories = []
@@ -314,7 +327,10 @@ def _train_some(runs: Sequence[tuple[Plan, RunDirectory]]) -> list[History]:
         histories.append(History(plan.loom, kept, directory))
     plan = runs[0][0]
     bundle = Bundle([plan.loom for plan, _ in runs], plan.choice.runner)
-    train_together(bundle, plan.schedule, histories)
+    with ExitStack() as stack:
+        for (one, _), history in zip(runs, histories, strict=True):
+            stack.enter_context(follow(history, one.tables, make_trackers(track)))
+        train_together(bundle, plan.schedule, histories)
     return histories
 
 

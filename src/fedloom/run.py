@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from fedloom.models import MODELS
 from fedloom.results.directory import RunDirectory
 from fedloom.results.gain import Gain
 from fedloom.results.table import ClosingTable, closing_table
+from fedloom.trackers import Tracker, follow
 
 DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
 """How data without natural clients are divided when nobody says how."""
@@ -170,6 +171,7 @@ def run(
     checkpoint_every: int = 10,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    track: Sequence[Tracker] = (),
 ) -> Result:
     """Train every client a model of its own.
 
@@ -190,6 +192,7 @@ def run(
         checkpoint_every: rounds between checkpoints, when there is a directory.
         out: a new directory to write the run to while it goes on.
         progress: told of every round.
+        track: trackers that follow the run, such as `fedloom.trackers.TensorBoard()`.
     """
     schedule = Schedule(
         rounds=rounds,
@@ -208,7 +211,7 @@ def run(
     )
     module = _make_module(model, clients, seed)
     plan = _plan(config, module, clients, loss=loss, head=head, is_own=True)
-    return _train(plan, out, progress)
+    return _train(plan, out, progress, track=track)
 
 
 def run_config(
@@ -218,6 +221,7 @@ def run_config(
     fresh: bool = False,
     data_dir: Path | None = None,
     progress: Progress | None = None,
+    track: Sequence[Tracker] = (),
 ) -> Result:
     """Run what a config says.
 
@@ -227,8 +231,10 @@ def run_config(
         fresh: replace a run that is already in `out`.
         data_dir: where the files of named datasets lie.
         progress: told of every round.
+        track: trackers that follow the run.
     """
-    return _train(_plan_config(config, data_dir), out, progress, fresh=fresh)
+    plan = _plan_config(config, data_dir)
+    return _train(plan, out, progress, track=track, fresh=fresh)
 
 
 def resume(
@@ -240,6 +246,7 @@ def resume(
     head: str | None = None,
     data_dir: Path | None = None,
     progress: Progress | None = None,
+    track: Sequence[Tracker] = (),
 ) -> Result:
     """Go on with a run from its last checkpoint, to the same result as without a stop.
 
@@ -251,12 +258,13 @@ def resume(
         head: what was given to `run`.
         data_dir: where the files of named datasets lie.
         progress: told of every round.
+        track: trackers that follow the run.
     """
     result = load(path, model, clients, loss=loss, head=head, data_dir=data_dir)
     plan, history = result._plan, result.history
     assert history.directory is not None
     history.directory.keep_rounds(plan.loom.state.round)
-    return _go_on(plan, history, progress)
+    return _go_on(plan, history, progress, track)
 
 
 def load(
@@ -460,19 +468,23 @@ def _train(
     out: str | Path | None,
     progress: Progress | None,
     *,
+    track: Sequence[Tracker] = (),
     fresh: bool = False,
 ) -> Result:
     history = History(plan.loom)
     if out is not None:
         history.directory = RunDirectory.create(Path(out), fresh=fresh)
         write_head(plan, history.directory)
-    return _go_on(plan, history, progress)
+    return _go_on(plan, history, progress, track)
 
 
-def _go_on(plan: Plan, history: History, progress: Progress | None) -> Result:
+def _go_on(
+    plan: Plan, history: History, progress: Progress | None, track: Sequence[Tracker]
+) -> Result:
     if progress is not None:
         progress.start(plan.loom, plan.schedule, plan.choice.reason)
-    train(plan.loom, plan.schedule, history, progress)
+    with follow(history, plan.tables, track):
+        train(plan.loom, plan.schedule, history, progress)
     return Result(plan, history)
 
 
