@@ -58,7 +58,9 @@ from fedloom.federation import (
     divide,
     federation,
 )
+from fedloom.handover import Newcomer, load_model
 from fedloom.run import Result, load, resume, run
+from fedloom.trackers import Tracker
 
 __all__ = [
     "REGISTRY",
@@ -89,6 +91,7 @@ __all__ = [
     "Local",
     "MessageError",
     "Natural",
+    "Newcomer",
     "Nothing",
     "NumericalError",
     "Phase",
@@ -104,12 +107,14 @@ __all__ = [
     "Slices",
     "Split",
     "Task",
+    "Tracker",
     "divide",
     "federation",
     "from_arrays",
     "from_hub",
     "from_partitioner",
     "load",
+    "load_model",
     "resume",
     "run",
 ]

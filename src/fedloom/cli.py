@@ -18,6 +18,7 @@ from rich.table import Table
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.bench import engine as engine_bench
 from fedloom.bench import methods as methods_bench
+from fedloom.commands import handover
 from fedloom.compare import (
     FILE as COMPARISON_FILE,
 )
@@ -50,6 +51,9 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+app.command("export")(handover.export_command)
+app.command("predict")(handover.predict_command)
+app.command("personalize")(handover.personalize_command)
 
 _out = Console(width=None if sys.stdout.isatty() else 110)
 _err = Console(stderr=True, width=None if sys.stderr.isatty() else 110)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import fedloom
-from fedloom.algorithms import REGISTRY, Local
+from fedloom.algorithms import REGISTRY
 from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError, DataError, unknown
@@ -30,6 +30,7 @@ from fedloom.engine.record import History
 from fedloom.engine.rounds import Loom
 from fedloom.engine.schedule import Progress, Schedule, train
 from fedloom.federation import Federation, LabelSkew, Natural, Sampling, divide
+from fedloom.handover import Models, alone_like
 from fedloom.models import MODELS
 from fedloom.results.directory import RunDirectory
 from fedloom.results.gain import Gain
@@ -53,37 +54,16 @@ class Plan:
     """Whether model or data came from the caller, so that a file cannot rebuild it."""
 
 
-class Result:
+class Result(Models):
     """A trained federation: every client's model, and how it came to be."""
 
     def __init__(self, plan: Plan, history: History) -> None:
+        super().__init__(plan.loom, history, plan.tables)
         self._plan = plan
-        self.history = history
-        self.federation = plan.loom.federation
-
-    @property
-    def path(self) -> Path | None:
-        """The run directory, if the run was written to one."""
-        return self.history.directory.path if self.history.directory else None
 
     def table(self) -> ClosingTable:
         """The numbers of the last round, shared and personal; prints as a table."""
         return closing_table(self.history.rounds, self._plan.loom.task.metric)
-
-    def model(self, client: int | str) -> nn.Module:
-        """A client's personal model as an ordinary module.
-
-        Args:
-            client: its number from 0, or its name.
-        """
-        loom = self._plan.loom
-        row = torch.tensor([self._row(client)], device=loom.task.device)
-        return _module(loom.task, loom.personal(row)[0])
-
-    def shared_model(self) -> nn.Module | None:
-        """The one model for all, or None if the method has none."""
-        theta = self._plan.loom.shared()
-        return None if theta is None else _module(self._plan.loom.task, theta)
 
     def scores(self, kind: str = "personal", part: str = "test") -> NDArray[np.float64]:
         """(M,) every client's score at the last evaluated round."""
@@ -91,29 +71,6 @@ class Result:
             if (found.kind, found.part) == (kind, part):
                 return found.score
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
-
-    def predict(self, client: int | str, x: Any) -> torch.Tensor:
-        """What a client's model says of new inputs.
-
-        Args:
-            client: its number from 0, or its name.
-            x: an array or tensor like the training inputs, or a tuple of them.
-
-        Returns:
-            (n, classes) probabilities, averaged over the client's posterior where the
-            method has one; for a regression, the predicted numbers.
-        """
-        loom = self._plan.loom
-        task = loom.task
-        row = torch.tensor([self._row(client)], device=task.device)
-        inputs = tuple(
-            torch.as_tensor(v).to(task.device)
-            for v in (x if isinstance(x, tuple) else (x,))
-        )
-        thetas = loom.draws(row)[0] if loom.has_posterior else loom.personal(row)
-        with torch.no_grad():
-            outputs = task.predict_average(thetas, inputs)
-        return outputs.exp() if task.metric == "accuracy" else outputs
 
     def gain(self, *, progress: Progress | None = None) -> Gain:
         """Train every client alone with the same local work, and compare.
@@ -141,19 +98,6 @@ class Result:
         self.history.write(directory)
         checkpoint.save(self._plan.loom, directory.checkpoint)
         return directory.path
-
-    def _row(self, client: int | str) -> int:
-        names = self.federation.names
-        if isinstance(client, str):
-            if client not in names:
-                raise DataError(unknown("client", client, names))
-            return names.index(client)
-        if not 0 <= client < len(names):
-            raise DataError(
-                f"There is no client {client}: the run has clients 0 to "
-                f"{len(names) - 1}."
-            )
-        return client
 
 
 def run(
@@ -433,18 +377,8 @@ def _warm(module: nn.Module, path: str, data_dir: Path | None) -> None:
 
 def _plan_alone(plan: Plan) -> Plan:
     """The same run without the federation: as much local work, nothing exchanged."""
-    loom, method = plan.loom, plan.loom.algorithm
-    times = method.exchanges
-    alone = Local(
-        lr=method.lr,
-        batch_size=method.batch_size,
-        epochs=method.epochs * times,
-        steps=method.steps * times if method.steps is not None else None,
-        momentum=method.momentum,
-        weight_decay=method.weight_decay,
-        lr_decay=method.lr_decay,
-        clip=method.clip,
-    )
+    loom = plan.loom
+    alone = alone_like(loom.algorithm)
     last = plan.schedule.rounds
     schedule = replace(plan.schedule, evaluate_every=last)
     engine = EngineSettings(
@@ -537,11 +471,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip()
-
-
-def _module(task: Task, theta: torch.Tensor) -> nn.Module:
-    """An ordinary module of the user's own class, with these parameters."""
-    module = task.fresh_module()
-    params = {name: p.detach().clone() for name, p in task.unflatten(theta).items()}
-    module.load_state_dict(params, strict=False)
-    return module

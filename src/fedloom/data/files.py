@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class File:
         return self._assemble(path, parts, targets, owner)
 
     def _from_table(self, path: Path) -> Dataset:
-        columns = _read_columns(path)
+        columns = read_columns(path)
         targets = _pick(columns, "column", self.target, path)
         owner = None
         if self.client is not None:
@@ -104,7 +104,9 @@ class File:
                 f"{path}: no feature is left beside target and client columns."
             )
         stacked = [values.astype(np.float32) for values in features.values()]
-        return self._assemble(path, (np.stack(stacked, axis=1),), targets, owner)
+        inputs = (np.stack(stacked, axis=1),)
+        found = self._assemble(path, inputs, targets, owner)
+        return replace(found, features=tuple(features))
 
     def _assemble(
         self,
@@ -162,8 +164,12 @@ def _pick(
     return arrays[name]
 
 
-def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    """Every column of a table as an array without gaps."""
+def read_columns(path: Path) -> dict[str, NDArray[Any]]:
+    """Every column of a table as an array without gaps.
+
+    Raises:
+        DataError: The file is not a whole table, or has gaps.
+    """
     # Imported here: only users of tables need wait for it.
     import pyarrow
     from pyarrow import csv, parquet
