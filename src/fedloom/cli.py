@@ -19,6 +19,7 @@ from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.bench import engine as engine_bench
 from fedloom.bench import methods as methods_bench
 from fedloom.commands import handover
+from fedloom.commands.tune import tune_command
 from fedloom.compare import (
     FILE as COMPARISON_FILE,
 )
@@ -28,6 +29,7 @@ from fedloom.compare import (
     compare,
     load_comparison,
     parse_comparison,
+    with_tuned,
 )
 from fedloom.config import override, parse, read_toml
 from fedloom.core.describe import first_line, record_fields, returned
@@ -54,6 +56,7 @@ app.add_typer(bench, name="bench")
 app.command("export")(handover.export_command)
 app.command("predict")(handover.predict_command)
 app.command("personalize")(handover.personalize_command)
+app.command("tune")(tune_command)
 
 _out = Console(width=None if sys.stdout.isatty() else 110)
 _err = Console(stderr=True, width=None if sys.stderr.isatty() else 110)
@@ -142,6 +145,9 @@ def compare_command(
     jobs: Annotated[
         int | None, typer.Option(help="Methods trained at the same time.")
     ] = None,
+    tuned: Annotated[
+        Path | None, typer.Option(help="Settings that `fedloom tune` wrote.")
+    ] = None,
     track: Annotated[
         str, typer.Option(help="Trackers that follow: csv, tensorboard, mlflow.")
     ] = "",
@@ -159,7 +165,7 @@ def compare_command(
     tables: dict[str, Any] = read_toml(file) if file is not None else {}
     if file is None and names:
         tables["methods"] = names
-    elif file is None and data is None:
+    elif file is None and data is None and tuned is None:
         tables |= copy.deepcopy(MAIN_JOB)
     named = {"data": data, "partition": partition, "model": model}
     for section, name in named.items():
@@ -170,6 +176,8 @@ def compare_command(
             tables[key] = value
     for assignment in settings or []:
         override(tables, assignment)
+    if tuned is not None:
+        tables = with_tuned(tables, tuned)
     comparison = parse_comparison(tables, str(file) if file is not None else "compare")
     _compare(comparison, out, fresh=fresh, data_dir=data_dir, jobs=jobs, track=track)
 

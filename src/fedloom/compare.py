@@ -137,6 +137,30 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
     return found
 
 
+def with_tuned(tables: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """A comparison's tables with each method's settings from a file of tuned ones.
+
+    Args:
+        tables: of the comparison; without methods, all of the file's are compared.
+        file: as `fedloom tune` writes it; its other sections are not read.
+
+    Raises:
+        ConfigError: the file lacks one of the methods, which would then be the only
+            one that was not tuned.
+    """
+    tuned = read_toml(file).get("methods")
+    if not isinstance(tuned, dict):
+        raise ConfigError(f"{file}: has no [methods.NAME]; expected a tuned file.")
+    methods: Any = tables.get("methods", list(tuned))
+    if isinstance(methods, list):
+        methods = {name: {} for name in methods}
+    for name in methods:
+        if name not in tuned:
+            raise ConfigError(f"{file}: {unknown('tuned method', str(name), tuned)}")
+    both = {name: {**tuned[name], **own} for name, own in methods.items()}
+    return {**tables, "methods": both}
+
+
 _PLAIN = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_.,=+"
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import platform
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import fedloom
 from fedloom.algorithms import REGISTRY
 from fedloom.core.settings import settings_of
 from fedloom.core.task import Task
@@ -231,14 +231,18 @@ def _limits(origin: Origin, parcel: Parcel) -> str:
 
 
 def _versions(origin: Origin) -> str:
+    try:
+        own = version("fedloom")
+    except PackageNotFoundError:
+        own = "a source tree that is not installed"
     now = {
-        "fedloom": fedloom.__version__,
+        "fedloom": own,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
     lines = ["| | trained with | written with |", "|---|---|---|"]
-    for name, version in now.items():
-        lines.append(f"| {name} | {origin.manifest.get(name, version)} | {version} |")
+    for name, found in now.items():
+        lines.append(f"| {name} | {origin.manifest.get(name, found)} | {found} |")
     if origin.manifest.get("created"):
         lines.append(f"| when | {origin.manifest['created']} | |")
     return "\n".join(lines)
