@@ -64,8 +64,8 @@ def test_inputs_that_do_not_fit_are_refused(x: Any, message: str) -> None:
 def test_targets_become_the_numbers_of_the_runs_classes() -> None:
     assert targets_like(NUMBERS, ["well", "ill", "well"]).tolist() == [1, 0, 1]
     assert targets_like(NUMBERS, [1, 0]).tolist() == [1, 0]
-    with pytest.raises(DataError, match=r"unknown class 'wel'\. Did you mean 'well'"):
-        targets_like(NUMBERS, ["wel"])
+    with pytest.raises(DataError, match=r"unknown class 'wells'\. Did you mean 'well'"):
+        targets_like(NUMBERS, ["wells"])
     with pytest.raises(DataError, match=r"whole numbers 0 to 1.*row 1 has 2"):
         targets_like(NUMBERS, [0, 2])
     with pytest.raises(DataError, match="numbers of classes, found text such as 'a'"):

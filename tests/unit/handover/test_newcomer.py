@@ -95,6 +95,20 @@ def test_the_same_newcomer_gets_the_same_model_twice_and_changes_nobody(
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
+def test_predictions_are_averaged_over_the_newcomers_posterior() -> None:
+    method = {"name": "pfedvem", "lr": 0.05, "epochs": 1, "passes": 2}
+    found = trained(**method).personalize(X, Y)
+    row = torch.zeros(1, dtype=torch.int64)
+    task, thetas = found.guest.task, found.guest.draws(row)[0]
+    each = torch.stack([task.predict(t, (X[:5],)).softmax(1) for t in thetas])
+    assert torch.allclose(found.predict(X[:5]), each.mean(0), atol=1e-6)
+    assert {scores.kind for scores in found.scores} == {
+        "shared",
+        "personal",
+        "averaged",
+    }
+
+
 def test_it_joins_the_team_that_fits_it() -> None:
     """Two teams that disagree on every label; the newcomer is of the second."""
     draw = np.random.default_rng(0)
