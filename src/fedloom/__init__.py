@@ -61,7 +61,9 @@ from fedloom.federation import (
     divide,
     federation,
 )
+from fedloom.handover import Newcomer, load_model
 from fedloom.run import Result, load, resume, run
+from fedloom.trackers import Tracker
 
 __all__ = [
     "REGISTRY",
@@ -95,6 +97,7 @@ __all__ = [
     "Local",
     "MessageError",
     "Natural",
+    "Newcomer",
     "Nothing",
     "NumericalError",
     "Phase",
@@ -110,12 +113,14 @@ __all__ = [
     "Slices",
     "Split",
     "Task",
+    "Tracker",
     "divide",
     "federation",
     "from_arrays",
     "from_hub",
     "from_partitioner",
     "load",
+    "load_model",
     "resume",
     "run",
 ]

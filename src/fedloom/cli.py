@@ -20,6 +20,8 @@ from rich.table import Table
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.bench import engine as engine_bench
 from fedloom.bench import methods as methods_bench
+from fedloom.commands import handover
+from fedloom.commands.tune import tune_command
 from fedloom.compare import (
     FILE as COMPARISON_FILE,
 )
@@ -29,6 +31,7 @@ from fedloom.compare import (
     compare,
     load_comparison,
     parse_comparison,
+    with_tuned,
 )
 from fedloom.config import override, parse, read_toml
 from fedloom.core.describe import first_line, record_fields, returned
@@ -53,6 +56,7 @@ from fedloom.report.findings import headline, summary
 from fedloom.report.live import Server, Watch
 from fedloom.report.units import SPACE
 from fedloom.run import Result, make_clients, resume, run_config
+from fedloom.trackers import make_trackers
 
 app = typer.Typer(
     help="Personalised federated learning: every client leaves with its own model.",
@@ -62,6 +66,10 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+app.command("export")(handover.export_command)
+app.command("predict")(handover.predict_command)
+app.command("personalize")(handover.personalize_command)
+app.command("tune")(tune_command)
 
 _out = Console(width=None if sys.stdout.isatty() else 110)
 _err = Console(stderr=True, width=None if sys.stderr.isatty() else 110)
@@ -87,6 +95,9 @@ def run_command(
     gain: Annotated[
         bool, typer.Option("--gain", help="Compare each client with training alone.")
     ] = False,
+    track: Annotated[
+        str, typer.Option(help="Trackers that follow: csv, tensorboard, mlflow.")
+    ] = "",
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
     ] = None,
@@ -116,9 +127,15 @@ def run_command(
         override(tables, assignment)
     config = parse(tables, str(file) if file is not None else "settings")
     where = out if out is not None else _default_out(file, config)
+    trackers = make_trackers(track)
     with watch(_out) as progress:
         result = run_config(
-            config, out=where, fresh=fresh, data_dir=data_dir, progress=progress
+            config,
+            out=where,
+            fresh=fresh,
+            data_dir=data_dir,
+            progress=progress,
+            track=trackers,
         )
     _close(result, result.gain().sentence() if gain else "")
 
@@ -141,6 +158,12 @@ def compare_command(
     jobs: Annotated[
         int | None, typer.Option(help="Methods trained at the same time.")
     ] = None,
+    tuned: Annotated[
+        Path | None, typer.Option(help="Settings that `fedloom tune` wrote.")
+    ] = None,
+    track: Annotated[
+        str, typer.Option(help="Trackers that follow: csv, tensorboard, mlflow.")
+    ] = "",
     data_dir: Annotated[
         Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
     ] = None,
@@ -155,7 +178,7 @@ def compare_command(
     tables: dict[str, Any] = read_toml(file) if file is not None else {}
     if file is None and names:
         tables["methods"] = names
-    elif file is None and data is None:
+    elif file is None and data is None and tuned is None:
         tables |= copy.deepcopy(MAIN_JOB)
     named = {"data": data, "partition": partition, "model": model}
     for section, name in named.items():
@@ -166,8 +189,10 @@ def compare_command(
             tables[key] = value
     for assignment in settings or []:
         override(tables, assignment)
+    if tuned is not None:
+        tables = with_tuned(tables, tuned)
     comparison = parse_comparison(tables, str(file) if file is not None else "compare")
-    _compare(comparison, out, fresh=fresh, data_dir=data_dir, jobs=jobs)
+    _compare(comparison, out, fresh=fresh, data_dir=data_dir, jobs=jobs, track=track)
 
 
 @app.command("resume")
@@ -179,13 +204,18 @@ def resume_command(
     jobs: Annotated[
         int | None, typer.Option(help="Of a comparison: methods at the same time.")
     ] = None,
+    track: Annotated[
+        str, typer.Option(help="Trackers that follow: csv, tensorboard, mlflow.")
+    ] = "",
 ) -> None:
     """Go on with a run or a comparison that was stopped."""
     if (path / COMPARISON_FILE).is_file():
-        _compare(load_comparison(path), path, data_dir=data_dir, jobs=jobs)
+        comparison = load_comparison(path)
+        _compare(comparison, path, data_dir=data_dir, jobs=jobs, track=track)
         return
+    trackers = make_trackers(track)
     with watch(_out) as progress:
-        result = resume(path, data_dir=data_dir, progress=progress)
+        result = resume(path, data_dir=data_dir, progress=progress, track=trackers)
     _close(result)
 
 
@@ -514,6 +544,7 @@ def _compare(
     fresh: bool = False,
     data_dir: Path | None,
     jobs: int | None,
+    track: str,
 ) -> None:
     """Run what is left of a comparison and say where it is."""
     arms, seeds = len(comparison.arms), len(comparison.seeds)
@@ -524,6 +555,7 @@ def _compare(
         fresh=fresh,
         data_dir=data_dir,
         jobs=jobs,
+        track=track,
         tell=lambda text: _out.print(text, highlight=False, soft_wrap=True),
     )
     _report([out], None, "html")

@@ -11,6 +11,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from fedloom.engine.schedule import train_together
 from fedloom.federation import Federation
 from fedloom.results.directory import RunDirectory
 from fedloom.run import Plan, make_clients, make_plan, write_head
+from fedloom.trackers import follow, make_trackers
 
 FILE = "compare.toml"
 """What says that a directory holds a comparison, and of what."""
@@ -136,6 +138,30 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
     return found
 
 
+def with_tuned(tables: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """A comparison's tables with each method's settings from a file of tuned ones.
+
+    Args:
+        tables: of the comparison; without methods, all of the file's are compared.
+        file: as `fedloom tune` writes it; its other sections are not read.
+
+    Raises:
+        ConfigError: the file lacks one of the methods, which would then be the only
+            one that was not tuned.
+    """
+    tuned = read_toml(file).get("methods")
+    if not isinstance(tuned, dict):
+        raise ConfigError(f"{file}: has no [methods.NAME]; expected a tuned file.")
+    methods: Any = tables.get("methods", list(tuned))
+    if isinstance(methods, list):
+        methods = {name: {} for name in methods}
+    for name in methods:
+        if name not in tuned:
+            raise ConfigError(f"{file}: {unknown('tuned method', str(name), tuned)}")
+    both = {name: {**tuned[name], **own} for name, own in methods.items()}
+    return {**tables, "methods": both}
+
+
 _PLAIN = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_.,=+"
 )
@@ -148,6 +174,7 @@ def compare(
     fresh: bool = False,
     data_dir: Path | None = None,
     jobs: int | None = None,
+    track: str = "",
     tell: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Run all of a comparison, or what is left of it.
@@ -159,24 +186,27 @@ def compare(
         data_dir: where the files of named datasets lie.
         jobs: methods trained at the same time, each in a process of its own; by
             default one per CPU core, or per two with a GPU, up to eight.
+        track: names of the trackers that follow each run, separated by commas.
         tell: is told in one line of each method that is finished.
 
     Returns:
         The directory.
     """
+    make_trackers(track)  # Refuse what cannot be had before anything is trained.
     _claim(comparison, out, fresh=fresh)
     left = [arm for arm in comparison.arms if not _is_done(comparison, out, arm)]
     count = min(_jobs(jobs), len(left))
     if count <= 1:
         clients = list(_clients(comparison, data_dir)) if left else []
         for arm in left:
-            tell(_train_arm(comparison, arm, clients, out, data_dir))
+            tell(_train_arm(comparison, arm, clients, out, data_dir, track))
         return out
     # Spawned, because a forked PyTorch may hang in its thread pools.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         waiting = [
-            pool.submit(_work, comparison, arm, out, data_dir, count) for arm in left
+            pool.submit(_work, comparison, arm, out, data_dir, count, track)
+            for arm in left
         ]
         for done in as_completed(waiting):
             tell(done.result())
@@ -252,13 +282,18 @@ def _clients(
 
 
 def _work(
-    comparison: Comparison, arm: str, out: Path, data_dir: Path | None, jobs: int
+    comparison: Comparison,
+    arm: str,
+    out: Path,
+    data_dir: Path | None,
+    jobs: int,
+    track: str,
 ) -> str:
     """One method, in a process of its own, with its share of the cores."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
     try:
         clients = list(_clients(comparison, data_dir))
-        return _train_arm(comparison, arm, clients, out, data_dir)
+        return _train_arm(comparison, arm, clients, out, data_dir, track)
     except FedloomError:
         raise
     except Exception:
@@ -272,6 +307,7 @@ def _train_arm(
     clients: Sequence[tuple[RunConfig, Federation]],
     out: Path,
     data_dir: Path | None,
+    track: str,
 ) -> str:
     """All seeds of one method, as many in one bundle as memory allows."""
     plans = []
@@ -286,7 +322,8 @@ def _train_arm(
             [
                 (plan, RunDirectory(run_directory(out, arm, plan.loom.seed)))
                 for plan in some
-            ]
+            ],
+            track,
         )
     return _sum_up(arm, histories)
 
@@ -305,7 +342,7 @@ def _width(plans: Sequence[Plan]) -> int:
     return max(1, min(len(plans), int(memory * _MEMORY_SHARE) // max(one, 1)))
 
 
-def _train_some(runs: Sequence[tuple[Plan, RunDirectory]]) -> list[History]:
+def _train_some(runs: Sequence[tuple[Plan, RunDirectory]], track: str) -> list[History]:
     """Train runs in one bundle, from where all of them have a checkpoint."""
     start = _common_position([directory for _, directory in runs])
     histories = []
@@ -321,7 +358,10 @@ def _train_some(runs: Sequence[tuple[Plan, RunDirectory]]) -> list[History]:
         histories.append(History(plan.loom, kept, directory))
     plan = runs[0][0]
     bundle = Bundle([plan.loom for plan, _ in runs], plan.choice.runner)
-    train_together(bundle, plan.schedule, histories)
+    with ExitStack() as stack:
+        for (one, _), history in zip(runs, histories, strict=True):
+            stack.enter_context(follow(history, one.tables, make_trackers(track)))
+        train_together(bundle, plan.schedule, histories)
     return histories
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import fedloom
-from fedloom.algorithms import REGISTRY, Local
+from fedloom.algorithms import REGISTRY
 from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
 from fedloom.core import streams
 from fedloom.core.describe import record_fields, returned
@@ -32,6 +32,7 @@ from fedloom.engine.record import History
 from fedloom.engine.rounds import Loom
 from fedloom.engine.schedule import Progress, Schedule, train
 from fedloom.federation import Federation, LabelSkew, Natural, Sampling, divide
+from fedloom.handover import Models, alone_like
 from fedloom.models import MODELS, Model, TokenModel
 from fedloom.results.by_size import BySize, by_size
 from fedloom.results.directory import RunDirectory
@@ -39,6 +40,7 @@ from fedloom.results.gain import Gain
 from fedloom.results.scores import Scores
 from fedloom.results.statistics import LEVEL, Estimate, over_clients
 from fedloom.results.table import ClosingTable, closing_table
+from fedloom.trackers import Tracker, follow
 
 DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
 """How data without natural clients are divided when nobody says how."""
@@ -57,39 +59,16 @@ class Plan:
     """Whether model or data came from the caller, so that a file cannot rebuild it."""
 
 
-class Result:
+class Result(Models):
     """A trained federation: every client's model, and how it came to be."""
 
     def __init__(self, plan: Plan, history: History) -> None:
+        super().__init__(plan.loom, history, plan.tables)
         self._plan = plan
-        self.history = history
-        self.federation = plan.loom.federation
-
-    @property
-    def path(self) -> Path | None:
-        """The run directory, if the run was written to one."""
-        return self.history.directory.path if self.history.directory else None
 
     def table(self) -> ClosingTable:
         """The numbers of the last round, shared and personal; prints as a table."""
         return closing_table(self.history.rounds, self._plan.loom.task.metric)
-
-    def model(self, client: int | str) -> nn.Module:
-        """A client's personal model as an ordinary module.
-
-        It takes inputs as `prepare` gives them: bytes scaled, features standardised.
-
-        Args:
-            client: its number from 0, or its name.
-        """
-        loom = self._plan.loom
-        row = torch.tensor([self._row(client)], device=loom.task.device)
-        return _module(loom.task, loom.personal(row)[0])
-
-    def shared_model(self) -> nn.Module | None:
-        """The one model for all, or None if the method has none."""
-        theta = self._plan.loom.shared()
-        return None if theta is None else _module(self._plan.loom.task, theta)
 
     def scores(
         self, kind: str = "personal", part: str = "test", number: str | None = None
@@ -145,35 +124,6 @@ class Result:
             self.federation.sizes, self.scores(kind, part, number), bins=bins
         )
 
-    def prepare(self, x: Any) -> tuple[torch.Tensor, ...]:
-        """Raw inputs as the models take them: bytes scaled, features standardised.
-
-        Args:
-            x: an array or tensor like the training inputs, or a tuple of them.
-        """
-        task = self._plan.loom.task
-        return task.prepare(_as_tensors(x, task.device))
-
-    def predict(self, client: int | str, x: Any) -> torch.Tensor:
-        """What a client's model says of new inputs.
-
-        Args:
-            client: its number from 0, or its name.
-            x: an array or tensor like the training inputs, or a tuple of them.
-
-        Returns:
-            (n, classes) probabilities, averaged over the client's posterior where the
-            method has one; for a regression, the predicted numbers.
-        """
-        loom = self._plan.loom
-        task = loom.task
-        row = torch.tensor([self._row(client)], device=task.device)
-        inputs = _as_tensors(x, task.device)
-        thetas = loom.draws(row)[0] if loom.has_posterior else loom.personal(row)
-        with torch.no_grad():
-            outputs = task.predict_average(thetas, inputs)
-        return outputs.exp() if task.metric == "accuracy" else outputs
-
     def gain(
         self, number: str | None = None, *, progress: Progress | None = None
     ) -> Gain:
@@ -214,19 +164,6 @@ class Result:
                 return found
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
 
-    def _row(self, client: int | str) -> int:
-        names = self.federation.names
-        if isinstance(client, str):
-            if client not in names:
-                raise DataError(unknown("client", client, names))
-            return names.index(client)
-        if not 0 <= client < len(names):
-            raise DataError(
-                f"There is no client {client}: the run has clients 0 to "
-                f"{len(names) - 1}."
-            )
-        return client
-
 
 def run(
     algorithm: str | AnyAlgorithm,
@@ -243,6 +180,7 @@ def run(
     checkpoint_every: int = 10,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    track: Sequence[Tracker] = (),
 ) -> Result:
     """Train every client a model of its own.
 
@@ -263,6 +201,7 @@ def run(
         checkpoint_every: rounds between checkpoints, when there is a directory.
         out: a new directory to write the run to while it goes on.
         progress: told of every round.
+        track: trackers that follow the run, such as `fedloom.trackers.TensorBoard()`.
     """
     schedule = Schedule(
         rounds=rounds,
@@ -281,7 +220,7 @@ def run(
     )
     module = _make_module(model, clients, seed)
     plan = _plan(config, module, clients, loss=loss, head=head, is_own=True)
-    return _train(plan, out, progress)
+    return _train(plan, out, progress, track=track)
 
 
 def run_config(
@@ -291,6 +230,7 @@ def run_config(
     fresh: bool = False,
     data_dir: Path | None = None,
     progress: Progress | None = None,
+    track: Sequence[Tracker] = (),
 ) -> Result:
     """Run what a config says.
 
@@ -300,8 +240,10 @@ def run_config(
         fresh: replace a run that is already in `out`.
         data_dir: where the files of named datasets lie.
         progress: told of every round.
+        track: trackers that follow the run.
     """
-    return _train(_plan_config(config, data_dir), out, progress, fresh=fresh)
+    plan = _plan_config(config, data_dir)
+    return _train(plan, out, progress, track=track, fresh=fresh)
 
 
 def resume(
@@ -313,6 +255,7 @@ def resume(
     head: str | None = None,
     data_dir: Path | None = None,
     progress: Progress | None = None,
+    track: Sequence[Tracker] = (),
 ) -> Result:
     """Go on with a run from its last checkpoint, to the same result as without a stop.
 
@@ -324,12 +267,13 @@ def resume(
         head: what was given to `run`.
         data_dir: where the files of named datasets lie.
         progress: told of every round.
+        track: trackers that follow the run.
     """
     result = load(path, model, clients, loss=loss, head=head, data_dir=data_dir)
     plan, history = result._plan, result.history
     assert history.directory is not None
     history.directory.keep_rounds(plan.loom.state.round)
-    return _go_on(plan, history, progress)
+    return _go_on(plan, history, progress, track)
 
 
 def load(
@@ -519,18 +463,8 @@ def _warm(module: nn.Module, path: str, data_dir: Path | None) -> None:
 
 def _plan_alone(plan: Plan) -> Plan:
     """The same run without the federation: as much local work, nothing exchanged."""
-    loom, method = plan.loom, plan.loom.algorithm
-    times = method.exchanges
-    alone = Local(
-        lr=method.lr,
-        batch_size=method.batch_size,
-        epochs=method.epochs * times,
-        steps=method.steps * times if method.steps is not None else None,
-        momentum=method.momentum,
-        weight_decay=method.weight_decay,
-        lr_decay=method.lr_decay,
-        clip=method.clip,
-    )
+    loom = plan.loom
+    alone = alone_like(loom.algorithm)
     last = plan.schedule.rounds
     schedule = replace(plan.schedule, evaluate_every=last)
     engine = EngineSettings(
@@ -554,19 +488,23 @@ def _train(
     out: str | Path | None,
     progress: Progress | None,
     *,
+    track: Sequence[Tracker] = (),
     fresh: bool = False,
 ) -> Result:
     history = History(plan.loom)
     if out is not None:
         history.directory = RunDirectory.create(Path(out), fresh=fresh)
         write_head(plan, history.directory)
-    return _go_on(plan, history, progress)
+    return _go_on(plan, history, progress, track)
 
 
-def _go_on(plan: Plan, history: History, progress: Progress | None) -> Result:
+def _go_on(
+    plan: Plan, history: History, progress: Progress | None, track: Sequence[Tracker]
+) -> Result:
     if progress is not None:
         progress.start(plan.loom, plan.schedule, plan.choice.reason)
-    train(plan.loom, plan.schedule, history, progress)
+    with follow(history, plan.tables, track):
+        train(plan.loom, plan.schedule, history, progress)
     return Result(plan, history)
 
 
@@ -630,17 +568,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip()
-
-
-def _module(task: Task, theta: torch.Tensor) -> nn.Module:
-    """An ordinary module of the user's own class, with these parameters."""
-    module = task.fresh_module()
-    params = {name: p.detach().clone() for name, p in task.unflatten(theta).items()}
-    module.load_state_dict(params, strict=False)
-    return module
-
-
-def _as_tensors(x: Any, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """The user's inputs, one or a tuple of them, where the models are."""
-    parts = x if isinstance(x, tuple) else (x,)
-    return tuple(torch.as_tensor(part).to(device) for part in parts)

@@ -24,7 +24,7 @@ authors leave all of it to PyTorch's initialisation.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -154,6 +154,11 @@ class PFedHN(Algorithm[Server, Nothing, Download, Work, Upload]):
             ),
             embeddings=server.embeddings.index_add(0, rows, pace * of_rows),
         )
+
+    def admit(self, server: Server, population: Population) -> Server:
+        # The embeddings keep their width, which may depend on the number of clients.
+        fixed = replace(self, embedding=server.embeddings.shape[1])
+        return Algorithm.admit(fixed, server, population)
 
     def shared(self, server: Server, task: Task) -> None:
         return None

@@ -208,6 +208,11 @@ class SelfFLCluster(Algorithm[Server, Memory, Download, Work, Upload]):
         edges = torch.quantile(found, inner.double())
         return torch.bucketize(uncertainty.impute(reports.within, known), edges)
 
+    def admit(self, server: Server, population: Population) -> Server:
+        grown = super().admit(server, population)
+        member = self._members(grown.reports, population.teams)
+        return grown._replace(member=member)
+
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 

@@ -15,7 +15,7 @@ A round, for every method and every runner:
 
 The engine owns the loop over batches, padding, masks, chunks, devices and compilation.
 Every method below is about exactly one client, except `start`, `download`,
-`aggregate`, `conclude` and `shared`, which are the server's.
+`aggregate`, `conclude`, `admit` and `shared`, which are the server's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Nothing
+from fedloom.core.records import Nothing, grow
 from fedloom.core.settings import Count, NonNegative, Positive, Rate, Share, check
 from fedloom.core.task import Batch, Task
 
@@ -224,6 +224,14 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     def conclude(self, server: Server, cohort: Cohort) -> Server:
         """Close the round after its last exchange; nothing to do for most methods."""
         return server
+
+    def admit(self, server: Server, population: Population) -> Server:
+        """The server as if the last client of `population` had been there, unsampled.
+
+        By default whatever has a place per client gets one more, as `start` has it.
+        """
+        count = population.count - 1
+        return grow(server, self.start(population), count, f"{self.name}: the server")
 
     def shared(self, server: Server, task: Task) -> Tensor | None:
         """The parameters of the one model for all, or None if the method has none."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import MessageError
+from fedloom.core.errors import ContractError, MessageError
 
 R = TypeVar("R")
 
@@ -86,6 +86,35 @@ def from_named(like: R, tensors: dict[str, Tensor], where: str) -> R:
             )
         values.append(new)
     return rebuild(like, values)
+
+
+def grow(record: R, begun: R, count: int, where: str) -> R:
+    """A record with a place for one more client.
+
+    Args:
+        record: as it is for `count` clients.
+        begun: the same as it begins for one more; gives shapes and the new places.
+        count: how many clients there are.
+        where: how messages call the record.
+
+    Raises:
+        ContractError: a tensor is larger in another way than by one client.
+    """
+    values, old, new = [], named(record), named(begun)
+    for name, tensor in old.items():
+        pairs = set(zip(tensor.shape, new[name].shape, strict=True))
+        others = {pair for pair in pairs if pair[0] != pair[1]}
+        if others - {(count, count + 1)}:
+            raise ContractError(
+                f"{where}: {name} has the shape {tuple(tensor.shape)} for {count} "
+                f"clients and {tuple(new[name].shape)} for {count + 1}, so a client "
+                "cannot be added to a trained run."
+            )
+        if others:
+            grown = new[name].to(tensor.dtype).clone()
+            grown[tuple(slice(side) for side in tensor.shape)] = tensor
+        values.append(grown if others else tensor)
+    return rebuild(record, values)
 
 
 def stack(records: list[R]) -> R:

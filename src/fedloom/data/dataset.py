@@ -57,6 +57,8 @@ class Dataset:
     """What the labels stand for, where the source says."""
     subclass: NDArray[np.int64] | None = None
     """(N,) finer class of each sample within its class, where the source has one."""
+    features: tuple[str, ...] | None = None
+    """Names of the columns of the first input, where it came from a table."""
     origin: str | None = None
     """Id and revision on the hub, if it came from there."""
 

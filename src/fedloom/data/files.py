@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ class File:
         return self._assemble(path, parts, targets, owner, standardise)
 
     def _from_table(self, path: Path) -> Dataset:
-        columns = _read_columns(path)
+        columns = read_columns(path)
         targets = _pick(columns, "column", self.target, path)
         owner = None
         if self.client is not None:
@@ -119,7 +119,8 @@ class File:
         stacked = [values.astype(np.float32) for values in features.values()]
         inputs = (np.stack(stacked, axis=1),)
         standardise = self.standardise is not False
-        return self._assemble(path, inputs, targets, owner, standardise)
+        found = self._assemble(path, inputs, targets, owner, standardise)
+        return replace(found, features=tuple(features))
 
     def _assemble(
         self,
@@ -184,8 +185,12 @@ def _pick(
     return arrays[name]
 
 
-def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    """Every column of a table as an array without gaps."""
+def read_columns(path: Path) -> dict[str, NDArray[Any]]:
+    """Every column of a table as an array without gaps.
+
+    Raises:
+        DataError: The file is not a whole table, or has gaps.
+    """
     # Imported here: only users of tables need wait for it.
     import pyarrow
     from pyarrow import csv, parquet

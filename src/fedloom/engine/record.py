@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ class History:
         self.loom = loom
         self.rounds = rounds if rounds is not None else []
         self.directory = directory
+        self.follower: Callable[[Round], None] | None = None
+        """Is told of every row as soon as it is kept."""
         self.scores: dict[int, list[Scores]] = {}
         self.notes: dict[int, dict[str, NDArray[Any]]] = {}
         self.arrays: dict[int, dict[str, NDArray[Any]]] = {}
@@ -85,6 +88,8 @@ class History:
         self.rounds.append(row)
         if self.directory is not None:
             self._write(row, self.directory)
+        if self.follower is not None:
+            self.follower(row)
 
     def _write(self, row: Round, directory: RunDirectory) -> None:
         number = row.round

@@ -10,6 +10,7 @@
     arrays/000010.safetensors  larger things a method recorded, such as a matrix
     checkpoint.safetensors all that is needed to go on; beside it the one before
     failure.json           why the run could not go on, if it diverged
+    rounds.csv, tensorboard/, mlflow.json  what trackers keep, if there were any
 
 Never pickle. A file that is replaced is replaced whole.
 """
@@ -96,7 +97,7 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove the files of a run, and only those."""
-        for folder in ("clients", "notes", "arrays", "memory"):
+        for folder in ("clients", "notes", "arrays", "memory", "tensorboard"):
             for file in (self.path / folder).glob("*"):
                 file.unlink()
             if (self.path / folder).is_dir():
@@ -109,6 +110,8 @@ class RunDirectory:
             *self.path.glob("checkpoint*"),
             self.failure,
             self.path / "gain.parquet",
+            self.path / "rounds.csv",
+            self.path / "mlflow.json",
         ):
             file.unlink(missing_ok=True)
 

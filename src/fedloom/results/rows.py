@@ -35,3 +35,17 @@ class Round:
     def as_json(self) -> dict[str, Any]:
         """The row as it is written to rounds.jsonl."""
         return asdict(self)
+
+    def numbers(self) -> dict[str, float]:
+        """Every number under one name: `train_loss`, `personal/test/accuracy`."""
+        found = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("round", "account", "scores") and value is not None
+        }
+        found |= {f"account/{name}": value for name, value in self.account.items()}
+        for kind, parts in self.scores.items():
+            for part, numbers in parts.items():
+                for name, value in numbers.items():
+                    found[f"{kind}/{part}/{name}"] = value
+        return found

@@ -1,0 +1,175 @@
+"""What is searched, read off the types of a method's settings.
+
+    setting                          range
+    number without an upper bound    log-uniform, default / 30 to default * 30
+    the same, with 0 as default      log-uniform, 1e-5 to 1; the low end stands for 0
+    number between two bounds        uniform, all of it
+    whole number                     log-uniform, default / 4 to default * 4
+    choice, true or false            all of them
+
+Unless it is said what to search, it is the learning rate and those numbers of the
+method's own that are not whole: counts change how much work is done, and choices which
+variant of a method it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from fedloom.core.algorithm import Algorithm
+from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.settings import Interval
+
+_FACTOR = 30.0
+_COUNT_FACTOR = 4
+_FROM_NOTHING = (1e-5, 1.0)
+_MARGIN = 1e-3
+"""Share of a range by which a bound that is itself excluded is moved inside."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Range:
+    """Where the values of one setting are sought."""
+
+    name: str
+    centre: Any
+    """The default, or what the user set: the first value that is tried."""
+    kind: Literal["log", "uniform", "count", "choice"]
+    low: float = 0.0
+    high: float = 0.0
+    choices: tuple[Any, ...] = ()
+
+    def value(self, drawn: Any) -> Any:
+        """A drawn value as a setting: four digits, and 0 where that is meant."""
+        if self.kind in ("choice", "count"):
+            return drawn
+        if self.centre == 0 and self.kind == "log" and drawn <= self.low:
+            return 0.0
+        return min(max(float(f"{drawn:.4g}"), self.low), self.high)
+
+    def drawn(self) -> Any:
+        """What would have to be drawn for the centre."""
+        is_nothing = self.kind == "log" and self.centre == 0
+        return self.low if is_nothing else self.centre
+
+    def __str__(self) -> str:
+        if self.kind == "choice":
+            return f"{self.name} in {', '.join(map(str, self.choices))}"
+        word = {"log": ", log", "uniform": "", "count": ", whole"}[self.kind]
+        return f"{self.name} {self.low:.4g} to {self.high:.4g}{word}"
+
+
+def space_of(
+    kind: type[Algorithm[Any, Any, Any, Any, Any]],
+    given: Mapping[str, Any],
+    names: Sequence[str] = (),
+) -> tuple[Range, ...]:
+    """What to search for a method.
+
+    Args:
+        kind: the method.
+        given: settings that the user set; they stay unless named, and are the centre
+            of the range if they are.
+        names: settings to search, as far as the method has them; by default those that
+            the module's docstring says.
+
+    Raises:
+        ConfigError: a setting that was named cannot be searched.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    common = {f.name for f in dataclasses.fields(Algorithm)} - {"lr"}
+    found = []
+    for name, field in fields.items():
+        centre = given.get(name, field.default)
+        is_own = name not in common and name not in given and isinstance(centre, float)
+        if name in names or (not names and is_own):
+            found.append(_range(kind.name, name, hints[name], centre))
+    return tuple(found)
+
+
+def check_names(kinds: Sequence[type[Any]], names: Sequence[str]) -> None:
+    """Refuse a setting that none of the methods has."""
+    known = {f.name for kind in kinds for f in dataclasses.fields(kind)}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--space: {unknown('setting', name, known)}")
+
+
+def _range(method: str, name: str, hint: Any, centre: Any) -> Range:
+    if centre is None:
+        raise ConfigError(
+            f"--space: {name} of {method} has no default to search around. Give one: "
+            f"--set algorithm.{name}=VALUE."
+        )
+    option = _option(hint, centre)
+    if get_origin(option) is Literal:
+        choices = get_args(option)
+        return Range(name=name, centre=centre, kind="choice", choices=choices)
+    if isinstance(centre, bool):
+        return Range(name=name, centre=centre, kind="choice", choices=(False, True))
+    if not isinstance(centre, int | float):
+        raise ConfigError(
+            f"--space: {name} of {method} is {centre!r}; only numbers and choices can "
+            "be searched."
+        )
+    bounds = _bounds(option)
+    is_count = isinstance(centre, int) and _base(option) is int
+    if is_count:
+        low = max(centre // _COUNT_FACTOR, math.ceil(max(bounds.least, 0)))
+        high = max(centre * _COUNT_FACTOR, low + _COUNT_FACTOR)
+        high = int(min(high, bounds.most))
+        return Range(name=name, centre=centre, kind="count", low=low, high=high)
+    below, above = max(bounds.least, bounds.above), min(bounds.most, bounds.below)
+    centre = float(centre)
+    if math.isfinite(below) and math.isfinite(above):
+        margin = _MARGIN * (above - below)
+        low = below + (margin if below == bounds.above else 0.0)
+        high = above - (margin if above == bounds.below else 0.0)
+        low, high = min(low, centre), max(high, centre)
+        return Range(name=name, centre=centre, kind="uniform", low=low, high=high)
+    if centre < 0:
+        raise ConfigError(f"--space: {name} of {method} is negative, {centre:g}.")
+    low, high = (centre / _FACTOR, centre * _FACTOR) if centre else _FROM_NOTHING
+    low, high = max(low, below), min(high, above)
+    return Range(name=name, centre=centre, kind="log", low=low, high=high)
+
+
+def _options(hint: Any) -> Iterator[Any]:
+    if get_origin(hint) in (Union, types.UnionType):
+        for option in get_args(hint):
+            yield from _options(option)
+    else:
+        yield hint
+
+
+def _option(hint: Any, centre: Any) -> Any:
+    """Of several types that a setting may have, the one that its value has."""
+    for option in _options(hint):
+        if get_origin(option) is Literal and centre in get_args(option):
+            return option
+        base = _base(option)
+        if isinstance(base, type) and isinstance(centre, base):
+            return option
+    return hint
+
+
+def _base(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _bounds(hint: Any) -> Interval:
+    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((n for n in notes if isinstance(n, Interval)), Interval())

@@ -1,0 +1,27 @@
+"""The command line inside this process, which is faster than a new one each time."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+with warnings.catch_warnings():
+    # typer still imports names that click means to drop.
+    warnings.filterwarnings("ignore", "'click.utils", DeprecationWarning)
+    from typer.testing import CliRunner
+
+    from fedloom.cli import app
+
+from fedloom.core.errors import FedloomError
+
+
+def fedloom(*arguments: Any) -> Any:
+    """Run `fedloom ARGUMENTS`."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: Any) -> str:
+    """Run it, expect one of our own errors, and give its message."""
+    found = fedloom(*arguments)
+    assert isinstance(found.exception, FedloomError), found.output
+    return str(found.exception)
