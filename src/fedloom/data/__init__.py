@@ -11,8 +11,11 @@ from fedloom.core.settings import build
 from fedloom.data.dataset import Dataset, from_arrays
 from fedloom.data.digits import Digits
 from fedloom.data.files import File
+from fedloom.data.fsdd import Fsdd
 from fedloom.data.generators import Gaussian, Synthetic
 from fedloom.data.idx import FashionMnist, Mnist
+from fedloom.data.speech_commands import SpeechCommands
+from fedloom.data.wake_word import WakeWord
 
 __all__ = [
     "SOURCES",
@@ -20,10 +23,13 @@ __all__ = [
     "Digits",
     "FashionMnist",
     "File",
+    "Fsdd",
     "Gaussian",
     "Mnist",
     "Source",
+    "SpeechCommands",
     "Synthetic",
+    "WakeWord",
     "from_arrays",
     "load",
 ]
@@ -41,9 +47,12 @@ SOURCES: dict[str, type[Source]] = {
     "digits": Digits,
     "fashion-mnist": FashionMnist,
     "file": File,
+    "fsdd": Fsdd,
     "gaussian": Gaussian,
     "mnist": Mnist,
+    "speech-commands": SpeechCommands,
     "synthetic": Synthetic,
+    "wake-word": WakeWord,
 }
 """Every source by its name in a config."""
 

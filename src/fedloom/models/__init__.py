@@ -6,11 +6,12 @@ from typing import Protocol
 
 from torch import nn
 
+from fedloom.models.audio_cnn import AudioCNN
 from fedloom.models.lenet import LeNet
 from fedloom.models.mlp import MLP
 from fedloom.models.mlr import MLR
 
-__all__ = ["MLP", "MLR", "MODELS", "LeNet", "Model"]
+__all__ = ["MLP", "MLR", "MODELS", "AudioCNN", "LeNet", "Model"]
 
 
 class Model(Protocol):
@@ -22,6 +23,7 @@ class Model(Protocol):
 
 
 MODELS: dict[str, type[Model]] = {
+    "audio-cnn": AudioCNN,
     "lenet": LeNet,
     "mlp": MLP,
     "mlr": MLR,
