@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
 
-Scores = NDArray[np.floating[Any]]
+Values = NDArray[np.floating[Any]]
 Flags = NDArray[np.bool_]
 
 
@@ -41,7 +41,7 @@ class Relative(NamedTuple):
     """Near 1 where the thresholds were matched; nan if the baseline has none."""
 
 
-def errors_at(scores: Scores, is_positive: Flags, threshold: float) -> Errors:
+def errors_at(scores: Values, is_positive: Flags, threshold: float) -> Errors:
     """Both kinds of error of a detector that accepts scores at or above a threshold.
 
     Raises:
@@ -57,7 +57,7 @@ def errors_at(scores: Scores, is_positive: Flags, threshold: float) -> Errors:
     )
 
 
-def threshold_at(scores: Scores, is_positive: Flags, false_rejects: float) -> float:
+def threshold_at(scores: Values, is_positive: Flags, false_rejects: float) -> float:
     """The threshold whose share of false rejects is nearest to the one asked for.
 
     Of all thresholds with that share it is the highest, with fewest false accepts. Of
@@ -80,7 +80,7 @@ def threshold_at(scores: Scores, is_positive: Flags, false_rejects: float) -> fl
 
 
 def match(
-    scores: Scores, baseline: Scores, is_positive: Flags, threshold: float
+    scores: Values, baseline: Values, is_positive: Flags, threshold: float
 ) -> tuple[Errors, Errors]:
     """A detector and a baseline where both reject equally many positives.
 
@@ -121,7 +121,7 @@ def _ratio(own: int, theirs: int) -> float:
     return own / theirs if theirs else float("nan")
 
 
-def _check(scores: Scores, is_positive: Flags) -> None:
+def _check(scores: Values, is_positive: Flags) -> None:
     if scores.shape != is_positive.shape or scores.ndim != 1:
         raise DataError(
             f"detection: expected one score and one flag per sample, found shapes "
