@@ -14,6 +14,7 @@ from fedloom.data.digits import Digits
 from fedloom.data.emnist import EmnistByclass, EmnistLetters, EmnistLettersAj
 from fedloom.data.femnist import Femnist
 from fedloom.data.files import File
+from fedloom.data.fsdd import Fsdd
 from fedloom.data.generators import Gaussian, Synthetic
 from fedloom.data.heart import HeartDisease
 from fedloom.data.hub import Hub, from_hub, from_partitioner
@@ -22,7 +23,9 @@ from fedloom.data.multitask import Landmine, School
 from fedloom.data.places import look
 from fedloom.data.sent140 import Sent140
 from fedloom.data.shakespeare import Shakespeare
+from fedloom.data.speech_commands import SpeechCommands
 from fedloom.data.sun397 import Sun397
+from fedloom.data.wake_word import WakeWord
 
 __all__ = [
     "SOURCES",
@@ -36,6 +39,7 @@ __all__ = [
     "FashionMnist",
     "Femnist",
     "File",
+    "Fsdd",
     "Gaussian",
     "HeartDisease",
     "Hub",
@@ -45,8 +49,10 @@ __all__ = [
     "Sent140",
     "Shakespeare",
     "Source",
+    "SpeechCommands",
     "Sun397",
     "Synthetic",
+    "WakeWord",
     "from_arrays",
     "from_hub",
     "from_partitioner",
@@ -73,6 +79,7 @@ SOURCES: dict[str, type[Source]] = {
     "fashion-mnist": FashionMnist,
     "femnist": Femnist,
     "file": File,
+    "fsdd": Fsdd,
     "gaussian": Gaussian,
     "heart-disease": HeartDisease,
     "hub": Hub,
@@ -82,7 +89,9 @@ SOURCES: dict[str, type[Source]] = {
     "sent140": Sent140,
     "shakespeare": Shakespeare,
     "sun397": Sun397,
+    "speech-commands": SpeechCommands,
     "synthetic": Synthetic,
+    "wake-word": WakeWord,
 }
 """Every source by its name in a config."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -61,6 +62,10 @@ class Dataset:
     """Names of the columns of the first input, where it came from a table."""
     origin: str | None = None
     """Id and revision on the hub, if it came from there."""
+
+    groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """(N,) tags of the samples by name, whole numbers or text, such as the device that
+    recorded each. Nothing trains on them; results can be told apart by them."""
 
     def __post_init__(self) -> None:
         self._check_lengths()
@@ -125,6 +130,8 @@ class Dataset:
             named["fixed_test"] = self.fixed_test
         if self.subclass is not None:
             named["subclass"] = self.subclass
+
+        named |= {f"groups[{name!r}]": tags for name, tags in self.groups.items()}
         for what, values in named.items():
             if values.ndim == 0:
                 raise DataError(
@@ -145,6 +152,12 @@ class Dataset:
                 f"{self.name}: owner must be one whole number or text per sample, "
                 f"found shape {self.owner.shape} of {self.owner.dtype}."
             )
+        for name, tags in self.groups.items():
+            if tags.ndim != 1 or tags.dtype.kind not in "iuUO":
+                raise DataError(
+                    f"{self.name}: groups[{name!r}] must be one whole number or text "
+                    f"per sample, found shape {tags.shape} of {tags.dtype}."
+                )
         if self.fixed_test is not None and self.fixed_test.dtype != np.bool_:
             raise DataError(
                 f"{self.name}: fixed_test must be boolean, found "

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from fedloom.experiments import digits
 from fedloom.experiments.pfedvem import fmnist
-from fedloom.experiments.self_fl import gaussian
+from fedloom.experiments.self_fl import audio, gaussian
 
 EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
     "digits": digits.reproduce,
     "pfedvem/fmnist": fmnist.reproduce,
     "pfedvem/fmnist-rates": fmnist.search,
+    "self_fl/audio": audio.reproduce,
+    "self_fl/audio-full": audio.reproduce_full,
     "self_fl/gaussian": gaussian.reproduce,
 }
 """Every experiment by name: `(folder, seed) -> the table in words`."""

@@ -292,6 +292,9 @@ def _assign(
     part = replace(
         dataset,
         inputs=(torch.empty(len(dealt), 0),),
+        vectors=None,
+        standardise=False,
+        groups={},
         targets=dataset.targets[dealt],
         owner=None if dataset.owner is None else dataset.owner[dealt],
         fixed_test=None if dataset.fixed_test is None else dataset.fixed_test[dealt],

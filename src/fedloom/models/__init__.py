@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from fedloom.models.audio_cnn import AudioCNN
 from fedloom.models.cnn2 import CNN2
 from fedloom.models.cnn6 import CNN6
 from fedloom.models.lenet import LeNet
@@ -16,6 +17,7 @@ from fedloom.models.resnet import ResNet18
 
 __all__ = ["CNN2", "CNN6", "MLP", "MLR", "MODELS", "LeNet", "Model", "ResNet18"]
 __all__ = ["LSTM", "MLP", "MLR", "MODELS", "LeNet", "Model", "TokenModel"]
+__all__ = ["MLP", "MLR", "MODELS", "AudioCNN", "LeNet", "Model"]
 
 
 class Model(Protocol):
@@ -46,6 +48,7 @@ class TokenModel(Model, Protocol):
 MODELS: dict[str, type[Model]] = {
     "cnn2": CNN2,
     "cnn6": CNN6,
+    "audio-cnn": AudioCNN,
     "lenet": LeNet,
     "lstm": LSTM,
     "mlp": MLP,

@@ -201,3 +201,14 @@ def test_vectors_that_do_not_fit_the_tokens_are_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         Dataset("toy", (x,), torch.tensor([0, 1]), 2, vectors=vectors)
+
+
+def test_tags_need_one_value_per_sample() -> None:
+    x, y = (torch.zeros(3, 2),), torch.zeros(3)
+    tagged = Dataset("toy", x, y, groups={"device": np.array(["a", "b", "a"])})
+    assert tagged.groups["device"].tolist() == ["a", "b", "a"]
+    assert Dataset("toy", x, y).groups == {}
+    with pytest.raises(DataError, match=r"lengths differ.*groups\['device'\] has 2"):
+        Dataset("toy", x, y, groups={"device": np.array([0, 1])})
+    with pytest.raises(DataError, match=r"groups\['device'\] must be one whole number"):
+        Dataset("toy", x, y, groups={"device": np.array([0.5, 1.0, 2.0])})

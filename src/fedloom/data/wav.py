@@ -1,0 +1,107 @@
+"""Sound files: plain WAV, one channel of 8 or 16 bits, cut to a common length."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.errors import DataError
+
+_CONVERT = (
+    "Convert it to one channel of 8 or 16 bits, for instance with "
+    "`ffmpeg -i in.wav -ac 1 -c:a pcm_s16le out.wav`."
+)
+
+
+class Sound(NamedTuple):
+    """What one file holds."""
+
+    samples: NDArray[np.float32]
+    """(n,) from -1 to 1."""
+    rate: int
+    """Samples per second."""
+
+
+def read_wav(path: Path) -> Sound:
+    """The sound in a WAV file of one channel, 8 or 16 bits, not compressed.
+
+    Raises:
+        DataError: The file is missing, cut short, empty or of another format.
+    """
+    again = "Copy or download the file again."
+    try:
+        with path.open("rb") as file, wave.open(file) as content:
+            channels, width = content.getnchannels(), content.getsampwidth()
+            rate, frames = content.getframerate(), content.getnframes()
+            raw = content.readframes(frames)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file.") from None
+    except EOFError as error:
+        raise DataError(
+            f"{path}: the file ends within its WAV header. {again}"
+        ) from error
+    except (OSError, wave.Error) as error:
+        raise DataError(
+            f"{path}: not a plain WAV file ({error}). {_CONVERT}"
+        ) from error
+    if channels != 1 or width not in (1, 2):
+        raise DataError(
+            f"{path}: expected 1 channel of 8 or 16 bits, found {channels} of "
+            f"{8 * width}. {_CONVERT}"
+        )
+    if len(raw) != frames * width:
+        raise DataError(
+            f"{path}: its header announces {frames} samples, found "
+            f"{len(raw) // width}. {again}"
+        )
+    if frames == 0:
+        raise DataError(f"{path}: it holds no sound. Remove it or record it again.")
+    if width == 1:
+        # Eight bits are unsigned in WAV, sixteen are signed.
+        values = (np.frombuffer(raw, np.uint8).astype(np.float32) - 128.0) / 128.0
+    else:
+        values = np.frombuffer(raw, "<i2").astype(np.float32) / 32768.0
+    return Sound(values, rate)
+
+
+def read_waves(
+    paths: Sequence[Path], length_s: float, rate: int | None = None
+) -> tuple[NDArray[np.float32], int]:
+    """Files of one rate as an array: short sounds are padded, long ones cropped.
+
+    Args:
+        paths: The files, at least one.
+        length_s: Seconds to keep; a sound's middle stays in the middle.
+        rate: Samples per second that every file must have; that of the first if absent.
+
+    Returns:
+        (files, samples) and the rate.
+
+    Raises:
+        DataError: A file cannot be read or has another rate.
+    """
+    sounds = [read_wav(path) for path in paths]
+    rate = sounds[0].rate if rate is None else rate
+    waves = np.zeros((len(paths), max(round(length_s * rate), 1)), dtype=np.float32)
+    for row, sound, path in zip(waves, sounds, paths, strict=True):
+        if sound.rate != rate:
+            raise DataError(
+                f"{path}: {sound.rate} samples per second where {rate} were expected, "
+                "as in the other files. Resample it."
+            )
+        put_middle(row, sound.samples)
+    return waves, rate
+
+
+def put_middle(row: NDArray[np.float32], samples: NDArray[np.float32]) -> None:
+    """Write a sound into the middle of a row of zeros; too long a sound is cropped."""
+    spare = len(row) - len(samples)
+    if spare >= 0:
+        row[spare // 2 : spare // 2 + len(samples)] = samples
+    else:
+        row[:] = samples[-spare // 2 : -spare // 2 + len(row)]
