@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -103,7 +104,7 @@ def run_command(
         override(tables, assignment)
     config = parse(tables, str(file) if file is not None else "settings")
     where = out if out is not None else _default_out(file, config)
-    with watch(_out) as progress:
+    with _stoppable(), watch(_out) as progress:
         result = run_config(
             config, out=where, fresh=fresh, data_dir=data_dir, progress=progress
         )
@@ -171,7 +172,7 @@ def resume_command(
     if (path / COMPARISON_FILE).is_file():
         _compare(load_comparison(path), path, data_dir=data_dir, jobs=jobs)
         return
-    with watch(_out) as progress:
+    with _stoppable(), watch(_out) as progress:
         result = resume(path, data_dir=data_dir, progress=progress)
     _close(result)
 
@@ -356,11 +357,28 @@ def main() -> None:
     try:
         app()
     except FedloomError as error:
-        _err.print(f"[red]error:[/red] {_plain(str(error))}", highlight=False)
+        _complain(f"[red]error:[/red] {_plain(str(error))}", error)
         raise SystemExit(error.exit_code) from error
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Say how to go on after Ctrl-C or SIGTERM."""
+    try:
+        yield
     except KeyboardInterrupt as error:
-        _err.print("Stopped. What was finished is kept; `fedloom resume DIR` goes on.")
-        raise SystemExit(130) from error
+        _complain("Stopped.", error)
+        raise typer.Exit(130) from error
+    except SystemExit as error:
+        _complain("Stopped.", error)
+        raise
+
+
+def _complain(text: str, error: BaseException) -> None:
+    """Say what went wrong, and what the error's notes have to add."""
+    notes = [_plain(note) for note in getattr(error, "__notes__", [])]
+    for line in (text, *notes):
+        _err.print(line, highlight=False, soft_wrap=True)
 
 
 def _write_rows(rows: Sequence[Any], path: Path) -> None:
@@ -398,14 +416,15 @@ def _compare(
     """Run what is left of a comparison and say where it is."""
     arms, seeds = len(comparison.arms), len(comparison.seeds)
     _out.print(f"{arms} methods, {seeds} seeds each", highlight=False)
-    compare(
-        comparison,
-        out,
-        fresh=fresh,
-        data_dir=data_dir,
-        jobs=jobs,
-        tell=lambda text: _out.print(text, highlight=False, soft_wrap=True),
-    )
+    with _stoppable():
+        compare(
+            comparison,
+            out,
+            fresh=fresh,
+            data_dir=data_dir,
+            jobs=jobs,
+            tell=lambda text: _out.print(text, highlight=False, soft_wrap=True),
+        )
     _out.print(f"\nWritten to {out}", highlight=False, soft_wrap=True)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -83,6 +85,16 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample of the first input."""
         return tuple(self.inputs[0].shape[1:])
+
+    @cached_property
+    def hash(self) -> str:
+        """BLAKE2b of inputs, targets and scaling: equal hashes mean equal samples."""
+        digest = hashlib.blake2b(f"{self.shift}{self.scale}".encode(), digest_size=32)
+        for values in (*self.inputs, self.targets):
+            digest.update(f"{values.dtype}{tuple(values.shape)}".encode())
+            flat = values.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def _check_lengths(self) -> None:
         if not self.inputs:
