@@ -310,14 +310,15 @@ def resume(
         # The order of a sum, and so its last bits, may depend on how many add up.
         torch.set_num_threads(directory.read_manifest()["threads"])
         remarks = [go_back(plan.loom, directory), *_drift(directory)]
-        state, rounds = plan.loom.state, plan.schedule.rounds
-        at = Position(state.round, state.exchange)
-        history = History(plan.loom, go_on_from(directory, at), directory)
-        if state.round >= rounds:
-            history.evaluate(state.round)
         reason = "; ".join(filter(None, [*remarks, plan.choice.reason]))
         plan = replace(plan, choice=replace(plan.choice, reason=reason))
-        return _go_on(plan, history, progress)
+        state = plan.loom.state
+        at = Position(state.round, state.exchange)
+        with told_how_to_go_on(_command(directory)):
+            history = History(plan.loom, go_on_from(directory, at), directory)
+            if state.round >= plan.schedule.rounds:
+                history.evaluate(state.round)
+            return _go_on(plan, history, progress)
 
 
 def load(
@@ -621,17 +622,14 @@ def _train(
         return _go_on(plan, History(plan.loom), progress)
     with RunDirectory.create(Path(out), fresh=fresh) as directory:
         write_head(plan, directory)
-        return _go_on(plan, History(plan.loom, directory=directory), progress)
+        with told_how_to_go_on(_command(directory)):
+            return _go_on(plan, History(plan.loom, directory=directory), progress)
 
 
 def _go_on(plan: Plan, history: History, progress: Progress | None) -> Result:
     if progress is not None:
         progress.start(plan.loom, plan.schedule, plan.choice.reason)
-    if history.directory is None:
-        train(plan.loom, plan.schedule, history, progress)
-    else:
-        with told_how_to_go_on(_command(history.directory)):
-            train(plan.loom, plan.schedule, history, progress)
+    train(plan.loom, plan.schedule, history, progress)
     return Result(plan, history)
 
 

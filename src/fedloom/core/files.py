@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -77,7 +78,9 @@ def sync(path: Path) -> None:
 
 def cannot_write(path: Path, error: Exception) -> DataError:
     """The error for a file that cannot be written: why, and what to do."""
-    number = getattr(error, "errno", None)
+    # Libraries in other languages give the number in their message alone.
+    told = re.search(r"os error (\d+)", str(error))
+    number = int(told[1]) if told else getattr(error, "errno", None)
     reason = getattr(error, "strerror", None) or str(error)
     advice = "Make room or make it writable"
     if number in _FULL:

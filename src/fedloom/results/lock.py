@@ -28,12 +28,11 @@ _PATIENCE_S = 3.0
 
 
 @contextmanager
-def hold(file: Path, patience_s: float = _PATIENCE_S) -> Iterator[None]:
+def hold(file: Path) -> Iterator[None]:
     """Be the only one who holds this lock.
 
     Args:
         file: the lock; it lies in the directory that it protects.
-        patience_s: how long to wait for another holder to end.
 
     Raises:
         ConfigError: another process holds it.
@@ -44,7 +43,7 @@ def hold(file: Path, patience_s: float = _PATIENCE_S) -> Iterator[None]:
     except OSError as error:
         raise cannot_write(file, error) from error
     try:
-        _wait(descriptor, file, patience_s)
+        _wait(descriptor, file)
         # On a full disk the lock holds all the same; only the holder's name is lost.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
@@ -54,10 +53,10 @@ def hold(file: Path, patience_s: float = _PATIENCE_S) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _wait(descriptor: int, file: Path, patience_s: float) -> None:
+def _wait(descriptor: int, file: Path) -> None:
     if fcntl is None:
         return
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

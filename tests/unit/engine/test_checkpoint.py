@@ -265,7 +265,9 @@ def test_a_full_disk_loses_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(DataError, match=r"No space left.*Make room; .* before is whole"):
+    with pytest.raises(
+        DataError, match=r"No space left.*Make room; .* before is whole"
+    ):
         save(third, path)
     assert not list(tmp_path.glob("*.part"))
     assert checkpoint.positions(path) == [(1, 0), (0, 1)]
