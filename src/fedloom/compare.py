@@ -47,7 +47,7 @@ from fedloom.engine.checkpoint import START, Position
 from fedloom.engine.footprint import footprint
 from fedloom.engine.record import History
 from fedloom.engine.resume import go_on_from, refuse_other_data
-from fedloom.engine.schedule import train_together
+from fedloom.engine.schedule import ENDS, handling, train_together
 from fedloom.federation import Federation
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
@@ -222,9 +222,12 @@ def _workers(count: int) -> Iterator[Callable[..., Future[str]]]:
     others = set(multiprocessing.active_children())
     # Spawned, because a forked PyTorch may hang in its thread pools.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        count, mp_context=context, initializer=_follow_parent
-    ) as pool:
+    with (
+        handling(ENDS, _end),
+        ProcessPoolExecutor(
+            count, mp_context=context, initializer=_follow_parent
+        ) as pool,
+    ):
         try:
             yield pool.submit
         except BaseException as error:
@@ -253,6 +256,10 @@ def _hand_out(
         for one in done:
             tell(one.result())
         running |= {start(arm) for arm in islice(waiting, len(done))}
+
+
+def _end(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)
 
 
 def _follow_parent() -> None:
@@ -306,16 +313,23 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
     except OSError as error:
         raise ConfigError(f"{out}: cannot be created ({error.strerror}).") from error
     with hold(lock):
-        if fresh:
-            # First, for without it the runs that are left belong to no comparison.
-            remove(file)
-        if not file.is_file():
-            for directory in map(RunDirectory, sorted(out.glob("*/seed-*"))):
-                with directory.hold():
-                    directory.clear()
+        if fresh or not file.is_file():
+            _clear(out)
             with whole(file, lasting=True) as part:
                 part.write_text(text)
         yield
+
+
+def _clear(out: Path) -> None:
+    """Remove a comparison, or what is left of one."""
+    with ExitStack() as held:
+        runs = [RunDirectory(path) for path in sorted(out.glob("*/seed-*"))]
+        for run in runs:
+            held.enter_context(run.hold())
+        # First, for without it the runs that are left belong to no comparison.
+        remove(out / FILE)
+        for run in runs:
+            run.clear()
 
 
 def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:

@@ -178,7 +178,7 @@ def refuse_changes(
     old, new = _flat(before), _flat(now)
     free = {"checkpoint_every", "checkpoint_minutes"}
     changed = [
-        f"{key} is {json.dumps(new.get(key))}, was {json.dumps(old.get(key))}"
+        f"{key} is {_spelt(new, key)}, was {_spelt(old, key)}"
         for key in dict.fromkeys((*old, *new))
         if old.get(key) != new.get(key) and key not in free
     ]
@@ -190,10 +190,14 @@ def refuse_changes(
         )
 
 
+def _spelt(flat: Mapping[str, Any], key: str) -> str:
+    return json.dumps(flat[key]) if key in flat else "not set"
+
+
 def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by section.key, as JSON gives them back."""
     flat: dict[str, Any] = {}
-    for key, value in json.loads(json.dumps(tables)).items():
+    for key, value in json.loads(json.dumps(tables, default=str)).items():
         if isinstance(value, dict):
             flat |= {f"{key}.{name}": inner for name, inner in value.items()}
         else:

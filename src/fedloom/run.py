@@ -7,6 +7,7 @@ import datetime
 import platform
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -291,7 +292,7 @@ def resume(
         MessageError: the files of the run were damaged or exchanged.
     """
     directory = RunDirectory.open(Path(path))
-    comparison = directory.path.resolve().parents[1]
+    comparison = directory.path.resolve().parent.parent
     if (comparison / COMPARISON).is_file():
         raise ConfigError(
             f"{path}: this run is part of a comparison, which trains its seeds "
@@ -309,7 +310,7 @@ def resume(
         )
         # The order of a sum, and so its last bits, may depend on how many add up.
         torch.set_num_threads(directory.read_manifest()["threads"])
-        remarks = [go_back(plan.loom, directory), *_drift(directory)]
+        remarks = [go_back(plan.loom, directory), *_drift(directory, plan.loom.task)]
         reason = "; ".join(filter(None, [*remarks, plan.choice.reason]))
         plan = replace(plan, choice=replace(plan.choice, reason=reason))
         state = plan.loom.state
@@ -429,10 +430,14 @@ def _parse_again(
     return config
 
 
-def _drift(directory: RunDirectory) -> list[str]:
+def _drift(directory: RunDirectory, task: Task) -> list[str]:
     """What is not as it was when the run began, and may change the last bits."""
     manifest = directory.read_manifest()
-    now = {"fedloom": fedloom.__version__, "torch": torch.__version__}
+    now = {
+        "fedloom": fedloom.__version__,
+        "torch": torch.__version__,
+        "device": _device_name(task),
+    }
     return [
         f"the run began with {what} {manifest[what]} and goes on with {version}, so "
         "that the last bits may differ"
@@ -651,13 +656,13 @@ def write_head(plan: Plan, directory: RunDirectory) -> None:
         DataError: it cannot be written; there is no run then.
     """
     loom, task = plan.loom, plan.loom.task
-    directory.write_text(directory.config, to_toml(plan.tables))
+    config = to_toml(plan.tables)
+    directory.write_text(directory.config, config)
     loom.federation.save(directory.split)
     if plan.is_own or plan.schedule.warm_start is not None:
         state = {k: v.cpu().clone() for k, v in task.module.state_dict().items()}
         with whole(directory.start, errors=(SafetensorError,), lasting=True) as part:
             save_file(state, part)
-    is_gpu = task.device.type == "cuda"
     directory.write_manifest(
         {
             "fedloom": fedloom.__version__,
@@ -669,7 +674,7 @@ def write_head(plan: Plan, directory: RunDirectory) -> None:
             "torch": torch.__version__,
             "numpy": np.__version__,
             "platform": platform.platform(),
-            "device": torch.cuda.get_device_name(task.device) if is_gpu else "cpu",
+            "device": _device_name(task),
             "threads": torch.get_num_threads(),
             "dtype": str(task.dtype).removeprefix("torch."),
             "chunk": plan.choice.chunk,
@@ -685,9 +690,14 @@ def write_head(plan: Plan, directory: RunDirectory) -> None:
             "loss": plan.loss,
             "head": task.head_name,
             "is_own": plan.is_own,
-            "config": plan.tables,
+            "config": tomllib.loads(config),
         }
     )
+
+
+def _device_name(task: Task) -> str:
+    is_gpu = task.device.type == "cuda"
+    return torch.cuda.get_device_name(task.device) if is_gpu else "cpu"
 
 
 def _commit() -> str | None:

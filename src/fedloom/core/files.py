@@ -18,6 +18,14 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
+def part_of(path: Path) -> Path:
+    """Where a file is written before it takes its name.
+
+    Hidden, so that whoever reads a whole folder of tables does not stumble over it.
+    """
+    return path.with_name(f".{path.name}{PART}")
+
+
 @contextmanager
 def whole(
     path: Path, *, errors: tuple[type[Exception], ...] = (), lasting: bool = False
@@ -32,7 +40,7 @@ def whole(
     Raises:
         DataError: it cannot be written; what was there before is untouched.
     """
-    part = path.with_name(path.name + PART)
+    part = part_of(path)
     refusals: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

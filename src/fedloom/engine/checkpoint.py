@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedloom.core.errors import MessageError
-from fedloom.core.files import PART, cannot_write, remove, sync
+from fedloom.core.files import cannot_write, part_of, remove, sync
 from fedloom.core.records import from_named, named
 from fedloom.engine.rounds import Loom, Tally
 
@@ -67,7 +67,7 @@ def save(loom: Loom, path: Path) -> None:
         "tally": asdict(state.tally),
         "digest": _digest(tensors),
     }
-    part = path.with_name(path.name + PART)
+    part = part_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, part, metadata={"fedloom": json.dumps(position)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -39,6 +39,12 @@ class Schedule:
         check(self)
 
 
+ENDS = [
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+"""Signals that ask a process to end, apart from Ctrl-C."""
+
+
 class Progress(Protocol):
     """Something that wants to know how a run goes."""
 
@@ -54,8 +60,8 @@ def train(
 ) -> None:
     """Go on from wherever the loom is to the last round.
 
-    Ctrl-C and SIGTERM let the exchange under way finish and secure it before they end
-    the run.
+    Ctrl-C, SIGTERM and a lost terminal let the exchange under way finish and secure it
+    before they end the run.
     """
 
     def advance() -> dict[int, Tally]:
@@ -145,7 +151,7 @@ def _secure(histories: Sequence[History], going: Sequence[int]) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM, to be looked at between exchanges.
+    """Collect signals that ask for an end, to be looked at between exchanges.
 
     Ctrl-C pressed twice does not wait.
     """
@@ -156,18 +162,25 @@ def _interruptible() -> Iterator[list[int]]:
         if asked.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
+    with handling((signal.SIGINT, *ENDS), ask):
         yield asked
-        return
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, ask)}
-    # A handler of the program around this one has its own idea of what to do.
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, ask)
+
+
+@contextmanager
+def handling(
+    numbers: Iterable[int], handler: Callable[[int, Any], None]
+) -> Iterator[None]:
+    """Handle signals, but for those that the program around this one handles itself."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                before[number] = signal.signal(number, handler)
     try:
-        yield asked
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _meaning(number: int) -> BaseException:

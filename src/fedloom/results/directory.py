@@ -13,8 +13,8 @@
     failure.json           why and where the run could not go on, if it diverged
     .run.lock              held by the process that writes
 
-Never pickle. A file that is replaced is replaced whole; one that is being written has a
-name that ends in .part.
+Never pickle. A file that is replaced is replaced whole; one that is being written is
+hidden and its name ends in .part.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class RunDirectory:
             raise ConfigError(f"{path}: expected a directory, found a file.")
         if made.manifest.exists() and not fresh:
             raise ConfigError(
-                f"{path}: already holds a run. Choose another --out, go on with "
-                f"`fedloom resume {path}`, or replace it with --fresh."
+                f"{path}: already holds a run. Choose another --out, go on with it by "
+                f"`fedloom resume {path}` (fedloom.resume in Python), or replace it "
+                "with --fresh."
             )
         is_ours = made.manifest.exists() or made.lock.exists()
         if not is_ours and path.exists() and any(path.iterdir()):

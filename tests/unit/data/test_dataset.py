@@ -139,3 +139,21 @@ def test_a_regression_has_no_classes() -> None:
 
     with pytest.raises(ConfigError, match="no classes"):
         read_targets([0.5], task="regression", classes=2)
+
+
+def test_the_hash_sees_every_value_its_type_its_shape_and_its_scale() -> None:
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 3
+    nudged = x.copy()
+    nudged[5, 1] = np.nextafter(11.0, 12.0)
+    others = [
+        from_arrays(nudged, y),
+        from_arrays(x, (y + 1) % 3),
+        from_arrays(x.astype("float32"), y),
+        from_arrays(x.reshape(6, 1, 2), y),
+        from_arrays((x, x), y),
+        from_arrays(x, y, scale=2.0),
+        from_arrays(x[::-1], y),
+    ]
+    same = from_arrays(np.asfortranarray(x), y, name="another name")
+    assert same.hash == from_arrays(x, y).hash
+    assert len({data.hash for data in (*others, same)}) == len(others) + 1
