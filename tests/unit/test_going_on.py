@@ -72,7 +72,7 @@ def test_two_processes_cannot_write_to_one_run(
     shutil.copytree(undisturbed, out)
     before = content(out)
     with held(out / ".run.lock") as pid:
-        message = rf"process {pid} on elsewhere is writing to it.*kill -INT {pid}`"
+        message = rf"process {pid} on elsewhere is writing to it.*`kill {pid}`"
         with pytest.raises(fedloom.ConfigError, match=message):
             resume(out)
         with pytest.raises(fedloom.ConfigError, match=message):

@@ -288,17 +288,21 @@ def nursery() -> Iterator[Nursery]:
 def test_killed_before_any_change_of_a_file_a_run_comes_to_the_same_bits(
     family: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    """Every change for one method, every seventh for the others."""
+    """Every change for one method, every seventh for the others; and on the way back."""
     tables = {**SMALL, "algorithm": FAMILIES[family], "rounds": 2}
     tables["teams"] = {"name": "blocks", "teams": 2}
     whole, out = tmp_path / "whole", tmp_path / "run"
     changes = nursery.order("run", whole, tables=tables)["changes"]
     assert changes > 40
+    draw = np.random.default_rng(changes)
     for at in range(0, changes, 1 if family == "tiered" else 7):
         killed = nursery.order("run", out, tables=tables, kill_at=at)
         assert killed["status"] == "killed"
-        what = "resume" if (out / "manifest.json").exists() else "run"
-        assert nursery.order(what, out, tables=tables)["status"] == "done", at
+        later = int(draw.integers(0, 40))
+        for kill_at in (later, None):
+            what = "resume" if (out / "manifest.json").exists() else "run"
+            again = nursery.order(what, out, tables=tables, kill_at=kill_at)
+        assert again["status"] == "done", (at, later)
         assert_same(out, whole)
         shutil.rmtree(out)
 
@@ -397,7 +401,8 @@ def test_twenty_runs_killed_at_random_moments_come_to_the_same_bits(
                     time.sleep(draw.uniform(0, 6))
                 else:
                     wait_until((out / "manifest.json").exists, process)
-                    time.sleep(draw.uniform(0, seconds[family]))
+                    # A resumed one has to import everything first.
+                    time.sleep(4 * kill + draw.uniform(0, seconds[family]))
             has_begun = (out / "manifest.json").exists()
             found = checkpoint.positions(out / "checkpoint.safetensors")
             stood.append(f"{family}: {rows_of(out)} rows, checkpoint {found[:1]}")
@@ -420,7 +425,10 @@ def test_twenty_runs_killed_at_random_moments_come_to_the_same_bits(
 def test_a_comparison_killed_at_random_moments_comes_to_the_same_bits(
     jobs: int, tmp_path: Path
 ) -> None:
-    """With two jobs, only the first process is killed; the others end by themselves."""
+    """With two jobs, only the first process is killed; the others end by themselves.
+
+    It may go on with another number of jobs.
+    """
     tables = {**TWO_BY_TWO, "rounds": 20, "checkpoint_every": 3}
     comparison = parse_comparison(tables)
     file = write_toml(comparison.to_tables(), tmp_path / "compare.toml")
@@ -440,7 +448,7 @@ def test_a_comparison_killed_at_random_moments_comes_to_the_same_bits(
         out = tmp_path / f"killed-{n}"
         for kill in range(2):
             start = ["resume", out] if kill else ["compare", file, "--out", out]
-            with started(*start, "--jobs", jobs if n % 2 else 1 + kill) as process:
+            with started(*start, "--jobs", 1 + n % 2 if kill else jobs) as process:
                 wait_until((out / runs[0] / "manifest.json").exists, process)
                 # A resumed one has to import everything first.
                 pause = 4 * kill + draw.uniform(0, ended - began) / (1 + kill)

@@ -74,7 +74,7 @@ def _wait(descriptor: int, file: Path) -> None:
 def _refusal(file: Path) -> str:
     pid, _, host = file.read_text().strip().partition(" ")
     holder = f"process {pid} on {host}" if pid else "another process"
-    stop = f", stop it with `kill -INT {pid}`," if pid else ""
+    stop = f", stop it with `kill {pid}`," if pid else ""
     return (
         f"{file.parent}: {holder} is writing to it. Wait until it is done{stop} "
         "or choose another directory."
