@@ -115,9 +115,37 @@ def test_what_was_being_written_is_neither_lost_nor_doubled(
     (out / "clients" / "000003.parquet").unlink()
     (out / "clients" / ".000003.parquet.part").write_bytes(b"half")
     (out / "notes" / ".000002.parquet.part").write_bytes(b"half")
-    resume(out)
+    seen: list[str] = []
+
+    class Look(Listener):
+        def start(self, *_: Any) -> None:
+            seen.extend(path.name for path in out.rglob("*"))
+
+    resume(out, progress=Look())
+    assert "000002.parquet" in seen
+    assert "000003.parquet" not in seen
+    assert not [name for name in seen if name.endswith(".part")]
     shutil.copy(undisturbed / "checkpoint-before.safetensors", out)
     assert_same(out, undisturbed)
+
+
+def test_rows_are_on_the_disk_before_a_checkpoint_counts_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may lose what was written and not synced."""
+    synced: set[int] = set()
+    lacking: list[list[str]] = []
+    save = checkpoint.save
+
+    def look(loom: Any, path: Path) -> None:
+        files = [file for file in path.parent.rglob("*") if file.stat().st_size]
+        lacking.append([f.name for f in files if f.stat().st_ino not in synced])
+        save(loom, path)
+
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
+    monkeypatch.setattr(checkpoint, "save", look)
+    run_config(parse(SMALL), out=tmp_path / "run")
+    assert lacking == [[".run.lock"]] * 3
 
 
 def test_damaged_checkpoints_cost_rounds_but_no_result(
@@ -288,7 +316,7 @@ def nursery() -> Iterator[Nursery]:
 def test_killed_before_any_change_of_a_file_a_run_comes_to_the_same_bits(
     family: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    """Every change for one method, every seventh for the others; and on the way back."""
+    """Every change for one method, every seventh for others; and on the way back."""
     tables = {**SMALL, "algorithm": FAMILIES[family], "rounds": 2}
     tables["teams"] = {"name": "blocks", "teams": 2}
     whole, out = tmp_path / "whole", tmp_path / "run"
