@@ -10,7 +10,7 @@ demo: $(READY)  ## A first result on the embedded digits
 	$(BIN)/fedloom run configs/demo.toml --fresh
 
 test: $(DEV)  ## The whole suite
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 check: $(DEV)  ## Format, lint, types, import layers, spelling
 	$(BIN)/ruff format --check .

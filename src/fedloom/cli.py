@@ -6,8 +6,8 @@ import copy
 import json
 import sys
 import webbrowser
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -128,7 +128,7 @@ def run_command(
     config = parse(tables, str(file) if file is not None else "settings")
     where = out if out is not None else _default_out(file, config)
     trackers = make_trackers(track)
-    with watch(_out) as progress:
+    with _stoppable(), watch(_out) as progress:
         result = run_config(
             config,
             out=where,
@@ -214,7 +214,7 @@ def resume_command(
         _compare(comparison, path, data_dir=data_dir, jobs=jobs, track=track)
         return
     trackers = make_trackers(track)
-    with watch(_out) as progress:
+    with _stoppable(), watch(_out) as progress:
         result = resume(path, data_dir=data_dir, progress=progress, track=trackers)
     _close(result)
 
@@ -493,11 +493,28 @@ def main() -> None:
     try:
         app()
     except FedloomError as error:
-        _err.print(f"[red]error:[/red] {_plain(str(error))}", highlight=False)
+        _complain(f"[red]error:[/red] {_plain(str(error))}", error)
         raise SystemExit(error.exit_code) from error
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Say how to go on after Ctrl-C or SIGTERM."""
+    try:
+        yield
     except KeyboardInterrupt as error:
-        _err.print("Stopped. What was finished is kept; `fedloom resume DIR` goes on.")
-        raise SystemExit(130) from error
+        _complain("Stopped.", error)
+        raise typer.Exit(130) from error
+    except SystemExit as error:
+        _complain("Stopped.", error)
+        raise
+
+
+def _complain(text: str, error: BaseException) -> None:
+    """Say what went wrong, and what the error's notes have to add."""
+    notes = [_plain(note) for note in getattr(error, "__notes__", [])]
+    for line in (text, *notes):
+        _err.print(line, highlight=False, soft_wrap=True)
 
 
 def _write_rows(rows: Sequence[Any], path: Path) -> None:
@@ -549,15 +566,16 @@ def _compare(
     """Run what is left of a comparison and say where it is."""
     arms, seeds = len(comparison.arms), len(comparison.seeds)
     _out.print(f"{arms} methods, {seeds} seeds each", highlight=False)
-    compare(
-        comparison,
-        out,
-        fresh=fresh,
-        data_dir=data_dir,
-        jobs=jobs,
-        track=track,
-        tell=lambda text: _out.print(text, highlight=False, soft_wrap=True),
-    )
+    with _stoppable():
+        compare(
+            comparison,
+            out,
+            fresh=fresh,
+            data_dir=data_dir,
+            jobs=jobs,
+            track=track,
+            tell=lambda text: _out.print(text, highlight=False, soft_wrap=True),
+        )
     _report([out], None, "html")
 
 

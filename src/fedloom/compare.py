@@ -7,33 +7,59 @@ whatever can be done with a run can be done with each of these.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
+import shlex
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedloom.algorithms import REGISTRY
-from fedloom.config import RunConfig, parse, read_toml, to_toml
-from fedloom.core.errors import ConfigError, DataError, FedloomError, unknown
+from fedloom.config import (
+    RunConfig,
+    parse,
+    read_toml,
+    refuse_changes,
+    to_tables,
+    to_toml,
+)
+from fedloom.core.errors import (
+    ConfigError,
+    DataError,
+    FedloomError,
+    NumericalError,
+    told_how_to_go_on,
+    unknown,
+)
+from fedloom.core.files import remove, whole
 from fedloom.engine import checkpoint
 from fedloom.engine.bundle import Bundle
-from fedloom.engine.checkpoint import Position
+from fedloom.engine.checkpoint import START, Position
 from fedloom.engine.footprint import footprint
 from fedloom.engine.record import History
-from fedloom.engine.schedule import train_together
+from fedloom.engine.resume import go_on_from, refuse_other_data
+from fedloom.engine.schedule import ENDS, handling, train_together
 from fedloom.federation import Federation
-from fedloom.results.directory import RunDirectory
+from fedloom.results.directory import COMPARISON, RunDirectory
+from fedloom.results.lock import hold
 from fedloom.run import Plan, make_clients, make_plan, write_head
 from fedloom.trackers import follow, make_trackers
 
-FILE = "compare.toml"
+FILE = COMPARISON
 """What says that a directory holds a comparison, and of what."""
+
+_LOCK = ".compare.lock"
+"""Held by the process that runs the comparison."""
 
 MAIN = (
     "self-fl",
@@ -193,24 +219,91 @@ def compare(
         The directory.
     """
     make_trackers(track)  # Refuse what cannot be had before anything is trained.
-    _claim(comparison, out, fresh=fresh)
-    left = [arm for arm in comparison.arms if not _is_done(comparison, out, arm)]
-    count = min(_jobs(jobs), len(left))
-    if count <= 1:
-        clients = list(_clients(comparison, data_dir)) if left else []
-        for arm in left:
-            tell(_train_arm(comparison, arm, clients, out, data_dir, track))
-        return out
+    command = f"fedloom resume {shlex.quote(str(out))}"
+    with _claimed(comparison, out, fresh=fresh), told_how_to_go_on(command):
+        left = [arm for arm in comparison.arms if not _is_done(comparison, out, arm)]
+        # By all methods, not those that are left: the share of each stays the same.
+        count = min(_jobs(jobs), len(comparison.arms))
+        threads = _threads(comparison, out, count)
+        if min(count, len(left)) <= 1:
+            torch.set_num_threads(threads)
+            clients = list(_clients(comparison, data_dir)) if left else []
+            for arm in left:
+                tell(_train_arm(comparison, arm, clients, out, data_dir, track))
+        else:
+            with _workers(min(count, len(left))) as start:
+                _hand_out(
+                    left,
+                    lambda arm: start(
+                        _work, comparison, arm, out, data_dir, threads, track
+                    ),
+                    min(count, len(left)),
+                    tell,
+                )
+    return out
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[Callable[..., Future[str]]]:
+    """Processes that end with this one, whatever ends it.
+
+    Yields:
+        What calls a function in one of them.
+    """
+    others = set(multiprocessing.active_children())
     # Spawned, because a forked PyTorch may hang in its thread pools.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context) as pool:
-        waiting = [
-            pool.submit(_work, comparison, arm, out, data_dir, count, track)
-            for arm in left
-        ]
-        for done in as_completed(waiting):
-            tell(done.result())
-    return out
+    with (
+        handling(ENDS, _end),
+        ProcessPoolExecutor(
+            count, mp_context=context, initializer=_follow_parent
+        ) as pool,
+    ):
+        try:
+            yield pool.submit
+        except BaseException as error:
+            # To one that trains this says: finish the exchange, secure it, and stop.
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise FedloomError(
+                    "A process that trained a method was killed, perhaps for want of "
+                    "memory; --jobs 1 needs the least."
+                ) from error
+            raise
+
+
+def _hand_out(
+    arms: Sequence[str],
+    start: Callable[[str], Future[str]],
+    count: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Start a method whenever one is finished, and no earlier."""
+    waiting = iter(arms)
+    running = {start(arm) for arm in islice(waiting, count)}
+    while running:
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for one in done:
+            tell(one.result())
+        running |= {start(arm) for arm in islice(waiting, len(done))}
+
+
+def _end(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _follow_parent() -> None:
+    """In a worker: end at once when the process that started it is no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until there is something to stop
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def load_comparison(path: Path) -> Comparison:
@@ -229,39 +322,76 @@ def run_directory(out: Path, arm: str, seed: int) -> Path:
     return out / arm / f"seed-{seed}"
 
 
-def _claim(comparison: Comparison, out: Path, *, fresh: bool) -> None:
-    """Make the directory this comparison's, before anything is trained."""
+@contextmanager
+def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None]:
+    """Make the directory this comparison's, and hold it while it goes on."""
     text = to_toml(comparison.to_tables())
-    file = out / FILE
+    file, lock = out / FILE, out / _LOCK
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: expected a directory, found a file.")
+    is_ours = file.is_file() or lock.is_file()
+    if not is_ours and out.exists() and any(out.iterdir()):
+        raise ConfigError(
+            f"{out}: is not empty and holds no comparison. Choose another --out."
+        )
     if file.is_file() and not fresh and file.read_text() != text:
         raise ConfigError(
             f"{out}: holds another comparison. Choose another --out, go on with it by "
             f"`fedloom resume {out}`, or replace it with --fresh."
         )
-    if not file.is_file() and out.exists() and any(out.iterdir()):
-        raise ConfigError(
-            f"{out}: is not empty and holds no comparison. Choose another --out."
-        )
-    if fresh and file.is_file():
-        for directory in sorted(out.glob("*/seed-*")):
-            RunDirectory(directory).clear()
     try:
         out.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
     except OSError as error:
-        raise ConfigError(f"{out}: cannot be written ({error.strerror}).") from error
+        raise ConfigError(f"{out}: cannot be created ({error.strerror}).") from error
+    with hold(lock):
+        if fresh or not file.is_file():
+            _clear(out)
+            with whole(file, lasting=True) as part:
+                part.write_text(text)
+        yield
+
+
+def _clear(out: Path) -> None:
+    """Remove a comparison, or what is left of one."""
+    with ExitStack() as held:
+        runs = [RunDirectory(path) for path in sorted(out.glob("*/seed-*"))]
+        for run in runs:
+            held.enter_context(run.hold())
+        # First, for without it the runs that are left belong to no comparison.
+        remove(out / FILE)
+        for run in runs:
+            run.clear()
 
 
 def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:
     """Whether every run of a method is at its last round, or failed on the way."""
     rounds = comparison.config(arm, comparison.seeds[0]).schedule.rounds
-    for seed in comparison.seeds:
-        directory = RunDirectory(run_directory(out, arm, seed))
-        if directory.read_failure() is not None:
-            continue
-        if Position(rounds, 0) not in checkpoint.positions(directory.checkpoint):
-            return False
-    return True
+    return all(
+        _is_finished(RunDirectory(run_directory(out, arm, seed)), rounds)
+        for seed in comparison.seeds
+    )
+
+
+def _is_finished(directory: RunDirectory, rounds: int) -> bool:
+    if directory.read_failure() is not None:
+        return True
+    return Position(rounds, 0) in checkpoint.positions(directory.checkpoint)
+
+
+def _threads(comparison: Comparison, out: Path, jobs: int) -> int:
+    """CPU threads of each method: those of the runs that have begun, if any has.
+
+    The order of a sum, and so its last bits, may depend on how many add up.
+    """
+    for arm in comparison.arms:
+        for seed in comparison.seeds:
+            directory = RunDirectory(run_directory(out, arm, seed))
+            if directory.manifest.is_file():
+                threads: int = directory.read_manifest()["threads"]
+                return threads
+    if jobs <= 1:
+        return torch.get_num_threads()
+    return max(1, (os.cpu_count() or 1) // jobs)
 
 
 def _jobs(asked: int | None) -> int:
@@ -286,11 +416,12 @@ def _work(
     arm: str,
     out: Path,
     data_dir: Path | None,
-    jobs: int,
+    threads: int,
     track: str,
 ) -> str:
     """One method, in a process of its own, with its share of the cores."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         clients = list(_clients(comparison, data_dir))
         return _train_arm(comparison, arm, clients, out, data_dir, track)
@@ -299,6 +430,8 @@ def _work(
     except Exception:
         # Some of PyTorch's errors cannot be sent to another process; their text can.
         raise RuntimeError(f"{arm}:\n{traceback.format_exc()}") from None
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _train_arm(
@@ -310,21 +443,19 @@ def _train_arm(
     track: str,
 ) -> str:
     """All seeds of one method, as many in one bundle as memory allows."""
-    plans = []
+    runs = []
     for seed, (divided, federation) in zip(comparison.seeds, clients, strict=True):
         config = replace(comparison.config(arm, seed), partition=divided.partition)
-        plans.append(make_plan(config, federation, data_dir, among=len(clients)))
+        directory = RunDirectory(run_directory(out, arm, seed))
+        has_start = directory.manifest.is_file() and directory.start.is_file()
+        start = directory.start if has_start else None
+        among = len(clients)
+        plan = make_plan(config, federation, data_dir, among=among, start=start)
+        runs.append((plan, directory))
     histories: list[History] = []
-    width = _width(plans)
-    for start in range(0, len(plans), width):
-        some = plans[start : start + width]
-        histories += _train_some(
-            [
-                (plan, RunDirectory(run_directory(out, arm, plan.loom.seed)))
-                for plan in some
-            ],
-            track,
-        )
+    width = _width([plan for plan, _ in runs])
+    for first in range(0, len(runs), width):
+        histories += _train_some(runs[first : first + width], track)
     return _sum_up(arm, histories)
 
 
@@ -344,31 +475,57 @@ def _width(plans: Sequence[Plan]) -> int:
 
 def _train_some(runs: Sequence[tuple[Plan, RunDirectory]], track: str) -> list[History]:
     """Train runs in one bundle, from where all of them have a checkpoint."""
-    start = _common_position([directory for _, directory in runs])
-    histories = []
-    for plan, directory in runs:
-        if start == Position(0, 0):
-            RunDirectory.create(directory.path, fresh=directory.manifest.exists())
-            write_head(plan, directory)
-            histories.append(History(plan.loom, directory=directory))
-            continue
-        checkpoint.restore(plan.loom, directory.checkpoint, at=start)
-        directory.failure.unlink(missing_ok=True)
-        kept = directory.keep_rounds(start.round)
-        histories.append(History(plan.loom, kept, directory))
-    plan = runs[0][0]
-    bundle = Bundle([plan.loom for plan, _ in runs], plan.choice.runner)
-    with ExitStack() as stack:
-        for (one, _), history in zip(runs, histories, strict=True):
-            stack.enter_context(follow(history, one.tables, make_trackers(track)))
-        train_together(bundle, plan.schedule, histories)
+    schedule, runner = runs[0][0].schedule, runs[0][0].choice.runner
+    if all(_is_finished(directory, schedule.rounds) for _, directory in runs):
+        return [History(p.loom, list(d.read_rounds()), d) for p, d in runs]
+    with ExitStack() as held:
+        for plan, directory in runs:
+            _begin(plan, directory, held)
+        at = _common_position([directory for _, directory in runs])
+        bundle = Bundle([plan.loom for plan, _ in runs], runner)
+        histories = []
+        for n, (plan, directory) in enumerate(runs):
+            failed = directory.failed_at()
+            if failed is not None and failed < at:
+                bundle.failures[n] = NumericalError(directory.read_failure())
+                rows = list(directory.read_rounds())
+            else:
+                remove(directory.failure)
+                if at != START:
+                    checkpoint.restore(plan.loom, directory.checkpoint, at=at)
+                rows = go_on_from(directory, at)
+            histories.append(History(plan.loom, rows, directory))
+        for (plan, _), history in zip(runs, histories, strict=True):
+            held.enter_context(follow(history, plan.tables, make_trackers(track)))
+        train_together(bundle, schedule, histories)
     return histories
 
 
+def _begin(plan: Plan, directory: RunDirectory, held: ExitStack) -> None:
+    """Hold a run's directory; what lies there must have begun as this plan says."""
+    if not directory.manifest.is_file():
+        held.enter_context(RunDirectory.create(directory.path))
+        write_head(plan, directory)
+        return
+    held.enter_context(directory.hold())
+    manifest, where = directory.read_manifest(), directory.path
+    began = to_tables(parse(manifest["config"], str(where)))
+    refuse_changes(f"{where} (in {FILE})", began, plan.tables)
+    refuse_other_data(where, manifest, plan.loom.federation)
+
+
 def _common_position(directories: Sequence[RunDirectory]) -> Position:
-    """The latest moment of which every run has a checkpoint; the start if none."""
+    """The latest moment of which every run that still went has a checkpoint."""
     held = [set(checkpoint.positions(d.checkpoint)) for d in directories]
-    return max(set.intersection(*held), default=Position(0, 0))
+    failed = [directory.failed_at() for directory in directories]
+
+    def is_common(at: Position) -> bool:
+        return all(
+            at in own or (end is not None and end < at)
+            for own, end in zip(held, failed, strict=True)
+        )
+
+    return max(filter(is_common, set().union(*held)), default=START)
 
 
 def _sum_up(arm: str, histories: Sequence[History]) -> str:

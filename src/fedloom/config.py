@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -170,6 +171,49 @@ def _plain(component: Any) -> dict[str, Any]:
         elif f.default is not None:
             found[f.name] = "none"
     return found
+
+
+def refuse_changes(
+    where: str, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Refuse to go on with other settings; when checkpoints are written may change.
+
+    Args:
+        where: how the message calls the place of the settings.
+        before: the resolved settings that the run began with.
+        now: the settings it would go on with.
+
+    Raises:
+        ConfigError: they differ; the message says in what.
+    """
+    old, new = _flat(before), _flat(now)
+    free = {"checkpoint_every", "checkpoint_minutes"}
+    changed = [
+        f"{key} is {_spelt(new, key)}, was {_spelt(old, key)}"
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key) != new.get(key) and key not in free
+    ]
+    if changed:
+        raise ConfigError(
+            f"{where}: the settings are not those that the run began with: "
+            f"{'; '.join(changed)}. Put them back, or start a new run in another "
+            "directory."
+        )
+
+
+def _spelt(flat: Mapping[str, Any], key: str) -> str:
+    return json.dumps(flat[key]) if key in flat else "not set"
+
+
+def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by section.key, as JSON gives them back."""
+    flat: dict[str, Any] = {}
+    for key, value in json.loads(json.dumps(tables, default=str)).items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            flat[key] = value
+    return flat
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:

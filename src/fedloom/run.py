@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import platform
+import shlex
 import subprocess
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,29 +16,47 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fedloom
 from fedloom.algorithms import REGISTRY
-from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
+from fedloom.config import (
+    RunConfig,
+    parse,
+    read_toml,
+    refuse_changes,
+    to_tables,
+    to_toml,
+)
 from fedloom.core import streams
 from fedloom.core.describe import record_fields, returned
-from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.core.errors import (
+    ConfigError,
+    DataError,
+    MessageError,
+    told_how_to_go_on,
+    unknown,
+)
+from fedloom.core.files import whole
 from fedloom.core.task import Loss, Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine import checkpoint
+from fedloom.engine.checkpoint import Position
 from fedloom.engine.choice import Choice, EngineSettings, choose
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.loop import Loop
 from fedloom.engine.probe import probe
 from fedloom.engine.record import History
+from fedloom.engine.resume import go_back, go_on_from, refuse_other_data
 from fedloom.engine.rounds import Loom
 from fedloom.engine.schedule import Progress, Schedule, train
 from fedloom.federation import Federation, LabelSkew, Natural, Sampling, divide
 from fedloom.handover import Models, alone_like
 from fedloom.models import MODELS, Model, TokenModel
 from fedloom.results.by_size import BySize, by_size
-from fedloom.results.directory import RunDirectory
+from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.gain import Gain
 from fedloom.results.scores import Scores
 from fedloom.results.statistics import LEVEL, Estimate, over_clients
@@ -55,6 +76,8 @@ class Plan:
     schedule: Schedule
     tables: dict[str, Any]
     """The resolved config, as far as it can be written down."""
+    loss: str
+    """What the loss is called."""
     is_own: bool
     """Whether model or data came from the caller, so that a file cannot rebuild it."""
 
@@ -152,10 +175,11 @@ class Result(Models):
 
     def save(self, path: str | Path) -> Path:
         """Write the run to a new directory, as `run(..., out=path)` would have."""
-        directory = RunDirectory.create(Path(path))
-        write_head(self._plan, directory)
-        self.history.write(directory)
-        checkpoint.save(self._plan.loom, directory.checkpoint)
+        with RunDirectory.create(Path(path)) as directory:
+            write_head(self._plan, directory)
+            self.history.write(directory)
+            directory.sync()
+            checkpoint.save(self._plan.loom, directory.checkpoint)
         return directory.path
 
     def _scores(self, kind: str, part: str) -> Scores:
@@ -178,6 +202,7 @@ def run(
     engine: EngineSettings | None = None,
     evaluate_every: int = 1,
     checkpoint_every: int = 10,
+    checkpoint_minutes: float | None = 10.0,
     out: str | Path | None = None,
     progress: Progress | None = None,
     track: Sequence[Tracker] = (),
@@ -199,7 +224,9 @@ def run(
             device.
         evaluate_every: rounds between evaluations.
         checkpoint_every: rounds between checkpoints, when there is a directory.
-        out: a new directory to write the run to while it goes on.
+        checkpoint_minutes: the age at which a checkpoint gets a successor in any case.
+        out: a new directory to write the run to while it goes on; `fedloom.resume`
+            goes on with it after a stop.
         progress: told of every round.
         track: trackers that follow the run, such as `fedloom.trackers.TensorBoard()`.
     """
@@ -208,6 +235,7 @@ def run(
         seed=seed,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
+        checkpoint_minutes=checkpoint_minutes,
     )
     engine = engine if engine is not None else EngineSettings()
     sampling = sampling if sampling is not None else Sampling()
@@ -251,29 +279,64 @@ def resume(
     model: str | nn.Module | Callable[[], nn.Module] | None = None,
     clients: Federation | None = None,
     *,
+    algorithm: AnyAlgorithm | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
     data_dir: Path | None = None,
     progress: Progress | None = None,
     track: Sequence[Tracker] = (),
 ) -> Result:
-    """Go on with a run from its last checkpoint, to the same result as without a stop.
+    """Go on with a run, to the same result as without a stop.
+
+    From its last checkpoint; from the start if there is none yet.
 
     Args:
         path: the run's directory.
-        model: what was given to `run`; not needed for a run of a config file.
+        model: what was given to `run`; not needed for a run of a config file. The first
+            parameters are those of the run, whatever the module's are.
         clients: what was given to `run`; not needed for a run of a config file.
+        algorithm: what was given to `run`; needed for a method of your own only.
         loss: what was given to `run`.
         head: what was given to `run`.
         data_dir: where the files of named datasets lie.
         progress: told of every round.
         track: trackers that follow the run.
+
+    Raises:
+        ConfigError: the settings were changed since, or another process writes to the
+            directory.
+        DataError: there is no run, or the data are not those of the run.
+        MessageError: the files of the run were damaged or exchanged.
     """
-    result = load(path, model, clients, loss=loss, head=head, data_dir=data_dir)
-    plan, history = result._plan, result.history
-    assert history.directory is not None
-    history.directory.keep_rounds(plan.loom.state.round)
-    return _go_on(plan, history, progress, track)
+    directory = RunDirectory.open(Path(path))
+    comparison = directory.path.resolve().parent.parent
+    if (comparison / COMPARISON).is_file():
+        raise ConfigError(
+            f"{path}: this run is part of a comparison, which trains its seeds "
+            f"together. Go on with all of it: `fedloom resume {_quoted(comparison)}`."
+        )
+    with directory.hold():
+        plan = _plan_again(
+            directory,
+            model,
+            clients,
+            algorithm=algorithm,
+            loss=loss,
+            head=head,
+            data_dir=data_dir,
+        )
+        # The order of a sum, and so its last bits, may depend on how many add up.
+        torch.set_num_threads(directory.read_manifest()["threads"])
+        remarks = [go_back(plan.loom, directory), *_drift(directory, plan.loom.task)]
+        reason = "; ".join(filter(None, [*remarks, plan.choice.reason]))
+        plan = replace(plan, choice=replace(plan.choice, reason=reason))
+        state = plan.loom.state
+        at = Position(state.round, state.exchange)
+        with told_how_to_go_on(_command(directory)):
+            history = History(plan.loom, go_on_from(directory, at), directory)
+            if state.round >= plan.schedule.rounds:
+                history.evaluate(state.round)
+            return _go_on(plan, history, progress, track)
 
 
 def load(
@@ -281,44 +344,123 @@ def load(
     model: str | nn.Module | Callable[[], nn.Module] | None = None,
     clients: Federation | None = None,
     *,
+    algorithm: AnyAlgorithm | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
     data_dir: Path | None = None,
 ) -> Result:
-    """A run from its directory, at its last checkpoint.
+    """A run from its directory, at its last checkpoint; nothing is written.
 
     Args:
         path: the directory.
         model: what was given to `run`; not needed for a run of a config file.
         clients: what was given to `run`; not needed for a run of a config file.
+        algorithm: what was given to `run`; needed for a method of your own only.
         loss: what was given to `run`.
         head: what was given to `run`.
         data_dir: where the files of named datasets lie.
     """
     directory = RunDirectory.open(Path(path))
-    manifest = directory.read_manifest()
-    if not directory.checkpoint.is_file():
+    if not checkpoint.exists(directory.checkpoint):
         raise DataError(
-            f"{path}: the run was stopped before its first checkpoint. Run it again."
+            f"{path}: the run was stopped before its first checkpoint. Go on with it: "
+            f"{_command(directory)}."
         )
-    tables = read_toml(directory.config)
-    config = parse(tables, str(directory.config))
-    if not manifest["is_own"]:
-        plan = _plan_config(config, data_dir)
-    else:
-        if model is None or clients is None:
-            raise ConfigError(
-                f"{path}: this run was made from Python with its own model and "
-                "clients. Give them again: fedloom.load(path, model, clients)."
-            )
-        module = _make_module(model, clients, config.schedule.seed)
-        plan = _plan(config, module, clients, loss=loss, head=head, is_own=True)
+    plan = _plan_again(
+        directory,
+        model,
+        clients,
+        algorithm=algorithm,
+        loss=loss,
+        head=head,
+        data_dir=data_dir,
+    )
     checkpoint.restore(plan.loom, directory.checkpoint)
     number = plan.loom.state.round
     rounds = [row for row in directory.read_rounds() if row.round <= number]
     history = History(plan.loom, rounds, directory)
     history.evaluate(number)
     return Result(plan, history)
+
+
+def _plan_again(
+    directory: RunDirectory,
+    model: str | nn.Module | Callable[[], nn.Module] | None,
+    clients: Federation | None,
+    *,
+    algorithm: AnyAlgorithm | None,
+    loss: str | Loss | None,
+    head: str | None,
+    data_dir: Path | None,
+) -> Plan:
+    """The plan of a run as it was when it began; anything else is refused."""
+    manifest, where = directory.read_manifest(), str(directory.config)
+    tables = read_toml(directory.config)
+    refuse_changes(where, manifest.get("config", tables), tables)
+    config = _parse_again(tables, algorithm, directory)
+    start = directory.start if directory.start.is_file() else None
+    if not manifest["is_own"]:
+        config, clients = make_clients(config, data_dir)
+        refuse_other_data(directory.path, manifest, clients)
+        return make_plan(config, clients, data_dir, start=start)
+    if model is None or clients is None:
+        raise ConfigError(
+            f"{directory.path}: this run was made from Python with its own model and "
+            "clients. Give them again: fedloom.load(path, model, clients) or "
+            "fedloom.resume(path, model, clients)."
+        )
+    refuse_other_data(directory.path, manifest, clients)
+    module = copy.deepcopy(_make_module(model, clients, config.schedule.seed))
+    if start is not None:
+        _take_start(module, start)
+    plan = _plan(config, module, clients, loss=loss, head=head, is_own=True)
+    given = {"loss": plan.loss, "head": plan.loom.task.head_name}
+    for what, value in given.items():
+        if manifest.get(what, value) != value:
+            raise ConfigError(
+                f"{directory.path}: the {what} of this run is {manifest[what]!r}, "
+                f"found {value!r}. Give what was given to fedloom.run as {what}=..."
+            )
+    return plan
+
+
+def _parse_again(
+    tables: dict[str, Any], algorithm: AnyAlgorithm | None, directory: RunDirectory
+) -> RunConfig:
+    """The config of a run whose method may be the user's own."""
+    where = str(directory.config)
+    if algorithm is None:
+        name = tables["algorithm"]["name"]
+        if name not in REGISTRY:
+            raise ConfigError(
+                f"{directory.path}: this run's method is {name}, which is your own. "
+                "Give it again: algorithm=..."
+            )
+        return parse(tables, where)
+    others = {k: v for k, v in tables.items() if k != "algorithm"}
+    config = replace(parse(others, where), algorithm=algorithm)
+    refuse_changes(
+        where,
+        {"algorithm": tables["algorithm"]},
+        {"algorithm": to_tables(config)["algorithm"]},
+    )
+    return config
+
+
+def _drift(directory: RunDirectory, task: Task) -> list[str]:
+    """What is not as it was when the run began, and may change the last bits."""
+    manifest = directory.read_manifest()
+    now = {
+        "fedloom": fedloom.__version__,
+        "torch": torch.__version__,
+        "device": _device_name(task),
+    }
+    return [
+        f"the run began with {what} {manifest[what]} and goes on with {version}, so "
+        "that the last bits may differ"
+        for what, version in now.items()
+        if manifest[what] != version
+    ]
 
 
 def _make_module(
@@ -378,6 +520,7 @@ def make_plan(
     data_dir: Path | None = None,
     *,
     among: int = 1,
+    start: Path | None = None,
 ) -> Plan:
     """Everything of a run but its data: model, task, engine.
 
@@ -386,11 +529,14 @@ def make_plan(
         clients: who holds what.
         data_dir: where the data of a run to start from lie.
         among: how many such runs will train in the same passes.
+        start: the first model as a run directory keeps it, if there is one already.
     """
     data, schedule = clients.dataset, config.schedule
     with streams.seeded(schedule.seed, "model"):
         module = _build(config.model, data)
-    if schedule.warm_start is not None:
+    if start is not None:
+        _take_start(module, start)
+    elif schedule.warm_start is not None:
         _warm(module, schedule.warm_start, data_dir)
     return _plan(config, module, clients, is_own=False, among=among)
 
@@ -411,12 +557,13 @@ def _plan(
 ) -> Plan:
     data, engine = clients.dataset, config.engine
     is_regression = data.classes is None
+    loss = loss or ("squared-error" if is_regression else "cross-entropy")
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     shift, scale = clients.scaling()
     task = Task(
         module,
-        loss or ("squared-error" if is_regression else "cross-entropy"),
+        loss,
         head=head,
         metric="mse" if is_regression else "accuracy",
         shift=shift,
@@ -441,7 +588,21 @@ def _plan(
     if is_own:
         for section in ("data", "model", "split"):
             del tables[section]
-    return Plan(loom, choice, schedule, tables, is_own)
+    name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", "own")
+    return Plan(loom, choice, schedule, tables, name, is_own)
+
+
+def _take_start(module: nn.Module, path: Path) -> None:
+    """Give a module the parameters that the run began with."""
+    try:
+        module.load_state_dict(load_file(path))
+    except (SafetensorError, OSError) as error:
+        raise MessageError(f"{path}: not a whole first model ({error}).") from error
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{path}: the model that the run began with is another one. Give that "
+            f"model. ({error})"
+        ) from error
 
 
 def _warm(module: nn.Module, path: str, data_dir: Path | None) -> None:
@@ -480,7 +641,7 @@ def _plan_alone(plan: Plan) -> Plan:
         sampling=loom.sampling,
         seed=loom.seed,
     )
-    return Plan(other, choice, schedule, plan.tables, plan.is_own)
+    return replace(plan, loom=other, choice=choice, schedule=schedule)
 
 
 def _train(
@@ -491,11 +652,13 @@ def _train(
     track: Sequence[Tracker] = (),
     fresh: bool = False,
 ) -> Result:
-    history = History(plan.loom)
-    if out is not None:
-        history.directory = RunDirectory.create(Path(out), fresh=fresh)
-        write_head(plan, history.directory)
-    return _go_on(plan, history, progress, track)
+    if out is None:
+        return _go_on(plan, History(plan.loom), progress, track)
+    with RunDirectory.create(Path(out), fresh=fresh) as directory:
+        write_head(plan, directory)
+        with told_how_to_go_on(_command(directory)):
+            history = History(plan.loom, directory=directory)
+            return _go_on(plan, history, progress, track)
 
 
 def _go_on(
@@ -508,12 +671,31 @@ def _go_on(
     return Result(plan, history)
 
 
+def _command(directory: RunDirectory) -> str:
+    """How to go on with a run, as its user would say it."""
+    if directory.read_manifest()["is_own"]:
+        return f"fedloom.resume({str(directory.path)!r}, model, clients)"
+    return f"fedloom resume {_quoted(directory.path)}"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
 def write_head(plan: Plan, directory: RunDirectory) -> None:
-    """What is known before the first round: settings, split, manifest (last)."""
+    """What is known before the first round: settings, split, manifest (last).
+
+    Raises:
+        DataError: it cannot be written; there is no run then.
+    """
     loom, task = plan.loom, plan.loom.task
-    directory.write_text(directory.config, to_toml(plan.tables))
+    config = to_toml(plan.tables)
+    directory.write_text(directory.config, config)
     loom.federation.save(directory.split)
-    is_gpu = task.device.type == "cuda"
+    if plan.is_own or plan.schedule.warm_start is not None:
+        state = {k: v.cpu().clone() for k, v in task.module.state_dict().items()}
+        with whole(directory.start, errors=(SafetensorError,), lasting=True) as part:
+            save_file(state, part)
     directory.write_manifest(
         {
             "fedloom": fedloom.__version__,
@@ -525,7 +707,7 @@ def write_head(plan: Plan, directory: RunDirectory) -> None:
             "torch": torch.__version__,
             "numpy": np.__version__,
             "platform": platform.platform(),
-            "device": torch.cuda.get_device_name(task.device) if is_gpu else "cpu",
+            "device": _device_name(task),
             "threads": torch.get_num_threads(),
             "dtype": str(task.dtype).removeprefix("torch."),
             "chunk": plan.choice.chunk,
@@ -538,8 +720,12 @@ def write_head(plan: Plan, directory: RunDirectory) -> None:
             "metric": task.metric,
             "seed": plan.schedule.seed,
             "split": loom.federation.hash,
+            "data": loom.federation.dataset.hash,
+            "loss": plan.loss,
+            "head": task.head_name,
             "is_own": plan.is_own,
             "records": _records(loom.algorithm),
+            "config": tomllib.loads(config),
         }
     )
 
@@ -552,6 +738,11 @@ def _records(algorithm: AnyAlgorithm) -> dict[str, str]:
         *record_fields(returned(kind.account)),
     ]
     return {name: doc.replace("\n", " ") for name, doc in told}
+
+
+def _device_name(task: Task) -> str:
+    is_gpu = task.device.type == "cuda"
+    return torch.cuda.get_device_name(task.device) if is_gpu else "cpu"
 
 
 def _commit() -> str | None:

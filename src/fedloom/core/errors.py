@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -48,3 +49,15 @@ def unknown(what: str, found: str, known: Iterable[str]) -> str:
     close = get_close_matches(found, names, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"unknown {what} {found!r}.{hint} Known: {', '.join(names)}."
+
+
+@contextmanager
+def told_how_to_go_on(command: str) -> Iterator[None]:
+    """Add to whatever stops a run, Ctrl-C or an error, what to do about it."""
+    try:
+        yield
+    except NumericalError:
+        raise  # it would come to the same again
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        error.add_note(f"What was finished is kept. To go on: {command}")
+        raise

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +19,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedloom.core.errors import DataError, MessageError
+from fedloom.core.errors import MessageError
+from fedloom.core.files import cannot_write, part_of, remove, sync
 from fedloom.core.records import from_named, named
 from fedloom.engine.rounds import Loom, Tally
 
-_FORMAT = "fedloom-checkpoint-2"
+_FORMAT = "fedloom-checkpoint-3"
 
 
 class Position(NamedTuple):
@@ -31,6 +32,10 @@ class Position(NamedTuple):
 
     round: int
     exchange: int
+
+
+START = Position(0, 0)
+"""Before the first exchange, which needs no checkpoint."""
 
 
 def before(path: Path) -> Path:
@@ -55,44 +60,41 @@ def save(loom: Loom, path: Path) -> None:
         "format": _FORMAT,
         "algorithm": loom.algorithm.name,
         "split": loom.federation.hash,
+        "data": loom.federation.dataset.hash,
         "seed": loom.seed,
         "round": state.round,
         "exchange": state.exchange,
         "tally": asdict(state.tally),
         "digest": _digest(tensors),
     }
-    part = path.with_suffix(".part")
+    part = part_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, part, metadata={"fedloom": json.dumps(position)})
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(part)
         if path.exists():
             path.replace(before(path))
         part.replace(path)
+        sync(path.parent)
     except (OSError, SafetensorError) as error:
-        part.unlink(missing_ok=True)
-        raise DataError(
-            f"{path}: the checkpoint of round {state.round} cannot be written "
-            f"({error}). Make room or choose another place; what was written before "
-            f"is whole, and `fedloom resume {path.parent}` goes on from it."
-        ) from error
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def exists(path: Path) -> bool:
+    """Whether a run has a checkpoint, whole or not."""
+    return path.is_file() or before(path).is_file()
 
 
 def positions(path: Path) -> list[Position]:
     """Where the checkpoints of a run that are whole were written, the newest first."""
-    found = []
-    for file in (path, before(path)):
-        try:
-            position, _ = _read(file)
-            found.append(Position(position["round"], position["exchange"]))
-        except (MessageError, KeyError):
-            continue
-    return found
+    found = (_position(file) for file in (path, before(path)))
+    return [position for position in found if position is not None]
 
 
 def restore(loom: Loom, path: Path, at: Position | None = None) -> str:
-    """Put a run back to where a checkpoint left it.
+    """Put a run back to where a checkpoint left it; no file is changed.
 
     Args:
         loom: the run.
@@ -103,11 +105,13 @@ def restore(loom: Loom, path: Path, at: Position | None = None) -> str:
         A remark for the user; empty if the newest was whole.
 
     Raises:
-        MessageError: no checkpoint is whole, or they belong to another method, split
-            or seed.
+        MessageError: no checkpoint is whole, or they belong to another method, split,
+            data or seed.
     """
     damaged: MessageError | None = None
     for file in (path, before(path)):
+        if file == path and not path.is_file() and before(path).is_file():
+            continue  # the process was killed between two names; nothing is damaged
         try:
             position, tensors = _read(file)
         except MessageError as error:
@@ -121,6 +125,33 @@ def restore(loom: Loom, path: Path, at: Position | None = None) -> str:
         raise damaged
     assert at is not None
     raise MessageError(f"{path}: there is no checkpoint of round {at.round}.")
+
+
+def forget_after(path: Path, at: Position) -> None:
+    """Make the checkpoint of `at` the newest, before the run goes on from there.
+
+    Otherwise the next one would push it out and leave a later or a damaged one.
+
+    Raises:
+        DataError: the files cannot be changed.
+    """
+    if at == START:
+        remove(path)
+        remove(before(path))
+    elif _position(path) != at:
+        try:
+            before(path).replace(path)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+
+def _position(file: Path) -> Position | None:
+    """Where a checkpoint was written; None if it is not whole."""
+    try:
+        position, _ = _read(file)
+        return Position(position["round"], position["exchange"])
+    except (MessageError, KeyError):
+        return None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -150,6 +181,7 @@ def _check(position: Mapping[str, Any], loom: Loom, path: Path) -> None:
         "format": _FORMAT,
         "algorithm": loom.algorithm.name,
         "split": loom.federation.hash,
+        "data": loom.federation.dataset.hash,
         "seed": loom.seed,
     }
     for what, value in expected.items():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fedloom.core.settings import Count, Whole, check
+from fedloom.core.settings import Count, Positive, Whole, check
 from fedloom.engine import checkpoint
 from fedloom.engine.bundle import Bundle
 from fedloom.engine.record import History
@@ -29,11 +30,19 @@ class Schedule:
     """Rounds between evaluations; the last round is always evaluated."""
     checkpoint_every: Count = 10
     """Rounds between checkpoints; the last round is always kept."""
+    checkpoint_minutes: Positive | None = 10.0
+    """A checkpoint also when the last one is as old, at the end of an exchange."""
     warm_start: str | None = None
     """Directory of a run whose shared model is where this one starts."""
 
     def __post_init__(self) -> None:
         check(self)
+
+
+ENDS = [
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+"""Signals that ask a process to end, apart from Ctrl-C."""
 
 
 class Progress(Protocol):
@@ -51,7 +60,8 @@ def train(
 ) -> None:
     """Go on from wherever the loom is to the last round.
 
-    Ctrl-C lets the exchange under way finish and secures it before it is raised.
+    Ctrl-C, SIGTERM and a lost terminal let the exchange under way finish and secure it
+    before they end the run.
     """
 
     def advance() -> dict[int, Tally]:
@@ -75,7 +85,10 @@ def train_together(
         for n in bundle.failures.keys() - known:
             directory = histories[n].directory
             if directory is not None:
-                directory.write_failure(str(bundle.failures[n]))
+                state = histories[n].loom.state
+                why = str(bundle.failures[n])
+                directory.sync()
+                directory.write_failure(why, state.round, state.exchange)
         return closed
 
     _drive(advance, lambda: bundle.going, histories, schedule, progress)
@@ -92,48 +105,83 @@ def _drive(
     for n in going():
         if not histories[n].rounds:
             histories[n].open_round()
-    with _interruptible() as asked_to_stop:
+    secured = time.monotonic()
+    with _interruptible() as asked:
         while going() and _round(histories[going()[0]]) < schedule.rounds:
             closed = advance()
+            rows: list[Round] = []
+            is_stopping = bool(asked)
+            is_due = is_stopping or _is_old(secured, schedule)
             for n, tally in closed.items():
                 number = _round(histories[n])
                 is_last = number == schedule.rounds
                 has_scores = is_last or number % schedule.evaluate_every == 0
-                row = histories[n].close_round(tally, has_scores=has_scores)
-                if is_last or number % schedule.checkpoint_every == 0:
-                    _secure(histories[n])
-                if progress is not None and n == going()[0]:
-                    progress.round(row)
-            if asked_to_stop():
-                for n in going():
-                    _secure(histories[n])
-                raise KeyboardInterrupt
+                rows.append(histories[n].close_round(tally, has_scores=has_scores))
+                is_due |= is_last or number % schedule.checkpoint_every == 0
+            if is_due:
+                _secure(histories, going())
+                secured = time.monotonic()
+            if rows and progress is not None:
+                progress.round(rows[0])
+            if is_stopping:
+                raise _meaning(asked[0])
 
 
 def _round(history: History) -> int:
     return history.loom.state.round
 
 
-def _secure(history: History) -> None:
-    if history.directory is not None:
-        checkpoint.save(history.loom, history.directory.checkpoint)
+def _is_old(secured: float, schedule: Schedule) -> bool:
+    """Whether the last checkpoint was written long ago.
+
+    The clock decides when one is written, never what is in it.
+    """
+    minutes = schedule.checkpoint_minutes
+    return minutes is not None and time.monotonic() - secured >= 60 * minutes
+
+
+def _secure(histories: Sequence[History], going: Sequence[int]) -> None:
+    """Checkpoints of all runs at the same place, each after its rows."""
+    for n in going:
+        directory = histories[n].directory
+        if directory is not None:
+            directory.sync()
+            checkpoint.save(histories[n].loom, directory.checkpoint)
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C into a question asked between exchanges; pressed twice, it stops."""
-    pressed = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed.is_set
-        return
+def _interruptible() -> Iterator[list[int]]:
+    """Collect signals that ask for an end, to be looked at between exchanges.
 
-    def press(*_: Any) -> None:
-        if pressed.is_set():
+    Ctrl-C pressed twice does not wait.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, _: Any) -> None:
+        asked.append(number)
+        if asked.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
-        pressed.set()
 
-    before = signal.signal(signal.SIGINT, press)
+    with handling((signal.SIGINT, *ENDS), ask):
+        yield asked
+
+
+@contextmanager
+def handling(
+    numbers: Iterable[int], handler: Callable[[int, Any], None]
+) -> Iterator[None]:
+    """Handle signals, but for those that the program around this one handles itself."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                before[number] = signal.signal(number, handler)
     try:
-        yield pressed.is_set
+        yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _meaning(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)

@@ -6,6 +6,7 @@ client first appears. A table too large for memory lies in sparse files instead.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -29,7 +30,8 @@ class Table:
         count: number of clients.
         device: where the rows live, unless they lie in files.
         folder: where sparse files go if the table is larger than `limit_bytes`; by
-            default a temporary one that goes away with the table.
+            default a temporary one that goes away with the table, or with the process
+            if that is killed.
         limit_bytes: the most that is held in memory.
     """
 
@@ -46,7 +48,8 @@ class Table:
         self.row_bytes = row_bytes
         self.count = count
         on_disk = row_bytes * count > limit_bytes
-        if on_disk and folder is None:
+        is_temporary = on_disk and folder is None
+        if is_temporary:
             folder = Path(tempfile.mkdtemp(prefix="fedloom-memory-"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.seen = torch.zeros(count, dtype=torch.bool, device=device)
@@ -58,6 +61,9 @@ class Table:
             else:
                 columns.append(torch.empty(shape, dtype=leaf.dtype, device=device))
         self.columns: Any = rebuild(like, columns)
+        if is_temporary and folder is not None and os.name == "posix":
+            # Mapped files need no name; without one they cannot outlive the process.
+            shutil.rmtree(folder)
 
     def read(self, rows: Tensor, fresh: Any) -> Any:
         """The records of some clients; for one never seen, its row of `fresh`."""

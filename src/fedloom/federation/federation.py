@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError, MessageError
+from fedloom.core.files import whole
 from fedloom.core.task import PerChannel
 from fedloom.data.dataset import Dataset, from_arrays
 from fedloom.data.files import read_npz
@@ -171,14 +170,8 @@ class Federation:
             ragged: Ragged = getattr(self, part)
             arrays[f"{part}_indices"] = ragged.indices
             arrays[f"{part}_offsets"] = ragged.offsets
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez_compressed(file, **arrays)
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        with whole(path, lasting=True) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
 
 
 def load_split(path: Path, dataset: Dataset) -> Federation:

@@ -1,25 +1,28 @@
 """A run is a directory: written while the run goes on, readable at any moment.
 
     config.toml            the resolved settings
-    manifest.json          versions, seed, commit, hardware, split hash
+    manifest.json          versions, seed, commit, hardware, hashes; last of the head
     split.npz              who holds which sample
+    start.safetensors      the first model, where the settings do not determine it
     rounds.jsonl           one line per round
     clients/000010.parquet every client's scores at round 10
     notes/000010.parquet   what drove each participant of round 10
     gain.parquet           each client against training alone, if that was asked for
     arrays/000010.safetensors  larger things a method recorded, such as a matrix
     checkpoint.safetensors all that is needed to go on; beside it the one before
-    failure.json           why the run could not go on, if it diverged
+    failure.json           why and where the run could not go on, if it diverged
     rounds.csv, tensorboard/, mlflow.json  what trackers keep, if there were any
+    .run.lock              held by the process that writes
 
-Never pickle. A file that is replaced is replaced whole.
+Never pickle. A file that is replaced is replaced whole; one that is being written is
+hidden and its name ends in .part.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +30,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.errors import ConfigError, DataError, MessageError
+from fedloom.core.files import PART, cannot_write, remove, sync, whole
 from fedloom.results.gain import Gain
+from fedloom.results.lock import hold
 from fedloom.results.rows import Round
 from fedloom.results.scores import Scores
+
+COMPARISON = "compare.toml"
+"""What says that a directory holds a comparison; its runs lie two levels below."""
+
+_NUMBERED = ("clients", "notes", "arrays")
+"""Folders with one file per round."""
 
 
 class RunDirectory:
@@ -43,32 +55,41 @@ class RunDirectory:
         self.config = path / "config.toml"
         self.manifest = path / "manifest.json"
         self.split = path / "split.npz"
+        self.start = path / "start.safetensors"
         self.rounds = path / "rounds.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.failure = path / "failure.json"
+        self.lock = path / ".run.lock"
+        self._unsynced: set[Path] = set()
 
     @classmethod
-    def create(cls, path: Path, *, fresh: bool = False) -> RunDirectory:
-        """Claim an empty directory for a run.
+    @contextmanager
+    def create(cls, path: Path, *, fresh: bool = False) -> Iterator[RunDirectory]:
+        """Claim an empty directory for a run, and hold it while the run goes on.
+
+        What a process left there that was killed before the manifest was written is
+        removed.
 
         Args:
             path: created with its parents if it is not there.
             fresh: remove the files of a run that is already there.
 
         Raises:
-            ConfigError: the directory already holds a run or something else.
+            ConfigError: the directory already holds a run or something else, or another
+                process writes to it.
+            DataError: it cannot be written to.
         """
         made = cls(path)
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path}: expected a directory, found a file.")
-        if made.manifest.exists():
-            if not fresh:
-                raise ConfigError(
-                    f"{path}: already holds a run. Choose another --out, go on with "
-                    f"`fedloom resume {path}`, or replace it with --fresh."
-                )
-            made.clear()
-        elif path.exists() and any(path.iterdir()):
+        if made.manifest.exists() and not fresh:
+            raise ConfigError(
+                f"{path}: already holds a run. Choose another --out, go on with it by "
+                f"`fedloom resume {path}` (fedloom.resume in Python), or replace it "
+                "with --fresh."
+            )
+        is_ours = made.manifest.exists() or made.lock.exists()
+        if not is_ours and path.exists() and any(path.iterdir()):
             raise ConfigError(
                 f"{path}: is not empty and holds no run. Choose another --out."
             )
@@ -78,34 +99,57 @@ class RunDirectory:
             raise ConfigError(
                 f"{path}: cannot be created ({error.strerror})."
             ) from error
-        return made
+        with made.hold():
+            if made.manifest.exists() and not fresh:
+                raise ConfigError(
+                    f"{path}: another process has just begun a run in it."
+                )
+            made.clear()
+            yield made
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """An existing run.
+        """An existing run, to read.
 
         Raises:
             DataError: there is none.
         """
         found = cls(path)
+        if (path / COMPARISON).is_file():
+            raise DataError(
+                f"{path}: holds a comparison, not one run. Give one of its runs, "
+                f"METHOD/seed-N, or go on with all of it: `fedloom resume {path}`."
+            )
         if not found.manifest.is_file():
             raise DataError(
-                f"{path}: holds no run (there is no manifest.json). "
-                "Give the directory that `fedloom run` named at its end."
+                f"{path}: holds no run (there is no manifest.json). Give the directory "
+                "that `fedloom run` named at its end. If the run was stopped before it "
+                "began, nothing is lost: give the command that started it again."
             )
         return found
 
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep other processes from writing here.
+
+        Raises:
+            ConfigError: another process already does.
+        """
+        with hold(self.lock):
+            yield
+
     def clear(self) -> None:
-        """Remove the files of a run, and only those."""
-        for folder in ("clients", "notes", "arrays", "memory", "tensorboard"):
-            for file in (self.path / folder).glob("*"):
-                file.unlink()
-            if (self.path / folder).is_dir():
-                (self.path / folder).rmdir()
+        """Remove the files of a run, and only those.
+
+        Raises:
+            DataError: one cannot be removed.
+        """
+        # The manifest first, for without it what is left is no run.
         for file in (
             self.manifest,
             self.config,
             self.split,
+            self.start,
             self.rounds,
             *self.path.glob("checkpoint*"),
             self.failure,
@@ -113,13 +157,35 @@ class RunDirectory:
             self.path / "rounds.csv",
             self.path / "mlflow.json",
         ):
-            file.unlink(missing_ok=True)
+            remove(file)
+        for folder in (*_NUMBERED, "memory", "tensorboard"):
+            for file in (self.path / folder).glob("*"):
+                remove(file)
+            if (self.path / folder).is_dir():
+                (self.path / folder).rmdir()
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove what a killed process was just writing."""
+        for folder in ("", *_NUMBERED):
+            for file in (self.path / folder).glob(f"*{PART}"):
+                remove(file)
+
+    def sync(self) -> None:
+        """Have all rows on the disk itself, before a checkpoint relies on them."""
+        for file in sorted(self._unsynced):
+            try:
+                sync(file)
+            except OSError as error:
+                raise cannot_write(file, error) from error
+        for folder in sorted({file.parent for file in self._unsynced}):
+            sync(folder)
+        self._unsynced.clear()
 
     def write_text(self, path: Path, text: str) -> None:
-        """Write a file whole or not at all."""
-        part = path.with_name(path.name + ".part")
-        part.write_text(text)
-        part.replace(path)
+        """Write a file whole or not at all; it is on disk when this returns."""
+        with whole(path, lasting=True) as part:
+            part.write_text(text)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Say what ran, on what."""
@@ -127,12 +193,19 @@ class RunDirectory:
 
     def read_manifest(self) -> dict[str, Any]:
         """What ran, on what."""
-        found: dict[str, Any] = json.loads(self.manifest.read_text())
+        try:
+            found: dict[str, Any] = json.loads(self.manifest.read_text())
+        except ValueError as error:
+            raise MessageError(
+                f"{self.manifest}: not a whole manifest ({error}). Put back a copy of "
+                "it, or start anew with --fresh."
+            ) from error
         return found
 
-    def write_failure(self, why: str) -> None:
-        """Say why the run could not go on."""
-        self.write_text(self.failure, json.dumps({"why": why}, indent=2) + "\n")
+    def write_failure(self, why: str, round_: int, exchange: int) -> None:
+        """Say why the run could not go on, and where it stood."""
+        found = {"why": why, "round": round_, "exchange": exchange}
+        self.write_text(self.failure, json.dumps(found, indent=2) + "\n")
 
     def read_failure(self) -> str | None:
         """Why the run could not go on; None if nothing stopped it."""
@@ -141,32 +214,56 @@ class RunDirectory:
         why: str = json.loads(self.failure.read_text())["why"]
         return why
 
+    def failed_at(self) -> tuple[int, int] | None:
+        """The round and exchange that could not be finished; None if nothing failed."""
+        if not self.failure.is_file():
+            return None
+        found = json.loads(self.failure.read_text())
+        return found["round"], found["exchange"]
+
     def append(self, row: Round) -> None:
-        """Add one line to rounds.jsonl; it is on disk when this returns."""
-        with self.rounds.open("a") as file:
-            file.write(json.dumps(row.as_json(), allow_nan=True) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Add one line to rounds.jsonl; another process sees it when this returns."""
+        line = json.dumps(row.as_json(), allow_nan=True) + "\n"
+        try:
+            with self.rounds.open("a") as file:
+                file.write(line)
+        except OSError as error:
+            raise cannot_write(self.rounds, error) from error
+        self._unsynced.add(self.rounds)
 
     def read_rounds(self) -> Iterator[Round]:
         """The rows so far; a last line cut short by a crash is left out."""
         if not self.rounds.exists():
             return
-        for line in self.rounds.read_text().splitlines():
+        for line in self.rounds.read_text(errors="replace").splitlines():
             try:
                 yield Round(**json.loads(line))
             except json.JSONDecodeError:
                 return
 
     def keep_rounds(self, last: int) -> list[Round]:
-        """Forget what was written after round `last`, to go on from there."""
+        """Forget what was written after round `last`, to go on from there.
+
+        Args:
+            last: the last round to keep; -1 keeps none.
+
+        Raises:
+            MessageError: an earlier row is missing; nothing was changed.
+        """
         kept = [row for row in self.read_rounds() if row.round <= last]
+        if [row.round for row in kept] != list(range(last + 1)):
+            raise MessageError(
+                f"{self.rounds}: expected a line for each of the rounds 0 to {last}, "
+                f"found {len(kept)} whole ones. The file was changed or damaged; put "
+                "back a copy of it, or start anew with --fresh."
+            )
+        self.tidy()
         lines = "".join(json.dumps(r.as_json(), allow_nan=True) + "\n" for r in kept)
         self.write_text(self.rounds, lines)
-        for folder in ("clients", "notes", "arrays"):
+        for folder in _NUMBERED:
             for file in (self.path / folder).glob("*.*"):
                 if int(file.stem) > last:
-                    file.unlink()
+                    remove(file)
         return kept
 
     def write_scores(
@@ -199,19 +296,15 @@ class RunDirectory:
 
     def write_arrays(self, round_: int, arrays: dict[str, NDArray[Any]]) -> None:
         """Larger things a method recorded of a round."""
+        plain = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
         path = self._numbered("arrays", round_, "safetensors")
-        save_file(
-            {name: np.ascontiguousarray(a) for name, a in arrays.items()},
-            path.with_suffix(".part"),
-        )
-        path.with_suffix(".part").replace(path)
+        with whole(path, errors=(SafetensorError,)) as part:
+            save_file(plain, part)
 
     def write_gain(self, gain: Gain) -> None:
         """Every client's gain over training alone, gain.parquet."""
-        path = self.path / "gain.parquet"
-        part = path.with_suffix(".part")
-        pq.write_table(pa.table(gain.columns()), part)
-        part.replace(path)
+        with whole(self.path / "gain.parquet", lasting=True) as part:
+            pq.write_table(pa.table(gain.columns()), part)
 
     def read_clients(self) -> pa.Table:
         """All rows of clients/, as one table."""
@@ -222,16 +315,15 @@ class RunDirectory:
         return self._read_parquet("notes")
 
     def _numbered(self, folder: str, round_: int, suffix: str) -> Path:
-        (self.path / folder).mkdir(exist_ok=True)
-        return self.path / folder / f"{round_:06d}.{suffix}"
+        path = self.path / folder / f"{round_:06d}.{suffix}"
+        self._unsynced.add(path)
+        return path
 
     def _write_parquet(
         self, folder: str, round_: int, columns: Mapping[str, Any]
     ) -> None:
-        path = self._numbered(folder, round_, "parquet")
-        part = path.with_suffix(".part")
-        pq.write_table(pa.table(dict(columns)), part)
-        part.replace(path)
+        with whole(self._numbered(folder, round_, "parquet")) as part:
+            pq.write_table(pa.table(dict(columns)), part)
 
     def _read_parquet(self, folder: str) -> pa.Table:
         files = sorted((self.path / folder).glob("*.parquet"))

@@ -212,3 +212,21 @@ def test_tags_need_one_value_per_sample() -> None:
         Dataset("toy", x, y, groups={"device": np.array([0, 1])})
     with pytest.raises(DataError, match=r"groups\['device'\] must be one whole number"):
         Dataset("toy", x, y, groups={"device": np.array([0.5, 1.0, 2.0])})
+
+
+def test_the_hash_sees_every_value_its_type_its_shape_and_its_scale() -> None:
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 3
+    nudged = x.copy()
+    nudged[5, 1] = np.nextafter(11.0, 12.0)
+    others = [
+        from_arrays(nudged, y),
+        from_arrays(x, (y + 1) % 3),
+        from_arrays(x.astype("float32"), y),
+        from_arrays(x.reshape(6, 1, 2), y),
+        from_arrays((x, x), y),
+        from_arrays(x, y, scale=2.0),
+        from_arrays(x[::-1], y),
+    ]
+    same = from_arrays(np.asfortranarray(x), y, name="another name")
+    assert same.hash == from_arrays(x, y).hash
+    assert len({data.hash for data in (*others, same)}) == len(others) + 1

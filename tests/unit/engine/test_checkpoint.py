@@ -121,6 +121,18 @@ def test_a_checkpoint_of_another_split_is_refused(tmp_path: Path) -> None:
         restore(loom_of(Patchwork(), federation=other), path)
 
 
+def test_a_checkpoint_of_other_inputs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    save(patchwork(), path)
+    federation = small_federation()
+    data = federation.dataset
+    changed = replace(data, inputs=(data.inputs[0].flip(0),))
+    other = replace(federation, dataset=changed)
+    assert other.hash == federation.hash
+    with pytest.raises(MessageError, match="data is '"):
+        restore(loom_of(Patchwork(), federation=other), path)
+
+
 @pytest.mark.parametrize("method", [FedAvg(), Local()], ids=["fedavg", "local"])
 def test_a_checkpoint_of_another_model_is_refused(
     method: FedAvg | Local, tmp_path: Path
@@ -219,6 +231,29 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert checkpoint.positions(path) == [(0, 1)]
 
 
+@pytest.mark.parametrize("newest", ["damaged", "later", "gone"])
+def test_the_checkpoint_a_run_goes_on_from_is_not_pushed_out(
+    newest: str, tmp_path: Path
+) -> None:
+    """Killed during the next save, the run still has the one it came from."""
+    path = tmp_path / "run.safetensors"
+    _, _, third = saved_thrice(path)
+    if newest == "damaged":
+        path.write_bytes(b"damaged")
+    elif newest == "gone":
+        path.unlink()
+        assert restore(patchwork(), path) == ""
+    at = checkpoint.Position(0, 1)
+    checkpoint.forget_after(path, at)
+    assert checkpoint.positions(path) == [at]
+    save(third, path)
+    assert checkpoint.positions(path) == [(1, 0), at]
+    checkpoint.forget_after(path, checkpoint.Position(1, 0))
+    assert checkpoint.positions(path) == [(1, 0), at]
+    checkpoint.forget_after(path, checkpoint.START)
+    assert not checkpoint.exists(path)
+
+
 def test_a_full_disk_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +265,9 @@ def test_a_full_disk_loses_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(DataError, match=r"round 1 .*No space left.*resume"):
+    with pytest.raises(
+        DataError, match=r"No space left.*Make room; .* before is whole"
+    ):
         save(third, path)
-    assert not path.with_suffix(".part").exists()
+    assert not list(tmp_path.glob("*.part"))
     assert checkpoint.positions(path) == [(1, 0), (0, 1)]

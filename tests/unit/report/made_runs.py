@@ -75,7 +75,8 @@ def write_run(
     names = names or [f"c{n}" for n in range(count)]
     federation = clients(names, seed, is_same=is_same, metric=metric)
     order = [names.index(name) for name in federation.names]
-    directory = RunDirectory.create(path)
+    path.mkdir(parents=True)
+    directory = RunDirectory(path)
     lines = [f"rounds = {rounds - 1 if planned is None else planned}", f"seed = {seed}"]
     lines += ["[algorithm]", f'name = "{algorithm}"', "lr = 0.1"]
     lines += [f"{key} = {json.dumps(v)}" for key, v in (settings or {}).items()]
@@ -120,7 +121,7 @@ def write_run(
             )
         )
     if failure is not None:
-        directory.write_failure(failure)
+        directory.write_failure(failure, rounds - 1, 0)
     return path
 
 
