@@ -6,8 +6,8 @@ DEV := .venv/.ready-dev
 
 .PHONY: demo test check format clean
 
-demo: $(READY)  ## A first result on the embedded digits
-	$(BIN)/fedloom run configs/demo.toml --fresh
+demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
+	$(BIN)/fedloom compare --fresh --out runs/demo
 
 test: $(DEV)  ## The whole suite
 	$(BIN)/pytest -n auto

@@ -20,6 +20,7 @@ from rich.table import Table
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.bench import engine as engine_bench
 from fedloom.bench import methods as methods_bench
+from fedloom.bench import seeds as seeds_bench
 from fedloom.commands import handover
 from fedloom.commands.tune import tune_command
 from fedloom.compare import (
@@ -482,6 +483,33 @@ def bench_methods(
         _out.print(
             f"{row.method:18} {row.mode:15} {row.seconds:9.3f} s "
             f"{row.ratio_to_loop:6.1f}x",
+            highlight=False,
+        )
+    if to is not None:
+        _write_rows(rows, to)
+
+
+@bench.command("seeds")
+def bench_seeds(
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated; a few if not given.")
+    ] = "",
+    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Of each run.")] = 10,
+    to: Annotated[
+        Path | None, typer.Option("--json", help="Write the rows here.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Several seeds in the same passes against one run after another."""
+    rows = []
+    names = [name for name in methods.split(",") if name]
+    for row in seeds_bench.measure(names, seeds=seeds, rounds=rounds, device=device):
+        rows.append(row)
+        _out.print(
+            f"{row.method:18} apart {row.apart_s:7.2f} s  together "
+            f"{row.together_s:7.2f} s {row.ratio:6.1f}x  largest difference "
+            f"{row.difference:.1e}",
             highlight=False,
         )
     if to is not None:

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from fedloom.compare import (
+    MAIN,
+    MAIN_JOB,
     Comparison,
     compare,
     load_comparison,
@@ -177,3 +179,25 @@ def test_a_directory_without_a_comparison_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(ConfigError, match="not empty"):
         compare(parse_comparison(QUICK), tmp_path, jobs=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", MAIN)
+def test_the_main_job_agrees_with_a_run_of_each_method_alone(
+    method: str, tmp_path: Path
+) -> None:
+    engine = {"compile": "off", "device": "cpu"}
+    tables = {**MAIN_JOB, "methods": [method], "rounds": 2, "engine": engine}
+    comparison = parse_comparison({**tables, "seeds": 2})
+    out = compare(comparison, tmp_path / "out", jobs=1)
+    for seed in comparison.seeds:
+        alone = run_config(comparison.config(method, seed))
+        found = load(run_directory(out, method, seed))
+        for client in range(20):
+            one, two = (
+                torch.cat(
+                    [p.detach().reshape(-1) for p in r.model(client).parameters()]
+                )
+                for r in (found, alone)
+            )
+            torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)

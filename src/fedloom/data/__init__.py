@@ -88,8 +88,8 @@ SOURCES: dict[str, type[Source]] = {
     "school": School,
     "sent140": Sent140,
     "shakespeare": Shakespeare,
-    "sun397": Sun397,
     "speech-commands": SpeechCommands,
+    "sun397": Sun397,
     "synthetic": Synthetic,
     "wake-word": WakeWord,
 }

@@ -1,0 +1,123 @@
+"""Five seeds of a method in the same passes against one run after another.
+
+The embedded digits over 20 clients with five classes each and unequal sizes, a network
+with 32 hidden units, whole rounds without evaluation, uncompiled. Both ways train the
+same clients from the same starts; how far they end apart is measured too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from fedloom.algorithms import REGISTRY
+from fedloom.bench.engine import device_name
+from fedloom.core import streams
+from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.task import Task
+from fedloom.data import Digits
+from fedloom.engine.bundle import Bundle
+from fedloom.engine.choice import EngineSettings, choose
+from fedloom.engine.rounds import Loom
+from fedloom.federation import LabelSkew, Sampling, Split, divide
+from fedloom.models import MLP
+
+METHODS = ("fedavg", "ditto", "self-fl", "fedacs", "pfedme")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One method."""
+
+    method: str
+    seeds: int
+    rounds: int
+    apart_s: float
+    """All runs, one after another."""
+    together_s: float
+    """All runs in one bundle."""
+    ratio: float
+    """How many times faster together."""
+    difference: float
+    """Largest difference of a personal parameter between the two ways."""
+    clients: int
+    parameters: int
+    device: str
+    threads: int
+    torch: str
+
+
+def measure(
+    methods: list[str], *, seeds: int = 5, rounds: int = 10, device: str = "cpu"
+) -> Iterator[Row]:
+    """Time both ways for every method.
+
+    Args:
+        methods: names of methods; `METHODS` if empty.
+        seeds: runs of each.
+        rounds: of each run.
+        device: cpu or cuda.
+    """
+    for name in methods:
+        if name not in REGISTRY:
+            raise ConfigError(unknown("method", name, REGISTRY))
+    for name in methods or METHODS:
+        _train(_looms(name, 1, device), 2, is_bundle=False)  # the first calls are slow
+        apart, together = (_looms(name, seeds, device) for _ in range(2))
+        apart_s = _train(apart, rounds, is_bundle=False)
+        together_s = _train(together, rounds, is_bundle=True)
+        everyone = torch.arange(apart[0].federation.count, device=device)
+        gaps = [
+            (one.personal(everyone) - two.personal(everyone)).abs().max()
+            for one, two in zip(apart, together, strict=True)
+        ]
+        yield Row(
+            method=name,
+            seeds=seeds,
+            rounds=rounds,
+            apart_s=apart_s,
+            together_s=together_s,
+            ratio=apart_s / together_s,
+            difference=float(torch.stack(gaps).max()),
+            clients=apart[0].federation.count,
+            parameters=apart[0].task.d,
+            device=device_name(torch.device(device)),
+            threads=torch.get_num_threads(),
+            torch=torch.__version__,
+        )
+
+
+def _looms(name: str, seeds: int, device: str) -> list[Loom]:
+    dataset, algorithm, looms = Digits().load(None, 0), REGISTRY[name](), []
+    for seed in range(seeds):
+        partition = LabelSkew(clients=20, classes=5, sizes="random")
+        clients = divide(dataset, partition, Split(), seed=seed)
+        with streams.seeded(seed, "model"):
+            module = MLP(hidden=(32,)).build(dataset.input_shape, dataset.outputs)
+        task = Task(module, scale=dataset.scale, device=device)
+        engine, sampling = EngineSettings(compile="off", device=device), Sampling()
+        choice = choose(
+            engine, algorithm, task, clients, sampling, rounds=1, among=seeds
+        )
+        looms.append(Loom(algorithm, task, clients, choice.runner, seed=seed))
+    return looms
+
+
+def _train(looms: list[Loom], rounds: int, *, is_bundle: bool) -> float:
+    """Seconds of all rounds of all runs."""
+    exchanges = rounds * looms[0].algorithm.exchanges
+    started = time.perf_counter()
+    if is_bundle:
+        bundle = Bundle(looms, looms[0].runner)
+        for _ in range(exchanges):
+            bundle.advance()
+    else:
+        for loom in looms:
+            for _ in range(exchanges):
+                loom.advance()
+    if looms[0].task.device.type == "cuda":
+        torch.cuda.synchronize(looms[0].task.device)
+    return time.perf_counter() - started
