@@ -17,8 +17,10 @@ from torch import Tensor
 from fedloom.core.errors import DataError
 from fedloom.core.settings import Count, Rate, check
 from fedloom.core.streams import generator
+from fedloom.data.columns import read_column
 from fedloom.data.dataset import Dataset
-from fedloom.data.places import folder_of
+from fedloom.data.fetch import fetch
+from fedloom.data.places import Absent, folder_of
 from fedloom.data.text import read_text, read_vectors, to_hashes, to_tokens, words
 
 _ORIGINAL = ("sent140", "training.1600000.processed.noemoticon.csv")
@@ -28,6 +30,9 @@ _GLOVE = (
     ("glove-50d-subset", "glove.6B.50d.subset.txt.gz"),
 )
 _POLARITY = {"0": 0, "4": 1}
+_HUB, _REVISION = "stanfordnlp/sentiment140", "refs/convert/parquet"
+"""The hub's copy has a loading script, which its library no longer runs; this branch
+holds the same columns as files."""
 
 
 class Tweets(NamedTuple):
@@ -76,20 +81,24 @@ class Sent140:
         Raises:
             DataError: A file is missing or broken, or no user has enough tweets.
         """
-        path = self._find(data_dir)
-        tweets = _read(path)
-        owner = self._clients(path, tweets.users, seed)
+        try:
+            path = self._find(data_dir)
+            name, origin, tweets = path.parent.name, None, _read(path)
+        except Absent as absent:
+            name, (tweets, origin) = "sent140", _from_hub(absent, data_dir)
+        owner = self._clients(name, tweets.users, seed)
         kept = np.flatnonzero(owner != "")
         texts = [words(tweets.texts[row]) for row in kept]
         tokens, vectors = self._tokens(texts, data_dir)
         return Dataset(
-            name=path.parent.name,
+            name=name,
             inputs=(torch.from_numpy(tokens),),
             targets=torch.from_numpy(tweets.labels[kept]),
             classes=2,
             owner=owner[kept],
             class_names=("sad", "happy"),
             vectors=vectors,
+            origin=origin,
         )
 
     def _find(self, data_dir: Path | None) -> Path:
@@ -99,7 +108,7 @@ class Sent140:
         return _first_of(tuple(places.values()), data_dir)
 
     def _clients(
-        self, path: Path, users: NDArray[np.str_], seed: int
+        self, name: str, users: NDArray[np.str_], seed: int
     ) -> NDArray[np.str_]:
         """(tweets,) the client of each, "" for one that is left out."""
         names, user, sizes = np.unique(users, return_inverse=True, return_counts=True)
@@ -115,7 +124,7 @@ class Sent140:
             client[small] = np.char.add("pool ", pool.astype(np.str_))
         if not len(own) and (self.others == "leave-out" or not len(small)):
             raise DataError(
-                f"{path}: no user has {self.least} tweets; the most is "
+                f"{name}: no user has {self.least} tweets; the most is "
                 f"{sizes[order].max()}. Lower least, or set others = pool."
             )
         return client[user]
@@ -139,15 +148,42 @@ class Sent140:
 
 def _first_of(places: tuple[tuple[str, str], ...], data_dir: Path | None) -> Path:
     """The first file that is there; if none is, the error names the first."""
-    first: DataError | None = None
+    errors = []
     for folder, file in places:
         try:
             return folder_of(folder, [file], data_dir) / file
         except DataError as error:
-            first = first or error
+            errors.append(error)
     others = ", ".join(f"{folder}/{file}" for folder, file in places[1:])
     hint = f" {others} would do as well." if others else ""
-    raise DataError(f"{first}{hint}")
+    raise type(errors[0])(f"{errors[0]}{hint}")
+
+
+def _from_hub(absent: Absent, data_dir: Path | None) -> tuple[Tweets, str | None]:
+    """The original tweets from the hub, and where they came from.
+
+    Raises:
+        DataError: The hub does not give them either; says where the files belong.
+    """
+    try:
+        found = fetch(_HUB, data_dir, revision=_REVISION)
+        table = found.splits.get("train")
+        if table is None:
+            raise DataError(f"{_HUB}: expected a split train, found {[*found.splits]}.")
+        columns = [read_column(table, c, _HUB) for c in ("sentiment", "user", "text")]
+    except DataError as error:
+        raise DataError(
+            f"{absent} It was looked for on the hub too: {error}"
+        ) from error
+    polarity, users, texts = columns
+    wrong = ~np.isin(polarity, [0, 4])
+    if wrong.any():
+        raise DataError(
+            f"{_HUB}: expected sentiment 0 or 4, found {polarity[wrong][0]} in row "
+            f"{int(wrong.argmax())}."
+        )
+    labels = (polarity == 4).astype(np.int64)
+    return Tweets(labels, users.astype(np.str_), [str(t) for t in texts]), found.origin
 
 
 def _pools(sizes: NDArray[np.int64], least: int) -> NDArray[np.int64]:

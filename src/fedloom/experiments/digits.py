@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.algorithms import REGISTRY
-from fedloom.config import parse
-from fedloom.engine.choice import EngineSettings
-from fedloom.run import run_config
+from fedloom.compare import compare, parse_comparison, run_directory
+from fedloom.results.directory import RunDirectory
+from fedloom.results.table import closing_table
 
 ROUNDS, SEEDS = 50, 5
 
@@ -50,29 +49,24 @@ class Row(NamedTuple):
     """Gradient steps per client and round."""
 
 
-def runs(seed: int, rounds: int = ROUNDS) -> Iterator[Row]:
-    """Every method with one seed: the same clients, cohorts and first model."""
-    for name, algorithm in ARMS.items():
-        tables = {
-            "rounds": rounds,
-            "seed": seed,
-            "evaluate_every": rounds,
-            "algorithm": algorithm,
-            "teams": {"name": "blocks", "teams": 2},
-        }
-        config = replace(parse(tables), engine=EngineSettings(threads=1))
-        result = run_config(config)
-        steps = sum(row.steps for row in result.history.rounds)
-        per_client = round(steps / rounds / result.federation.count)
-        for row in result.table():
-            numbers = row["mean"], row["weighted"], row["worst_decile"]
-            yield Row(name, seed, row["kind"], *numbers, per_client)
-
-
 def reproduce(out: Path, seed: int) -> str:
     """Run `SEEDS` seeds from `seed` on, write all rows and the table."""
-    rows = [row for s in range(seed, seed + SEEDS) for row in runs(s)]
-    out.mkdir(parents=True, exist_ok=True)
+    tables = {
+        "rounds": ROUNDS,
+        "evaluate_every": ROUNDS,
+        "checkpoint_every": ROUNDS,
+        "seeds": list(range(seed, seed + SEEDS)),
+        "methods": ARMS,
+        "teams": {"name": "blocks", "teams": 2},
+    }
+    comparison = parse_comparison(tables)
+    compare(comparison, out / "runs")
+    rows = [
+        row
+        for arm in comparison.arms
+        for s in comparison.seeds
+        for row in _read(arm, s, RunDirectory(run_directory(out / "runs", arm, s)))
+    ]
     with (out / "digits.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(Row._fields)
@@ -80,6 +74,16 @@ def reproduce(out: Path, seed: int) -> str:
     table = to_markdown(rows)
     (out / "digits.md").write_text(table)
     return table
+
+
+def _read(arm: str, seed: int, directory: RunDirectory) -> Iterator[Row]:
+    """The last round of one run, one row per kind of model."""
+    rounds = list(directory.read_rounds())
+    steps = sum(row.steps for row in rounds)
+    per_client = round(steps / ROUNDS / directory.read_manifest()["clients"])
+    for row in closing_table(rounds, "accuracy"):
+        numbers = row["mean"], row["weighted"], row["worst_decile"]
+        yield Row(arm, seed, row["kind"], *numbers, per_client)
 
 
 def to_markdown(rows: list[Row]) -> str:

@@ -4,13 +4,15 @@ import csv
 import gzip
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from real import fingerprint, need, train_a_round
 
 from fedloom.core.errors import DataError
-from fedloom.data import Dataset, Sent140
+from fedloom.data import Dataset, Sent140, sent140
+from fedloom.data.fetch import Tables
 
 ROWS = [
     *[(0, "ann", "so sad today")] * 2,
@@ -187,3 +189,52 @@ def test_the_real_subset_loads_and_trains() -> None:
     row = result.history.rounds[-1]
     sent = 4 * 4 * (50 + 4 + 2) + 4 * 4 * (4 + 4 + 2) + 4 * 2 + 2
     assert row.bytes_up == 4 * sent * row.participants  # no word vector travels
+
+
+def on_the_hub(
+    monkeypatch: pytest.MonkeyPatch, rows: dict[str, list[Any]]
+) -> list[Any]:
+    """Put these rows in the place of the hub's table; gives what it was asked for."""
+    datasets = pytest.importorskip("datasets")
+    asked: list[Any] = []
+
+    def fetch(name: str, data_dir: Path | None, *, revision: str) -> Tables:
+        asked.append((name, revision))
+        return Tables({"train": datasets.Dataset.from_dict(rows)}, f"{name}@abc")
+
+    monkeypatch.setattr(sent140, "fetch", fetch)
+    return asked
+
+
+def test_without_files_the_hub_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {
+        "text": ["good day", "bad day", "good"],
+        "user": ["ann", "ann", "bob"],
+        "sentiment": [4, 0, 4],
+    }
+    asked = on_the_hub(monkeypatch, rows)
+    found = Sent140(least=1, length=2).load(tmp_path, 0)
+    assert asked == [("stanfordnlp/sentiment140", "refs/convert/parquet")]
+    assert found.targets.tolist() == [1, 0, 1]
+    assert found.owner is not None
+    assert found.owner.tolist() == ["ann", "ann", "bob"]
+    assert found.origin == "stanfordnlp/sentiment140@abc"
+
+
+def test_the_hubs_labels_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"text": ["so so"], "user": ["ann"], "sentiment": [2]}
+    on_the_hub(monkeypatch, rows)
+    with pytest.raises(DataError, match="sentiment 0 or 4, found 2 in row 0"):
+        Sent140(least=1).load(tmp_path, 0)
+
+
+def test_where_neither_files_nor_hub_are_there_the_files_are_named(
+    tmp_path: Path,
+) -> None:
+    """The tests run with the hub's offline mode on."""
+    with pytest.raises(DataError, match=r"training\.1600000.*on the hub too"):
+        Sent140().load(tmp_path, 0)
