@@ -12,11 +12,16 @@ from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.settings import Count, Share, check
+from fedloom.data.columns import read_column
 from fedloom.data.dataset import Dataset
-from fedloom.data.places import folder_of
+from fedloom.data.fetch import fetch
+from fedloom.data.places import Absent, folder_of
 from fedloom.data.text import read_text
 
 _FILE = "tinyshakespeare.txt.gz"
+_HUB, _REVISION = "karpathy/tiny_shakespeare", "refs/convert/parquet"
+_SPLITS = ("train", "validation", "test")
+"""Of the hub's copy: nine tenths of the text, then a twentieth twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +56,20 @@ class Shakespeare:
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Read `shakespeare/` in the data directory; the seed changes nothing."""
-        folder = folder_of(
-            "shakespeare",
-            [_FILE],
-            data_dir,
-            get="It is the text file tinyshakespeare, gzipped.",
-        )
-        texts = _read_roles(folder / _FILE)
+        where, origin = f"shakespeare/{_FILE}", None
+        try:
+            get = "It is the text file tinyshakespeare, gzipped."
+            path = folder_of("shakespeare", [_FILE], data_dir, get=get) / _FILE
+            where, text = str(path), read_text(path)
+        except Absent as absent:
+            text, origin = _from_hub(absent, data_dir)
+        texts = _read_roles(text, where)
         alphabet = sorted(set("".join(texts.values())))
         kept = {role: text for role, text in texts.items() if len(text) >= self.least}
         if not kept:
             longest = max(len(text) for text in texts.values())
             raise DataError(
-                f"{folder / _FILE}: no role has {self.least} characters; the longest "
+                f"{where}: no role has {self.least} characters; the longest "
                 f"text has {longest}. Lower least."
             )
         # Token 0 is padding, so that characters are numbered from 1.
@@ -86,6 +92,7 @@ class Shakespeare:
             owner=np.array(owner),
             fixed_test=np.array(is_test),
             class_names=tuple(alphabet),
+            origin=origin,
         )
 
     def _cut(self, characters: int) -> int:
@@ -101,15 +108,34 @@ class Shakespeare:
         return np.lib.stride_tricks.sliding_window_view(text, span)[::stride]
 
 
-def _read_roles(path: Path) -> dict[str, str]:
+def _from_hub(absent: Absent, data_dir: Path | None) -> tuple[str, str | None]:
+    """The text from the hub, which has it cut in three, and where it came from.
+
+    Raises:
+        DataError: The hub does not give it either; says where the file belongs.
+    """
+    try:
+        found = fetch(_HUB, data_dir, revision=_REVISION)
+        missing = [split for split in _SPLITS if split not in found.splits]
+        if missing:
+            raise DataError(f"{_HUB}: there is no split {missing[0]}.")
+        parts = [read_column(found.splits[split], "text", _HUB) for split in _SPLITS]
+    except DataError as error:
+        raise DataError(
+            f"{absent} It was looked for on the hub too: {error}"
+        ) from error
+    return "".join(str(row) for part in parts for row in part), found.origin
+
+
+def _read_roles(text: str, where: str) -> dict[str, str]:
     """What each role says, in the order of their first words."""
     speeches: dict[str, list[str]] = {}
-    blocks = re.split(r"\n{2,}", read_text(path).strip("\n"))
+    blocks = re.split(r"\n{2,}", text.strip("\n"))
     for number, block in enumerate(blocks, start=1):
         head, _, speech = block.partition("\n")
         if not head.endswith(":"):
             raise DataError(
-                f"{path}: speech {number} must open with a line 'ROLE:', found "
+                f"{where}: speech {number} must open with a line 'ROLE:', found "
                 f"{head[:40]!r}. Is it tinyshakespeare?"
             )
         speeches.setdefault(head.removesuffix(":"), []).append(speech)

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from real import fingerprint, need, train_a_round
 
 from fedloom.core.errors import ConfigError, DataError
-from fedloom.data import Dataset, Shakespeare
+from fedloom.data import Dataset, Shakespeare, shakespeare
+from fedloom.data.fetch import Tables
 
 TEXT = "A:\nabcde\n\nB:\nxy\n\nA:\nfghij\nk\n\n\nSecond C:\nzzzzzzzzzz\n"
 FILE = "tinyshakespeare.txt.gz"
@@ -101,3 +103,28 @@ def test_the_real_text_loads_and_trains() -> None:
     )
     start, end = (row.scores["shared"]["test"]["loss"] for row in result.history.rounds)
     assert end < start
+
+
+def test_without_a_file_the_hub_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub has the text in three parts, cut anywhere."""
+    datasets = pytest.importorskip("datasets")
+    text = "ANN:\n" + "to be or " * 9 + "\n\nBOB:\n" + "not to be " * 9
+    parts = {"train": text[:30], "validation": text[30:61], "test": text[61:]}
+
+    def fetch(name: str, data_dir: Path | None, *, revision: str) -> Tables:
+        assert (name, revision) == ("karpathy/tiny_shakespeare", "refs/convert/parquet")
+        rows = {k: datasets.Dataset.from_dict({"text": [v]}) for k, v in parts.items()}
+        return Tables(rows, f"{name}@abc")
+
+    settings = Shakespeare(length=4, least=20)
+    monkeypatch.setattr(shakespeare, "fetch", fetch)
+    found = settings.load(tmp_path, 0)
+    assert found.origin == "karpathy/tiny_shakespeare@abc"
+    (tmp_path / "shakespeare").mkdir()
+    file = tmp_path / "shakespeare" / "tinyshakespeare.txt.gz"
+    file.write_bytes(gzip.compress(text.encode()))
+    expected = settings.load(tmp_path, 0)
+    assert torch.equal(found.inputs[0], expected.inputs[0])
+    assert torch.equal(found.targets, expected.targets)
