@@ -20,5 +20,6 @@ LICENCES: dict[str, str] = {
     "shakespeare": "public domain",
     "speech-commands": "CC BY 4.0",
     "sun397": "research use",
+    "wake-word": "CC BY-SA 4.0",
 }
 """By the name of the source; one that is not here is drawn, or the user's own."""
