@@ -1,22 +1,35 @@
 """Personalised federated learning: every client leaves with a model of its own."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("fedloom")
-except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0.1.0"
-
 from fedloom.algorithms import (
+    APFL,
+    IFCA,
     REGISTRY,
     Ditto,
+    FedACS,
     FedAdam,
+    FedAMP,
     FedAvg,
     FedAvgM,
+    FedBABU,
+    FedBN,
+    FedFomo,
     FedNova,
+    FedPer,
     FedProx,
+    FedRep,
+    HeurFedAMP,
+    LGFedAvg,
     Local,
+    PerFedAvg,
+    PFedBayes,
+    PFedHN,
+    PFedMe,
+    PFedMT,
+    PFedVEM,
     Scaffold,
+    SelfFL,
+    SelfFLAugmented,
+    SelfFLCluster,
 )
 from fedloom.core.algorithm import (
     Algorithm,
@@ -36,6 +49,7 @@ from fedloom.core.errors import (
 )
 from fedloom.core.records import Nothing, Rows
 from fedloom.core.task import Batch, Task
+from fedloom.core.version import VERSION
 from fedloom.data.dataset import Dataset, from_arrays
 from fedloom.data.hub import from_hub, from_partitioner
 from fedloom.engine.choice import EngineSettings
@@ -65,7 +79,11 @@ from fedloom.handover import Newcomer, load_model
 from fedloom.run import Result, load, resume, run
 from fedloom.trackers import Tracker
 
+__version__ = VERSION
+
 __all__ = [
+    "APFL",
+    "IFCA",
     "REGISTRY",
     "Algorithm",
     "Batch",
@@ -82,16 +100,25 @@ __all__ = [
     "Ditto",
     "DrawnSizes",
     "EngineSettings",
+    "FedACS",
+    "FedAMP",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedBABU",
+    "FedBN",
+    "FedFomo",
     "FedNova",
+    "FedPer",
     "FedProx",
+    "FedRep",
     "Federation",
     "FedloomError",
     "Given",
     "GivenTeams",
+    "HeurFedAMP",
     "Iid",
+    "LGFedAvg",
     "LabelSkew",
     "LabelTeams",
     "Local",
@@ -100,6 +127,12 @@ __all__ = [
     "Newcomer",
     "Nothing",
     "NumericalError",
+    "PFedBayes",
+    "PFedHN",
+    "PFedMT",
+    "PFedMe",
+    "PFedVEM",
+    "PerFedAvg",
     "Phase",
     "Point",
     "Population",
@@ -110,6 +143,9 @@ __all__ = [
     "Rows",
     "Sampling",
     "Scaffold",
+    "SelfFL",
+    "SelfFLAugmented",
+    "SelfFLCluster",
     "Slices",
     "Split",
     "Task",

@@ -50,13 +50,14 @@ from fedloom.engine.footprint import footprint
 from fedloom.experiments import EXPERIMENTS
 from fedloom.federation import PARTITIONS, TEAMS, TRANSFORMS, picture
 from fedloom.models import MODELS
+from fedloom.plan import make_clients
 from fedloom.progress import watch
 from fedloom.report import write_report
 from fedloom.report.contents import ranking_table
 from fedloom.report.findings import headline, summary
 from fedloom.report.live import Server, Watch
 from fedloom.report.units import SPACE
-from fedloom.run import Result, make_clients, resume, run_config
+from fedloom.run import Result, resume, run_config
 from fedloom.trackers import make_trackers
 
 app = typer.Typer(

@@ -50,9 +50,9 @@ from fedloom.engine.record import History
 from fedloom.engine.resume import go_on_from, refuse_other_data
 from fedloom.engine.schedule import ENDS, handling, train_together
 from fedloom.federation import Federation
+from fedloom.plan import Plan, make_clients, make_plan, write_head
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
-from fedloom.run import Plan, make_clients, make_plan, write_head
 from fedloom.trackers import follow, make_trackers
 
 FILE = COMPARISON

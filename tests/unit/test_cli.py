@@ -12,7 +12,7 @@ from fedloom.algorithms import REGISTRY
 from fedloom.config import parse, read_toml
 from fedloom.data import Digits
 from fedloom.federation import load_split
-from fedloom.run import make_clients
+from fedloom.plan import make_clients
 
 
 def fedloom(*arguments, cwd=None):

@@ -9,7 +9,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
 from fedloom.data import whereabouts
 from fedloom.engine.probe import probe
-from fedloom.run import make_clients, run_config
+from fedloom.plan import make_clients
+from fedloom.run import run_config
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.toml"))

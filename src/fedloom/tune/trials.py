@@ -17,7 +17,7 @@ from fedloom.engine.record import History
 from fedloom.engine.schedule import train
 from fedloom.federation import Federation
 from fedloom.federation.ragged import Ragged
-from fedloom.run import make_clients, make_plan
+from fedloom.plan import make_clients, make_plan
 from fedloom.tune.space import Range
 
 Clients = Sequence[tuple[RunConfig, Federation]]

@@ -34,7 +34,8 @@ from fedloom.federation import (
     load_split,
 )
 from fedloom.federation.transforms import smear, transformed
-from fedloom.run import make_clients, run_config
+from fedloom.plan import make_clients
+from fedloom.run import run_config
 
 BYTES = torch.from_numpy(
     np.random.default_rng(0).integers(0, 256, (12, 3, 6, 6), dtype=np.uint8)

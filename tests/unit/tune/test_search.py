@@ -16,7 +16,8 @@ from fedloom.compare import parse_comparison, with_tuned
 from fedloom.config import read_toml
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import generator
-from fedloom.run import make_clients, run_config
+from fedloom.plan import make_clients
+from fedloom.run import run_config
 from fedloom.tune import search
 from fedloom.tune.trials import Trials, make_clients_to_tune_on
 
