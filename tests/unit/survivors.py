@@ -101,6 +101,9 @@ def content(out: Path) -> dict[str, Any]:
         name = str(path.relative_to(out))
         if path.is_dir() or path.name.endswith(".lock"):
             continue
+        if path.name.startswith("report"):
+            found[name] = "is there"  # it has seconds in it, and is made anew each time
+            continue
         if path.name == "rounds.jsonl":
             rows = [json.loads(line) for line in path.read_text().splitlines()]
             found[name] = [{**row, "seconds": 0} for row in rows]
