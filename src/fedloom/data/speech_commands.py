@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,14 +17,17 @@ from fedloom.core.errors import DataError
 from fedloom.core.settings import Count, Positive, check
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
-from fedloom.data.places import folder_of
+from fedloom.data.fetch import fetch
+from fedloom.data.places import Absent, folder_of
 from fedloom.data.spectrogram import SCALE, SHIFT, LogMel
-from fedloom.data.wav import read_wav, read_waves
+from fedloom.data.wav import decode_wav, put_middle, read_wav, read_waves
 
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 UNKNOWN, SILENCE = "unknown", "silence"
 _LISTS = {"validation": "validation_list.txt", "test": "testing_list.txt"}
 _NOISE = "_background_noise_"
+_HUB, _REVISION = "google/speech_commands", "refs/convert/parquet"
+_HUB_SILENCE, _RATE = "_silence_", 16_000
 _BLOCK = 1024
 """Files whose sound is in memory at once."""
 
@@ -57,12 +62,11 @@ class SpeechCommands:
         Raises:
             DataError: The folder, a list or a word is missing, or a file is broken.
         """
-        folder = folder_of(
-            "speech-commands",
-            _LISTS.values(),
-            data_dir,
-            get="They lie beside the folders of words in the Speech Commands archive.",
-        )
+        get = "They lie beside the folders of words in the Speech Commands archive."
+        try:
+            folder = folder_of("speech-commands", _LISTS.values(), data_dir, get=get)
+        except Absent as absent:
+            return self._from_hub(absent, data_dir)
         paths = sorted(
             path
             for path in folder.glob("*/*.wav")
@@ -107,6 +111,64 @@ class SpeechCommands:
             groups={"part": parts},
         )
 
+    def _from_hub(self, absent: Absent, data_dir: Path | None) -> Dataset:
+        """All words from the hub's copy of version 2, without its silences.
+
+        Raises:
+            DataError: The hub does not give them either; says where the files belong.
+        """
+        if self.task == "commands":
+            raise DataError(
+                f"{absent} The hub's copy has only task = words: silences are made of "
+                "the archive's noise."
+            )
+        try:
+            found = fetch(_HUB, data_dir, config="v0.02", revision=_REVISION)
+            spectra, labels, speakers, parts = [], [], [], []
+            names: tuple[str, ...] = ()
+            for part, table in found.splits.items():
+                names = tuple(table.features["label"].names)
+                for rows in _blocks(table):
+                    spectra.append(self._decode(rows["audio"]))
+                    labels += rows["label"]
+                    speakers += rows["speaker_id"]
+                    parts += [part] * len(rows["label"])
+        except DataError as error:
+            raise DataError(
+                f"{absent} It was looked for on the hub too: {error}"
+            ) from error
+        label, kept = np.array(labels), np.array([n != _HUB_SILENCE for n in names])
+        rows_kept = kept[label]
+        tags = np.array(parts)[rows_kept]
+        return Dataset(
+            name="speech-commands",
+            inputs=(torch.cat(spectra)[torch.from_numpy(rows_kept)],),
+            targets=torch.from_numpy((np.cumsum(kept) - 1)[label[rows_kept]]),
+            classes=int(kept.sum()),
+            owner=np.array(speakers)[rows_kept],
+            shift=SHIFT,
+            scale=SCALE,
+            fixed_test=tags == "test",
+            class_names=tuple(n for n in names if n != _HUB_SILENCE),
+            groups={"part": tags},
+            origin=found.origin,
+        )
+
+    def _decode(self, sounds: list[dict[str, Any]]) -> Tensor:
+        """Spectrograms of WAV files in a table; all at 16 kHz, as published."""
+        shape = len(sounds), max(round(self.length_s * _RATE), 1)
+        waves = np.zeros(shape, dtype=np.float32)
+        for row, sound in zip(waves, sounds, strict=True):
+            where = f"{_HUB}: {sound['path']}"
+            decoded = decode_wav(io.BytesIO(sound["bytes"]), where)
+            if decoded.rate != _RATE:
+                raise DataError(
+                    f"{where}: {decoded.rate} samples per second where {_RATE} were "
+                    "expected."
+                )
+            put_middle(row, decoded.samples)
+        return self._mel(_RATE).to_bytes(torch.from_numpy(waves))
+
     def _mel(self, rate: int) -> LogMel:
         return LogMel(rate=rate, bands=self.bands, hop_s=self.hop_s)
 
@@ -118,6 +180,15 @@ class SpeechCommands:
             parts.append(self._mel(rate).to_bytes(torch.from_numpy(waves)))
         assert rate is not None
         return torch.cat(parts), rate
+
+
+def _blocks(table: Any) -> Iterator[dict[str, list[Any]]]:
+    """A table of the hub block by block, its sounds as the bytes of their files."""
+    import datasets
+
+    raw = table.cast_column("audio", datasets.Audio(decode=False))
+    for start in range(0, len(raw), _BLOCK):
+        yield raw[start : start + _BLOCK]
 
 
 def _speaker(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import wave
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +33,25 @@ def read_wav(path: Path) -> Sound:
     Raises:
         DataError: The file is missing, cut short, empty or of another format.
     """
+    try:
+        with path.open("rb") as file:
+            return decode_wav(file, str(path))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file.") from None
+
+
+def decode_wav(file: BinaryIO, path: str) -> Sound:
+    """The same from an open file; `path` is what messages call it.
+
+    Raises:
+        DataError: It is cut short, empty or of another format.
+    """
     again = "Copy or download the file again."
     try:
-        with path.open("rb") as file, wave.open(file) as content:
+        with wave.open(file) as content:
             channels, width = content.getnchannels(), content.getsampwidth()
             rate, frames = content.getframerate(), content.getnframes()
             raw = content.readframes(frames)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file.") from None
     except EOFError as error:
         raise DataError(
             f"{path}: the file ends within its WAV header. {again}"

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from sounds import tone, write_wav
 
 from fedloom.core.errors import DataError
-from fedloom.data import SpeechCommands
+from fedloom.data import Dataset, SpeechCommands, speech_commands
+from fedloom.data.fetch import Tables
 from fedloom.data.speech_commands import COMMANDS
 
 RATE = 16000
+_SOUND = {"bytes": "binary", "path": "string"}
 SPEAKERS = ("0a1b", "2c3d", "4e5f", "6a7b")
 
 
@@ -99,3 +102,49 @@ def test_a_folder_without_words_says_what_to_unpack(tmp_path: Path) -> None:
         (folder / f"{part}_list.txt").write_text("")
     with pytest.raises(DataError, match=r"no \.wav file in any folder of a word"):
         SpeechCommands().load(tmp_path, 0)
+
+
+def test_without_files_the_hub_gives_the_same_words(
+    data_dir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any
+) -> None:
+    """The small archive as the table that the hub would give, and a silence more."""
+    datasets = pytest.importorskip("datasets")
+    files = sorted((data_dir / "speech-commands").glob("[a-z]*/*.wav"))
+    names = [*sorted({file.parent.name for file in files}), "_silence_"]
+    part_of = dict(zip(SPEAKERS, ("train", "train", "validation", "test"), strict=True))
+    splits = {}
+    for part in ("train", "validation", "test"):
+        held = [f for f in files if part_of[f.name.partition("_")[0]] == part]
+        rows = {
+            "audio": [{"bytes": f.read_bytes(), "path": f.name} for f in held],
+            "label": [names.index(f.parent.name) for f in held],
+            "speaker_id": [f.name.partition("_")[0] for f in held],
+        }
+        if part == "train":
+            rows["audio"].append(rows["audio"][0])
+            rows["label"].append(names.index("_silence_"))
+            rows["speaker_id"].append("nobody")
+        features = datasets.Features(
+            audio={k: datasets.Value(v) for k, v in _SOUND.items()},
+            label=datasets.ClassLabel(names=names),
+            speaker_id=datasets.Value("string"),
+        )
+        splits[part] = datasets.Dataset.from_dict(rows, features=features)
+    monkeypatch.setattr(
+        speech_commands, "fetch", lambda *_, **__: Tables(splits, "google@abc")
+    )
+    empty = tmp_path_factory.mktemp("empty")
+    found, expected = (SpeechCommands().load(place, 0) for place in (empty, data_dir))
+    assert found.class_names == expected.class_names
+    assert found.origin == "google@abc"
+
+    def rows_of(data: Dataset) -> set[tuple[Any, ...]]:
+        assert data.owner is not None
+        spectra = [bytes(x.numpy()) for x in data.inputs[0]]
+        tags = data.groups["part"].tolist()
+        columns = data.targets.tolist(), data.owner.tolist(), tags, spectra
+        return set(zip(*columns, strict=True))
+
+    assert rows_of(found) == rows_of(expected)
+    with pytest.raises(DataError, match="only task = words"):
+        SpeechCommands(task="commands").load(empty, 0)
