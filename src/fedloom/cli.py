@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
 from fedloom.algorithms import GROUPS, REGISTRY
-from fedloom.bench import engine as engine_bench
-from fedloom.bench import methods as methods_bench
-from fedloom.bench import seeds as seeds_bench
 from fedloom.commands import handover
+from fedloom.commands.bench import bench
+from fedloom.commands.console import err as _err
+from fedloom.commands.console import out as _out
 from fedloom.commands.tune import tune_command
 from fedloom.compare import (
     FILE as COMPARISON_FILE,
@@ -66,15 +63,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 app.command("export")(handover.export_command)
 app.command("predict")(handover.predict_command)
 app.command("personalize")(handover.personalize_command)
 app.command("tune")(tune_command)
-
-_out = Console(width=None if sys.stdout.isatty() else 110)
-_err = Console(stderr=True, width=None if sys.stderr.isatty() else 110)
 
 
 @app.command("run")
@@ -405,118 +398,6 @@ def reproduce_command(
     _out.print(f"Written to {folder}", highlight=False, soft_wrap=True)
 
 
-@bench.command("engine")
-def bench_engine(
-    data: Annotated[str, typer.Option(help="digits or fashion-mnist.")] = "digits",
-    to: Annotated[
-        Path | None, typer.Option("--json", help="Write the rows here.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    models: Annotated[
-        str, typer.Option(help="Comma-separated: mlr, mlp, lenet.")
-    ] = "mlr,mlp,lenet",
-    modes: Annotated[
-        str, typer.Option(help="Comma-separated; the first is what ratios refer to.")
-    ] = ",".join(engine_bench.MODES),
-    clients: Annotated[
-        int | None, typer.Option(help="How many; 1000 for mlr, else 100.")
-    ] = None,
-    repeats: Annotated[int, typer.Option(help="Timed rounds; the best counts.")] = 5,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
-    ] = None,
-) -> None:
-    """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave."""
-    rows = []
-    table = Table("model", "clients", "mode", "seconds", "ratio_to_loop", box=None)
-    for row in engine_bench.measure(
-        data,
-        models.split(","),
-        device=device,
-        repeats=repeats,
-        modes=modes.split(","),
-        clients=clients,
-        data_dir=data_dir,
-    ):
-        rows.append(row)
-        _err.print(f"{row.model:6} {row.mode:15} {row.seconds:9.3f} s", highlight=False)
-        table.add_row(
-            row.model,
-            str(row.clients),
-            row.mode,
-            f"{row.seconds:.3f}",
-            f"{row.ratio_to_loop:.1f}",
-        )
-    _out.print(table)
-    if to is not None:
-        _write_rows(rows, to)
-
-
-@bench.command("methods")
-def bench_methods(
-    data: Annotated[str, typer.Option(help="A source of images.")] = "digits",
-    methods: Annotated[
-        str, typer.Option(help="Comma-separated; all of them if not given.")
-    ] = "",
-    to: Annotated[
-        Path | None, typer.Option("--json", help="Write the rows here.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    modes: Annotated[
-        str, typer.Option(help="Comma-separated; the first is what ratios refer to.")
-    ] = ",".join(methods_bench.MODES),
-    repeats: Annotated[int, typer.Option(help="Timed rounds; the best counts.")] = 2,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
-    ] = None,
-) -> None:
-    """Seconds per round of every method: loop against weave and compiled weave."""
-    rows = []
-    for row in methods_bench.measure(
-        data,
-        [name for name in methods.split(",") if name],
-        device=device,
-        repeats=repeats,
-        modes=modes.split(","),
-        data_dir=data_dir,
-    ):
-        rows.append(row)
-        _out.print(
-            f"{row.method:18} {row.mode:15} {row.seconds:9.3f} s "
-            f"{row.ratio_to_loop:6.1f}x",
-            highlight=False,
-        )
-    if to is not None:
-        _write_rows(rows, to)
-
-
-@bench.command("seeds")
-def bench_seeds(
-    methods: Annotated[
-        str, typer.Option(help="Comma-separated; a few if not given.")
-    ] = "",
-    seeds: Annotated[int, typer.Option(help="Runs of each method.")] = 5,
-    rounds: Annotated[int, typer.Option(help="Of each run.")] = 10,
-    to: Annotated[
-        Path | None, typer.Option("--json", help="Write the rows here.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-) -> None:
-    """Several seeds in the same passes against one run after another."""
-    rows = []
-    names = [name for name in methods.split(",") if name]
-    for row in seeds_bench.measure(names, seeds=seeds, rounds=rounds, device=device):
-        rows.append(row)
-        _out.print(
-            f"{row.method:18} apart {row.apart_s:7.2f} s  together "
-            f"{row.together_s:7.2f} s {row.ratio:6.1f}x  largest difference "
-            f"{row.difference:.1e}",
-            highlight=False,
-        )
-    if to is not None:
-        _write_rows(rows, to)
-
-
 def main() -> None:
     """Run the command line; errors end it with their message and exit code."""
     try:
@@ -544,12 +425,6 @@ def _complain(text: str, error: BaseException) -> None:
     notes = [_plain(note) for note in getattr(error, "__notes__", [])]
     for line in (text, *notes):
         _err.print(line, highlight=False, soft_wrap=True)
-
-
-def _write_rows(rows: Sequence[Any], path: Path) -> None:
-    """Write the rows of a benchmark."""
-    path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
-    _out.print(f"Written to {path}")
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -41,6 +41,9 @@ COMMON: Mapping[str, Any] = {
 WORK: Mapping[str, Any] = {"batch_size": 50, "epochs": 5}
 """The local work, as in the paper's other configurations."""
 
+NORMALISED = {"fedbn"}
+"""Methods that are about normalisation layers."""
+
 MULTIPLES = (0.3, 1.0, 3.0)
 """Of a method's default learning rate: what is tried, the same for every method."""
 
@@ -177,10 +180,6 @@ def _run(arms: Mapping[str, Mapping[str, Any]], out: Path, seed: int) -> list[Ro
             directory = RunDirectory(run_directory(folder, arm, seed))
             rows.append(_read(arm, str(settings["name"]), directory))
     return rows
-
-
-NORMALISED = {"fedbn"}
-"""Methods that are about normalisation layers."""
 
 
 def _read(arm: str, method: str, directory: RunDirectory) -> Row:
