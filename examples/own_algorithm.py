@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 import fedloom
-from fedloom import Algorithm, Nothing, Point
+from fedloom import Algorithm, Empty, SGDState
 from fedloom.core.settings import Share
 from fedloom.data import Digits
 
@@ -20,11 +20,11 @@ class Model(NamedTuple):
 class Work(NamedTuple):
     """During a round."""
 
-    shared: Point
+    shared: SGDState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forgetful(Algorithm[Model, Nothing, Model, Work, Model]):
+class Forgetful(Algorithm[Model, Empty, Model, Work, Model]):
     """The server moves only part of the way to the average."""
 
     name = "forgetful"
@@ -32,7 +32,7 @@ class Forgetful(Algorithm[Model, Nothing, Model, Work, Model]):
     keep: Share = 0.5
     """Share of the old model that stays."""
 
-    def start(self, population):
+    def init_server(self, population):
         return Model(population.theta(0))
 
     def download(self, server, cohort):
@@ -45,14 +45,14 @@ class Forgetful(Algorithm[Model, Nothing, Model, Work, Model]):
     def shared(self, server, task):
         return server.shared
 
-    def first(self, down, client, task):
-        return Nothing()
+    def initial_memory(self, down, client, task):
+        return Empty()
 
     def begin(self, down, memory, client, task):
-        return Work(self.depart(down.shared))
+        return Work(self.sgd_start(down.shared))
 
     def step(self, work, down, batch, task):
-        return Work(self.descend(work.shared, task.grad(work.shared.at, batch), batch))
+        return Work(self.sgd_step(work.shared, task.grad(work.shared.at, batch), batch))
 
     def finish(self, work, down, memory, client, task):
         return memory, Model(work.shared.at)

@@ -77,7 +77,10 @@ def generated(name: str) -> str:
         ),
     ):
         lines += _record(RECORDS.get(record.__name__), record)
-    for title, method in (("client", kind.notes), ("aggregation", kind.account)):
+    for title, method in (
+        ("client", kind.client_log),
+        ("aggregation", kind.server_log),
+    ):
         lines += _record(f"Recorded of each {title}", returned(method))
     return "\n".join(lines) + "\n"
 

@@ -31,30 +31,7 @@ from fedloom.algorithms import (
     SelfFLAugmented,
     SelfFLCluster,
 )
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Phase,
-    Point,
-    Population,
-)
-from fedloom.core.errors import (
-    ConfigError,
-    ContractError,
-    DataError,
-    FedloomError,
-    MessageError,
-    NumericalError,
-)
-from fedloom.core.records import Nothing, Rows
-from fedloom.core.task import Batch, Task
-from fedloom.core.version import VERSION
-from fedloom.data.dataset import Dataset, from_arrays
-from fedloom.data.hub import from_hub, from_partitioner
-from fedloom.engine.choice import EngineSettings
-from fedloom.engine.schedule import Progress
-from fedloom.federation import (
+from fedloom.clients import (
     BlockTeams,
     ConceptDrift,
     Consecutive,
@@ -75,8 +52,31 @@ from fedloom.federation import (
     divide,
     federation,
 )
-from fedloom.handover import Newcomer, load_model
-from fedloom.run import Result, load, resume, run
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
+from fedloom.core.errors import (
+    ConfigError,
+    ContractError,
+    DataError,
+    FedloomError,
+    MessageError,
+    NumericalError,
+)
+from fedloom.core.records import Empty, PerClient
+from fedloom.core.task import Batch, Task
+from fedloom.core.version import VERSION
+from fedloom.data.dataset import Dataset, from_arrays
+from fedloom.data.hub import from_hub, from_partitioner
+from fedloom.engine.choice import EngineSettings
+from fedloom.engine.schedule import Progress
+from fedloom.export import Newcomer, load_model
+from fedloom.runs import Result, load, resume, run
 from fedloom.trackers import Tracker
 
 __version__ = VERSION
@@ -99,6 +99,7 @@ __all__ = [
     "Dirichlet",
     "Ditto",
     "DrawnSizes",
+    "Empty",
     "EngineSettings",
     "FedACS",
     "FedAMP",
@@ -125,22 +126,21 @@ __all__ = [
     "MessageError",
     "Natural",
     "Newcomer",
-    "Nothing",
     "NumericalError",
     "PFedBayes",
     "PFedHN",
     "PFedMT",
     "PFedMe",
     "PFedVEM",
+    "PerClient",
     "PerFedAvg",
     "Phase",
-    "Point",
     "Population",
     "PowerLaw",
     "Progress",
     "RandomTeams",
     "Result",
-    "Rows",
+    "SGDState",
     "Sampling",
     "Scaffold",
     "SelfFL",

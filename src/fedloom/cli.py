@@ -15,15 +15,16 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fedloom.algorithms import GROUPS, REGISTRY
-from fedloom.commands import handover
+from fedloom.clients import PARTITIONS, TEAMS, TRANSFORMS, picture
+from fedloom.commands import export
 from fedloom.commands.bench import bench
 from fedloom.commands.console import err as _err
 from fedloom.commands.console import out as _out
 from fedloom.commands.tune import tune_command
-from fedloom.compare import (
+from fedloom.comparison import (
     FILE as COMPARISON_FILE,
 )
-from fedloom.compare import (
+from fedloom.comparison import (
     MAIN_JOB,
     Comparison,
     compare,
@@ -45,16 +46,15 @@ from fedloom.core.task import Task
 from fedloom.data import SOURCES, whereabouts
 from fedloom.engine.footprint import footprint
 from fedloom.experiments import EXPERIMENTS
-from fedloom.federation import PARTITIONS, TEAMS, TRANSFORMS, picture
 from fedloom.models import MODELS
 from fedloom.plan import make_clients
 from fedloom.progress import watch
-from fedloom.report import write_report
-from fedloom.report.contents import ranking_table
-from fedloom.report.findings import headline, summary
-from fedloom.report.live import Server, Watch
-from fedloom.report.units import SPACE
-from fedloom.run import Result, resume, run_config
+from fedloom.reports import write_report
+from fedloom.reports.findings import headline, summary
+from fedloom.reports.live import Server, Watch
+from fedloom.reports.report_tables import ranking_table
+from fedloom.reports.units import SPACE
+from fedloom.runs import Result, resume, run_config
 from fedloom.trackers import make_trackers
 
 app = typer.Typer(
@@ -64,9 +64,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
-app.command("export")(handover.export_command)
-app.command("predict")(handover.predict_command)
-app.command("personalize")(handover.personalize_command)
+app.command("export")(export.export_command)
+app.command("predict")(export.predict_command)
+app.command("personalize")(export.personalize_command)
 app.command("tune")(tune_command)
 
 
@@ -378,8 +378,8 @@ def describe_command(
     _record("Kept on the client", memory)
     _record("Exists during a round only", work)
     _record("The server keeps", server)
-    _record("Recorded of each client", returned(kind.notes))
-    _record("Recorded of each aggregation", returned(kind.account))
+    _record("Recorded of each client", returned(kind.client_log))
+    _record("Recorded of each aggregation", returned(kind.server_log))
 
 
 @app.command("reproduce")

@@ -11,13 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.algorithms import REGISTRY
-from fedloom.core.errors import ConfigError, unknown
-from fedloom.core.settings import build
-from fedloom.data import SOURCES, Source
-from fedloom.engine.choice import EngineSettings
-from fedloom.engine.job import AnyAlgorithm
-from fedloom.engine.schedule import Schedule
-from fedloom.federation import (
+from fedloom.clients import (
     PARTITIONS,
     TEAMS,
     TRANSFORMS,
@@ -27,6 +21,12 @@ from fedloom.federation import (
     Teams,
     Transform,
 )
+from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.settings import build
+from fedloom.data import SOURCES, Source
+from fedloom.engine.choice import EngineSettings
+from fedloom.engine.job import AnyAlgorithm
+from fedloom.engine.schedule import Schedule
 from fedloom.models import MODELS, Model
 
 
@@ -43,7 +43,7 @@ class RunConfig:
     transform: Transform | None = None
     teams: Teams | None = None
     model: Model = field(default_factory=lambda: MODELS["mlp"]())
-    cohort: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = field(default_factory=Sampling)
     engine: EngineSettings = field(default_factory=EngineSettings)
 
 
@@ -59,7 +59,7 @@ _CHOICES: dict[str, tuple[str, Mapping[str, type[Any]]]] = {
 
 _PLAIN: dict[str, type[Any]] = {
     "split": Split,
-    "cohort": Sampling,
+    "sampling": Sampling,
     "engine": EngineSettings,
 }
 """Sections that only set one component."""

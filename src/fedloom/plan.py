@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedloom.algorithms import REGISTRY
+from fedloom.clients import Federation, LabelSkew, Natural, divide
 from fedloom.config import (
     RunConfig,
     parse,
@@ -34,7 +35,7 @@ from fedloom.core.errors import (
     MessageError,
     unknown,
 )
-from fedloom.core.files import whole
+from fedloom.core.files import atomic_write
 from fedloom.core.task import Loss, Task
 from fedloom.core.version import VERSION
 from fedloom.data.dataset import Dataset
@@ -43,9 +44,8 @@ from fedloom.engine.choice import Choice, choose
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.probe import probe
 from fedloom.engine.resume import refuse_other_data
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.schedule import Schedule
-from fedloom.federation import Federation, LabelSkew, Natural, divide
 from fedloom.models import MODELS, Model, TokenModel
 from fedloom.results.directory import RunDirectory
 
@@ -57,7 +57,7 @@ DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
 class Plan:
     """A run that is ready to go: everything chosen, nothing trained yet."""
 
-    loom: Loom
+    simulation: Simulation
     choice: Choice
     schedule: Schedule
     tables: dict[str, Any]
@@ -97,7 +97,7 @@ def make_plan(
     clients: Federation,
     data_dir: Path | None = None,
     *,
-    among: int = 1,
+    bundle_size: int = 1,
     start: Path | None = None,
 ) -> Plan:
     """Everything of a run but its data: model, task, engine.
@@ -106,7 +106,7 @@ def make_plan(
         config: with its partition chosen, as `make_clients` gives it.
         clients: who holds what.
         data_dir: where the data of a run to start from lie.
-        among: how many such runs will train in the same passes.
+        bundle_size: how many such runs will train in the same passes.
         start: the first model as a run directory keeps it, if there is one already.
     """
     data, schedule = clients.dataset, config.schedule
@@ -116,7 +116,7 @@ def make_plan(
         _take_start(module, start)
     elif schedule.warm_start is not None:
         _warm(module, schedule.warm_start, data_dir)
-    return plan_for(config, module, clients, is_own=False, among=among)
+    return plan_for(config, module, clients, is_own=False, bundle_size=bundle_size)
 
 
 def plan_for(
@@ -127,7 +127,7 @@ def plan_for(
     loss: str | Loss | None = None,
     head: str | None = None,
     is_own: bool,
-    among: int = 1,
+    bundle_size: int = 1,
 ) -> Plan:
     """The plan for a module that is already made, a built-in one or the caller's.
 
@@ -138,7 +138,7 @@ def plan_for(
         loss: by default what the targets call for.
         head: name of the model's last part; by default the last linear layer.
         is_own: whether model or data came from the caller.
-        among: how many such runs will train in the same passes.
+        bundle_size: how many such runs will train in the same passes.
     """
     data, engine = clients.dataset, config.engine
     is_regression = data.classes is None
@@ -157,11 +157,17 @@ def plan_for(
         device=engine.torch_device(),
     )
     probe(task, data, is_woven=engine.runner == "weave")
-    schedule, sampling = config.schedule, config.cohort
+    schedule, sampling = config.schedule, config.sampling
     choice = choose(
-        engine, config.algorithm, task, clients, sampling, schedule.rounds, among=among
+        engine,
+        config.algorithm,
+        task,
+        clients,
+        sampling,
+        schedule.rounds,
+        bundle_size=bundle_size,
     )
-    loom = Loom(
+    simulation = Simulation(
         config.algorithm,
         task,
         clients,
@@ -174,10 +180,10 @@ def plan_for(
         for section in ("data", "model", "split"):
             del tables[section]
     name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", "own")
-    return Plan(loom, choice, schedule, tables, name, is_own)
+    return Plan(simulation, choice, schedule, tables, name, is_own)
 
 
-def plan_again(
+def plan_from_directory(
     directory: RunDirectory,
     model: str | nn.Module | Callable[[], nn.Module] | None = None,
     clients: Federation | None = None,
@@ -208,7 +214,7 @@ def plan_again(
     if start is not None:
         _take_start(module, start)
     plan = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
-    given = {"loss": plan.loss, "head": plan.loom.task.head_name}
+    given = {"loss": plan.loss, "head": plan.simulation.task.head_name}
     for what, value in given.items():
         if manifest.get(what, value) != value:
             raise ConfigError(
@@ -285,16 +291,16 @@ def _take_start(module: nn.Module, path: Path) -> None:
 def _warm(module: nn.Module, path: str, data_dir: Path | None) -> None:
     """Give a module the parameters of another run's shared model."""
     directory = RunDirectory.open(Path(path))
-    other = plan_again(directory, data_dir=data_dir)
-    checkpoint.restore(other.loom, directory.checkpoint)
-    shared = other.loom.shared()
+    other = plan_from_directory(directory, data_dir=data_dir)
+    checkpoint.restore(other.simulation, directory.checkpoint)
+    shared = other.simulation.shared()
     if shared is None:
         raise ConfigError(
             f"warm_start: {path} has no shared model. Give a run of a method that "
             "has one, such as fedavg."
         )
-    whole_model = other.loom.task.fresh_module()
-    whole_model.load_state_dict(other.loom.task.unflatten(shared), strict=False)
+    whole_model = other.simulation.task.fresh_module()
+    whole_model.load_state_dict(other.simulation.task.unflatten(shared), strict=False)
     try:
         module.load_state_dict(whole_model.state_dict())
     except RuntimeError as error:
@@ -304,19 +310,21 @@ def _warm(module: nn.Module, path: str, data_dir: Path | None) -> None:
         ) from error
 
 
-def write_head(plan: Plan, directory: RunDirectory) -> None:
+def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
     """What is known before the first round: settings, split, manifest (last).
 
     Raises:
         DataError: it cannot be written; there is no run then.
     """
-    loom, task = plan.loom, plan.loom.task
+    simulation, task = plan.simulation, plan.simulation.task
     config = to_toml(plan.tables)
     directory.write_text(directory.config, config)
-    loom.federation.save(directory.split)
+    simulation.federation.save(directory.split)
     if plan.is_own or plan.schedule.warm_start is not None:
         state = {k: v.cpu().clone() for k, v in task.module.state_dict().items()}
-        with whole(directory.start, errors=(SafetensorError,), lasting=True) as part:
+        with atomic_write(
+            directory.start, errors=(SafetensorError,), lasting=True
+        ) as part:
             save_file(state, part)
     directory.write_manifest(
         {
@@ -334,25 +342,25 @@ def write_head(plan: Plan, directory: RunDirectory) -> None:
             "dtype": str(task.dtype).removeprefix("torch."),
             "chunk": plan.choice.chunk,
             "is_compiled": plan.choice.is_compiled,
-            "algorithm": loom.algorithm.name,
-            "dataset": loom.federation.dataset.name,
-            "origin": loom.federation.dataset.origin,
-            "clients": loom.federation.count,
+            "algorithm": simulation.algorithm.name,
+            "dataset": simulation.federation.dataset.name,
+            "origin": simulation.federation.dataset.origin,
+            "clients": simulation.federation.count,
             "parameters": task.d,
             "metric": task.metric,
             "seed": plan.schedule.seed,
-            "split": loom.federation.hash,
-            "data": loom.federation.dataset.hash,
+            "split": simulation.federation.hash,
+            "data": simulation.federation.dataset.hash,
             "loss": plan.loss,
             "head": task.head_name,
             "is_own": plan.is_own,
-            "records": _records(loom.algorithm),
+            "records": _records(simulation.algorithm),
             "config": tomllib.loads(config),
         }
     )
 
 
-def drift(directory: RunDirectory, task: Task) -> list[str]:
+def environment_changes(directory: RunDirectory, task: Task) -> list[str]:
     """What is not as it was when the run began, and may change the last bits."""
     manifest = directory.read_manifest()
     now = {
@@ -372,8 +380,8 @@ def _records(algorithm: AnyAlgorithm) -> dict[str, str]:
     """What the method's own columns, scalars and arrays mean, by name."""
     kind = type(algorithm)
     told = [
-        *record_fields(returned(kind.notes)),
-        *record_fields(returned(kind.account)),
+        *record_fields(returned(kind.client_log)),
+        *record_fields(returned(kind.server_log)),
     ]
     return {name: doc.replace("\n", " ") for name, doc in told}
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.schedule import Schedule
 from fedloom.results.rows import Round
 
@@ -27,30 +27,31 @@ class Watcher:
         self._started = time.perf_counter()
         self._scores = ""
 
-    def start(self, loom: Loom, schedule: Schedule, reason: str) -> None:
+    def start(self, simulation: Simulation, schedule: Schedule, reason: str) -> None:
         """Say what is about to run."""
-        federation = loom.federation
-        self._metric = loom.task.metric
-        self._rounds, self._first = schedule.rounds, loom.state.round
+        federation = simulation.federation
+        self._metric = simulation.task.metric
+        self._rounds, self._first = schedule.rounds, simulation.state.round
         self._started = time.perf_counter()
         say = self._console.print
         say(
-            f"{loom.algorithm.name} on {federation.dataset.name}: {federation.count} "
-            f"clients, {int(federation.sizes.sum())} training samples, "
-            f"{loom.task.d} parameters, {loom.task.device}",
+            f"{simulation.algorithm.name} on {federation.dataset.name}: "
+            f"{federation.count} clients, {int(federation.sizes.sum())} training "
+            f"samples, {simulation.task.d} parameters, {simulation.task.device}",
             highlight=False,
             soft_wrap=True,
         )
-        small = int((federation.sizes < loom.algorithm.batch_size).sum())
+        small = int((federation.sizes < simulation.algorithm.batch_size).sum())
         if small:
             say(
                 f"note: {small} clients have fewer samples than batch_size "
-                f"{loom.algorithm.batch_size}; each takes all it has as one batch",
+                f"{simulation.algorithm.batch_size}; each takes all it has as one "
+                "batch",
                 highlight=False,
                 soft_wrap=True,
             )
-        has_teams = type(loom.algorithm).team_models is not Algorithm.team_models
-        if has_teams and loom.population.team_count == 1:
+        has_teams = type(simulation.algorithm).team_models is not Algorithm.team_models
+        if has_teams and simulation.population.team_count == 1:
             say(
                 "note: no teams were given, so all clients form one; for two of them "
                 "--set teams.name=blocks --set teams.teams=2",

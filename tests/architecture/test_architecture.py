@@ -8,9 +8,9 @@ from pathlib import Path
 
 import fedloom
 from fedloom.algorithms import GROUPS, REGISTRY
+from fedloom.clients import PARTITIONS, TEAMS, TRANSFORMS
 from fedloom.core.settings import settings_of
 from fedloom.data import SOURCES
-from fedloom.federation import PARTITIONS, TEAMS, TRANSFORMS
 from fedloom.models import MODELS
 
 ROOT = Path(__file__).parents[2]

@@ -19,11 +19,11 @@ from fedloom.algorithms import FedAvg
 from fedloom.core.errors import NumericalError
 from fedloom.engine.bundle import Bundle
 from fedloom.engine.job import AnyAlgorithm, Samples
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
 
 
-def looms(algorithm: AnyAlgorithm, rate: float = 0.5) -> list[Loom]:
+def simulations(algorithm: AnyAlgorithm, rate: float = 0.5) -> list[Simulation]:
     """Two runs that differ in seed, start and labels."""
     return [
         set_up(
@@ -39,30 +39,30 @@ def looms(algorithm: AnyAlgorithm, rate: float = 0.5) -> list[Loom]:
 
 
 def advance(bundle: Bundle, rounds: int) -> None:
-    for _ in range(rounds * bundle.looms[0].algorithm.exchanges):
-        bundle.advance()
+    for _ in range(rounds * bundle.simulations[0].algorithm.exchanges):
+        bundle.run_exchange()
 
 
 @over_variants
 def test_runs_in_a_bundle_come_to_what_they_come_to_alone(
     algorithm: AnyAlgorithm,
 ) -> None:
-    bundle = Bundle(looms(algorithm), Weave(7))
+    bundle = Bundle(simulations(algorithm), Weave(7))
     advance(bundle, 2)
-    for together, alone in zip(bundle.looms, looms(algorithm), strict=True):
+    for together, alone in zip(bundle.simulations, simulations(algorithm), strict=True):
         for _ in range(2 * algorithm.exchanges):
-            alone.advance()
+            alone.run_exchange()
         assert_same(standing(together), standing(alone))
 
 
 @over_methods
 def test_a_round_of_a_bundle_has_the_tally_of_each_run(algorithm: AnyAlgorithm) -> None:
-    bundle = Bundle(looms(algorithm), Weave(7))
+    bundle = Bundle(simulations(algorithm), Weave(7))
     for _ in range(algorithm.exchanges):
-        closed = bundle.advance()
-    for n, alone in enumerate(looms(algorithm)):
+        closed = bundle.run_exchange()
+    for n, alone in enumerate(simulations(algorithm)):
         for _ in range(algorithm.exchanges):
-            tally = alone.advance()
+            tally = alone.run_exchange()
         assert tally is not None
         assert closed[n].bytes_down == tally.bytes_down
         assert closed[n].bytes_up == tally.bytes_up
@@ -72,16 +72,16 @@ def test_a_round_of_a_bundle_has_the_tally_of_each_run(algorithm: AnyAlgorithm) 
 
 def test_a_run_that_diverges_stops_alone_and_is_named() -> None:
     """Its server is made to send numbers that overflow; the other run goes on."""
-    pair = looms(FedAvg())
+    pair = simulations(FedAvg())
     bundle = Bundle(pair, Weave(7))
     server = pair[0].state.server
     pair[0].state.server = server._replace(shared=torch.full_like(server.shared, 1e308))
     before = standing(pair[0])
-    assert list(bundle.advance()) == [1]
+    assert list(bundle.run_exchange()) == [1]
     assert isinstance(bundle.failures[0], NumericalError)
     assert bundle.going == [1]
     assert_identical(standing(pair[0]), before)
-    bundle.advance()
+    bundle.run_exchange()
     assert pair[1].state.round == 2
 
 

@@ -19,16 +19,16 @@ from variants import (
     standing,
 )
 
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core.errors import ContractError, DataError
 from fedloom.core.records import named, take
 from fedloom.engine.evaluate import evaluate
 from fedloom.engine.guest import Guest
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
+from fedloom.engine.rounds import Simulation
 
 LAST = COUNT - 1
 COUNTS_EVERYBODY = {"scaffold", "fedamp", "fedfomo", "pfedhn"}
@@ -55,15 +55,17 @@ def part_of(whole: Federation, clients: list[int]) -> Federation:
 
 def trained(
     algorithm: AnyAlgorithm, federation: Federation, sampling: Sampling
-) -> Loom:
+) -> Simulation:
     task = small_task(is_normalised=algorithm.name in NORMALISED)
-    loom = Loom(algorithm, task, federation, Loop(), sampling=sampling, seed=3)
+    simulation = Simulation(
+        algorithm, task, federation, Loop(), sampling=sampling, seed=3
+    )
     for _ in range(2 * algorithm.exchanges):
-        loom.advance()
-    return loom
+        simulation.run_exchange()
+    return simulation
 
 
-def host_and_guest(algorithm: AnyAlgorithm) -> tuple[Loom, Guest]:
+def host_and_guest(algorithm: AnyAlgorithm) -> tuple[Simulation, Guest]:
     whole = small_federation()
     host = trained(algorithm, part_of(whole, list(range(LAST))), Sampling())
     return host, Guest(host, part_of(whole, [LAST]), team=int(whole.teams[LAST]))
@@ -128,8 +130,8 @@ def test_a_server_that_cannot_grow_says_so() -> None:
     from fedloom.algorithms import FedAvg
 
     class Odd(FedAvg):
-        def start(self, population: Any) -> Any:
-            server = super().start(population)
+        def init_server(self, population: Any) -> Any:
+            server = super().init_server(population)
             return server._replace(shared=server.shared.repeat(population.count * 2))
 
     host, _ = host_and_guest(FedAvg())

@@ -27,7 +27,7 @@ from variants import (
     set_up,
 )
 
-from fedloom.core.records import Nothing, leaves, message_bytes, named
+from fedloom.core.records import Empty, leaves, message_bytes, named
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
 
@@ -50,11 +50,11 @@ def store(known: dict[str, Any]) -> None:
 def messages(algorithm: AnyAlgorithm) -> dict[str, Any]:
     """Both messages of the second round in words, each for one client."""
     recorder = Recorder(Weave(COUNT))
-    loom = set_up(algorithm, recorder, dtype=torch.float32)
-    advance(loom, 2)
-    task, teams = loom.task, loom.population.team_count
+    simulation = set_up(algorithm, recorder, dtype=torch.float32)
+    advance(simulation, 2)
+    task, teams = simulation.task, simulation.population.team_count
     words = {task.d: "d", task.base_d: "base", task.d - task.base_d: "head"}
-    words |= {loom.federation.count: "clients", teams: "teams"}
+    words |= {simulation.federation.count: "clients", teams: "teams"}
 
     def spell(tensor: Tensor, has_row: bool) -> str:
         shape = tensor.shape[1:] if has_row else tensor.shape
@@ -110,7 +110,7 @@ def declared(record: type) -> int:
 @over_variants
 def test_messages_and_memory_have_types_of_their_own(algorithm: AnyAlgorithm) -> None:
     server, memory, download, work, upload = algorithm.records
-    kinds = [k for k in (server, memory, download, work, upload) if k is not Nothing]
+    kinds = [k for k in (server, memory, download, work, upload) if k is not Empty]
     assert len(set(kinds)) == len(kinds)
     assert all(issubclass(kind, tuple) for kind in kinds)
 

@@ -23,12 +23,18 @@ from variants import (
     specification,
 )
 
+from fedloom.clients.batches import Plan
 from fedloom.core.records import leaves, take
 from fedloom.engine import loop, weave
-from fedloom.engine.job import AnyAlgorithm, Crew, Job, Outcome, Sent
+from fedloom.engine.job import (
+    AnyAlgorithm,
+    CohortDownload,
+    Job,
+    LocalResults,
+    Participants,
+)
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
-from fedloom.federation.batches import Plan
 
 needs_compiler = pytest.mark.skipif(
     not any(shutil.which(name) for name in ("g++", "clang++", "c++")),
@@ -134,7 +140,9 @@ def test_a_client_alone_comes_to_what_it_comes_to_in_company(
 @over_methods
 def test_a_runner_leaves_its_inputs_as_they_are(algorithm: AnyAlgorithm) -> None:
     class Guard(Recorder):
-        def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
+        def run(
+            self, job: Job, sent: CohortDownload, crew: Participants
+        ) -> LocalResults:
             train = job.train
             given = [*leaves(sent.record), *leaves(crew), *train.inputs, train.targets]
             given += [train.indices, train.offsets, train.sizes, job.task.start]

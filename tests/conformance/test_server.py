@@ -25,7 +25,7 @@ from variants import (
 )
 
 from fedloom.core.algorithm import Cohort
-from fedloom.core.records import Nothing, named, take
+from fedloom.core.records import Empty, named, take
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
 
@@ -35,7 +35,7 @@ def close_round(
 ) -> dict[str, Tensor]:
     """What the server keeps at the end of a round."""
     new = algorithm.aggregate(server, uploads, cohort)
-    return named(algorithm.conclude(new, cohort))
+    return named(algorithm.end_round(new, cohort))
 
 
 @over_variants
@@ -88,7 +88,7 @@ def test_no_call_changes_what_it_is_given(algorithm: AnyAlgorithm) -> None:
 def test_a_first_memory_leaves_the_download_as_it_is(algorithm: AnyAlgorithm) -> None:
     _, down, _, client, task = one_round(algorithm).calls["finish"][-1]
     before = [t.clone() for t in tensors_of((down, client, task))]
-    algorithm.first(down, client, task)
+    algorithm.initial_memory(down, client, task)
     assert all(map(torch.equal, before, tensors_of((down, client, task))))
 
 
@@ -96,13 +96,13 @@ def test_a_first_memory_leaves_the_download_as_it_is(algorithm: AnyAlgorithm) ->
 def test_train_all_trains_everybody_and_hears_the_sampled(
     algorithm: AnyAlgorithm,
 ) -> None:
-    loom = set_up(algorithm, Weave(COUNT), rate=0.3, protocol="train-all")
-    sampled = torch.from_numpy(loom.sampling.draw(COUNT, loom.seed, 0))
-    met = advance(loom, 1)
-    assert loom.last is not None
-    assert torch.equal(loom.last.clients, torch.arange(COUNT))
-    assert torch.equal(loom.last.uploaders, sampled)
-    assert bool(loom.state.table.seen.all())
+    simulation = set_up(algorithm, Weave(COUNT), rate=0.3, protocol="train-all")
+    sampled = torch.from_numpy(simulation.sampling.draw(COUNT, simulation.seed, 0))
+    met = advance(simulation, 1)
+    assert simulation.last is not None
+    assert torch.equal(simulation.last.clients, torch.arange(COUNT))
+    assert torch.equal(simulation.last.uploaders, sampled)
+    assert bool(simulation.state.table.seen.all())
     assert len(sampled) == 3
     assert all(bool((exchange["steps"] > 0).all()) for exchange in met)
 
@@ -113,21 +113,21 @@ def test_under_train_all_only_sampled_clients_move_the_server(
 ) -> None:
     def server(relabelled: int | None) -> dict[str, Tensor]:
         federation = small_federation(relabelled=relabelled)
-        loom = set_up(
+        simulation = set_up(
             algorithm,
             Weave(COUNT),
             rate=0.3,
             protocol="train-all",
             federation=federation,
         )
-        advance(loom, 1)
-        return named(loom.state.server)
+        advance(simulation, 1)
+        return named(simulation.state.server)
 
     sampled = set_up(algorithm, rate=0.3).sampling.draw(COUNT, 3, 0).tolist()
     unheard = next(n for n in range(COUNT) if n not in sampled)
     plain = server(None)
     assert_identical(server(unheard), plain)
-    if algorithm.records[0] is Nothing:
+    if algorithm.records[0] is Empty:
         return
     heard = server(sampled[0])
     assert any(not torch.equal(heard[name], plain[name]) for name in plain)
@@ -138,16 +138,16 @@ def test_a_client_never_seen_has_the_model_that_a_first_meeting_gives(
     algorithm: AnyAlgorithm,
 ) -> None:
     watch = Watch(algorithm)
-    loom = set_up(watch, rate=0.2)
-    history(loom, 2)
-    assert not bool(loom.state.table.seen.all())
+    simulation = set_up(watch, rate=0.2)
+    history(simulation, 2)
+    assert not bool(simulation.state.table.seen.all())
     watch.calls.clear()
     watch.results.clear()
-    theta = loom.personal(torch.arange(COUNT))
-    for n in (~loom.state.table.seen).nonzero()[:, 0].tolist():
+    theta = simulation.personal(torch.arange(COUNT))
+    for n in (~simulation.state.table.seen).nonzero()[:, 0].tolist():
         # Called for each client in turn, in the order of the rows.
         down, memory, client, task = watch.calls["personal"][n]
-        first = algorithm.first(down, client, task)
+        first = algorithm.initial_memory(down, client, task)
         assert_identical(named(memory), named(first))
         own = algorithm.personal(down, first, client, task)
         assert own.shape == (task.d,)

@@ -34,15 +34,15 @@ def _resumed_equals_uninterrupted(
     exchanges = 2 * algorithm.exchanges
     whole = set_up(algorithm, Weave(COUNT), rate=rate)
     for _ in range(exchanges):
-        whole_tally = whole.advance()
+        whole_tally = whole.run_exchange()
     before = set_up(algorithm, Weave(COUNT), rate=rate)
     for _ in range(stop):
-        before.advance()
+        before.run_exchange()
     save(before, path)
     after = set_up(algorithm, Weave(COUNT), rate=rate)
     restore(after, path)
     for _ in range(exchanges - stop):
-        tally = after.advance()
+        tally = after.run_exchange()
     assert_identical(standing(after), standing(whole))
     assert tally is not None
     assert whole_tally is not None
@@ -94,8 +94,8 @@ def test_every_record_survives_being_taken_apart(algorithm: AnyAlgorithm) -> Non
     new_memory, upload = watch.results["finish"][-1]
     server, uploads, _ = watch.calls["aggregate"][-1]
     records: list[Any] = [work, down, memory, new_memory, upload, server, uploads]
-    records.append(watch.results["notes"][-1])
-    records.append(watch.results["account"][-1])
+    records.append(watch.results["client_log"][-1])
+    records.append(watch.results["server_log"][-1])
     for record in records:
         again = from_named(record, named(record), "here")
         assert type(again) is type(record)

@@ -19,19 +19,26 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.algorithms import REGISTRY
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import named
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.job import AnyAlgorithm, Crew, Job, Outcome, Runner, Sent
+from fedloom.engine.job import (
+    AnyAlgorithm,
+    CohortDownload,
+    Job,
+    LocalResults,
+    Participants,
+    Runner,
+)
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
 
 COMMON: list[dict[str, Any]] = [
     {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.5, "lr_decay": 0.8},
@@ -198,9 +205,9 @@ def set_up(
     protocol: Any = "train-selected",
     federation: Federation | None = None,
     model_seed: int = 0,
-) -> Loom:
+) -> Simulation:
     """A run of the small federation, before its first round."""
-    return Loom(
+    return Simulation(
         algorithm,
         small_task(dtype, seed=model_seed, is_normalised=algorithm.name in NORMALISED),
         federation if federation is not None else small_federation(),
@@ -210,42 +217,42 @@ def set_up(
     )
 
 
-def advance(loom: Loom, rounds: int) -> list[dict[str, Tensor]]:
+def advance(simulation: Simulation, rounds: int) -> list[dict[str, Tensor]]:
     """Some rounds, and what each of their exchanges met."""
     met = []
-    for _ in range(rounds * loom.algorithm.exchanges):
-        loom.advance()
-        last = loom.last
+    for _ in range(rounds * simulation.algorithm.exchanges):
+        simulation.run_exchange()
+        last = simulation.last
         assert last is not None
         met.append(
             {"loss": last.loss, "steps": last.steps}
-            | {f"notes.{name}": t for name, t in named(last.notes).items()}
-            | {f"account.{name}": t for name, t in named(last.account).items()}
+            | {f"client_log.{name}": t for name, t in named(last.client_log).items()}
+            | {f"account.{name}": t for name, t in named(last.server_log).items()}
         )
     return met
 
 
-def standing(loom: Loom) -> dict[str, Tensor]:
+def standing(simulation: Simulation) -> dict[str, Tensor]:
     """All that a run has come to: server, memories, shared, team, personal models."""
-    found = {f"server.{name}": t for name, t in named(loom.state.server).items()}
-    found |= loom.state.table.dump()
-    shared = loom.shared()
-    teams = loom.algorithm.team_models(loom.state.server, loom.task)
+    found = {f"server.{name}": t for name, t in named(simulation.state.server).items()}
+    found |= simulation.state.table.dump()
+    shared = simulation.shared()
+    teams = simulation.algorithm.team_models(simulation.state.server, simulation.task)
     found |= {} if shared is None else {"shared": shared}
     found |= {} if teams is None else {"teams": teams}
-    found["personal"] = loom.personal(torch.arange(loom.federation.count))
-    found["at"] = torch.tensor([loom.state.round, loom.state.exchange])
+    found["personal"] = simulation.personal(torch.arange(simulation.federation.count))
+    found["at"] = torch.tensor([simulation.state.round, simulation.state.exchange])
     return found
 
 
-def history(loom: Loom, rounds: int) -> dict[str, Tensor]:
+def history(simulation: Simulation, rounds: int) -> dict[str, Tensor]:
     """Everything that some rounds met and came to, under one name each."""
-    met = advance(loom, rounds)
+    met = advance(simulation, rounds)
     return {
         f"exchange {n}: {name}": tensor
         for n, exchange in enumerate(met)
         for name, tensor in exchange.items()
-    } | standing(loom)
+    } | standing(simulation)
 
 
 @cache
@@ -296,7 +303,13 @@ class Watch:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.algorithm, name)
-        is_server = name in ("download", "aggregate", "conclude", "account", "shared")
+        is_server = name in (
+            "download",
+            "aggregate",
+            "end_round",
+            "server_log",
+            "shared",
+        )
         unseen = name == "first" or (self._server_only and not is_server)
         return found if unseen or not callable(found) else self._watched(name, found)
 
@@ -318,10 +331,10 @@ class Recorder:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self.asked: list[tuple[Job, Sent, Crew]] = []
-        self.outcomes: list[Outcome] = []
+        self.asked: list[tuple[Job, CohortDownload, Participants]] = []
+        self.outcomes: list[LocalResults] = []
 
-    def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
+    def run(self, job: Job, sent: CohortDownload, crew: Participants) -> LocalResults:
         self.asked.append((job, sent, crew))
         self.outcomes.append(self.runner.run(job, sent, crew))
         return self.outcomes[-1]
@@ -346,9 +359,9 @@ def tensors_of(thing: Any) -> list[Tensor]:
 def one_round(algorithm: AnyAlgorithm) -> Watch:
     """All calls of one round, and of a look at all models after it."""
     watch = Watch(algorithm)
-    loom = set_up(watch)
-    advance(loom, 1)
-    standing(loom)
+    simulation = set_up(watch)
+    advance(simulation, 1)
+    standing(simulation)
     return watch
 
 

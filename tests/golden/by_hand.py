@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedloom.clients.batches import plan_batches
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core.streams import fold, key, seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
-from fedloom.federation.batches import plan_batches
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
+from fedloom.engine.rounds import Simulation
 
 TRAIN = (7, 2, 11)
 TEST = (3, 4, 2)
@@ -60,9 +60,9 @@ def network() -> nn.Module:
 
 def loom_of(
     algorithm: Any, runner: Any = None, federation: Federation | None = None, **how: Any
-) -> Loom:
+) -> Simulation:
     """A run on the made-up classes, before its first round."""
-    return Loom(
+    return Simulation(
         algorithm,
         Task(network(), dtype=torch.float64),
         federation if federation is not None else made_up(),

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
+from fedloom.engine.rounds import Simulation
 
 SIZES = (4, 9, 2, 6)
 INPUTS = (1.0, 0.5, 1.5, 0.8)
@@ -72,26 +72,28 @@ def line() -> Task:
     return Task(model, "squared-error", dtype=torch.float64)
 
 
-def weave_of(algorithm: Any, runner: Any = None, **sampling: Any) -> Loom:
+def weave_of(algorithm: Any, runner: Any = None, **sampling: Any) -> Simulation:
     """A run on the parabolas, before its first round."""
     runner = Loop() if runner is None else runner
-    return Loom(algorithm, line(), parabolas(), runner, sampling=Sampling(**sampling))
+    return Simulation(
+        algorithm, line(), parabolas(), runner, sampling=Sampling(**sampling)
+    )
 
 
-def rounds(loom: Loom, count: int) -> Loom:
+def rounds(simulation: Simulation, count: int) -> Simulation:
     for _ in range(count):
-        loom.advance()
-    return loom
+        simulation.run_exchange()
+    return simulation
 
 
-def personal(loom: Loom) -> Tensor:
+def personal(simulation: Simulation) -> Tensor:
     """(clients,) the one parameter of every personal model."""
-    return loom.personal(torch.arange(len(SIZES)))[:, 0]
+    return simulation.personal(torch.arange(len(SIZES)))[:, 0]
 
 
-def shared(loom: Loom) -> Tensor:
+def shared(simulation: Simulation) -> Tensor:
     """The one parameter of the shared model."""
-    theta = loom.shared()
+    theta = simulation.shared()
     assert theta is not None
     return theta[0]
 

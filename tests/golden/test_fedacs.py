@@ -20,16 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.algorithms import FedACS, Local
-from fedloom.algorithms.fedacs import Account, Server, Upload, _quantile
+from fedloom.algorithms.fedacs import Server, ServerLog, Upload, _quantile
+from fedloom.clients import Federation, Natural, Sampling, Split, divide
 from fedloom.core.algorithm import Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation import Federation, Natural, Sampling, Split, divide
 
 ABC = torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
 SIZES = (3, 1, 4, 2, 6)
@@ -63,9 +63,9 @@ def server_of(models: Tensor, known: bool = True) -> Server:
     return Server(models, torch.full((len(models),), known))
 
 
-def attend(method: FedACS, models: Tensor, cohort: Cohort) -> Account:
+def attend(method: FedACS, models: Tensor, cohort: Cohort) -> ServerLog:
     server = server_of(models)
-    account = method.account(server, Upload(models[cohort.clients]), cohort)
+    account = method.server_log(server, Upload(models[cohort.clients]), cohort)
     starts = method.download(server, cohort).start
     if method.scope == "cohort":
         models = models[cohort.clients]
@@ -194,17 +194,19 @@ def small() -> Federation:
     return divide(data, Natural(), Split(test=0.0), seed=0)
 
 
-def loom_of(method: Any, runner: Any, rate: float = 1.0) -> Loom:
+def loom_of(method: Any, runner: Any, rate: float = 1.0) -> Simulation:
     with seeded(0, "model"):
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
     task = Task(model, dtype=torch.float64)
-    return Loom(method, task, small(), runner, sampling=Sampling(rate=rate), seed=2)
+    return Simulation(
+        method, task, small(), runner, sampling=Sampling(rate=rate), seed=2
+    )
 
 
-def play(loom: Loom, rounds: int) -> Tensor:
-    while loom.state.round < rounds:
-        loom.advance()
-    return loom.personal(torch.arange(len(SIZES)))
+def play(simulation: Simulation, rounds: int) -> Tensor:
+    while simulation.state.round < rounds:
+        simulation.run_exchange()
+    return simulation.personal(torch.arange(len(SIZES)))
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.6])
@@ -223,12 +225,12 @@ def test_weave_equals_loop(method: FedACS, rate: float) -> None:
 
 
 def test_a_client_never_sampled_has_the_common_start() -> None:
-    loom = loom_of(FedACS(), Loop(), rate=0.2)
-    theta = play(loom, 1)
-    absent = ~loom.state.server.known
-    assert torch.equal(theta[absent], loom.task.start.repeat(4, 1))
-    assert torch.equal(loom.state.server.models[absent], theta[absent])
-    assert torch.equal(loom.state.server.models[~absent], theta[~absent])
+    simulation = loom_of(FedACS(), Loop(), rate=0.2)
+    theta = play(simulation, 1)
+    absent = ~simulation.state.server.known
+    assert torch.equal(theta[absent], simulation.task.start.repeat(4, 1))
+    assert torch.equal(simulation.state.server.models[absent], theta[absent])
+    assert torch.equal(simulation.state.server.models[~absent], theta[~absent])
 
 
 def test_quantile_1_is_local_training() -> None:
@@ -243,19 +245,19 @@ def test_quantile_1_is_local_training() -> None:
 
 
 def test_one_full_gradient_step_is_equation_5() -> None:
-    loom = loom_of(FedACS(steps=1, batch_size=100, lr=0.3), Loop())
-    play(loom, 1)
-    before = loom.state.server
-    cohort = loom._cohort(torch.arange(len(SIZES)))
-    start = loom.algorithm.download(before, cohort).start
-    after = play(loom, 2)
+    simulation = loom_of(FedACS(steps=1, batch_size=100, lr=0.3), Loop())
+    play(simulation, 1)
+    before = simulation.state.server
+    cohort = simulation._cohort(torch.arange(len(SIZES)))
+    start = simulation.algorithm.download(before, cohort).start
+    after = play(simulation, 2)
     for row, theta in enumerate(start):
-        mine = loom.federation.train[row]
-        x = loom.federation.dataset.inputs[0][mine]
-        y = loom.federation.dataset.targets[mine]
+        mine = simulation.federation.train[row]
+        x = simulation.federation.dataset.inputs[0][mine]
+        y = simulation.federation.dataset.targets[mine]
         theta = theta.clone().requires_grad_()
-        params = loom.task.unflatten(theta)
-        outputs = torch.func.functional_call(loom.task.module, params, (x,))
+        params = simulation.task.unflatten(theta)
+        outputs = torch.func.functional_call(simulation.task.module, params, (x,))
         nn.functional.cross_entropy(outputs, y).backward()
         assert theta.grad is not None
         expected = (theta - 0.3 * theta.grad).detach()

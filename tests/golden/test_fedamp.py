@@ -78,7 +78,7 @@ def attentive(method: FedAMP, models: Tensor = ABC, known: Any = True) -> fedamp
 def weights(method: FedAMP, server: fedamp.Server, cohort: Cohort) -> Tensor:
     """xi, as recorded; it must be what the means are made of."""
     uploads = fedamp.Upload(server.models[cohort.clients])
-    account = method.account(server, uploads, cohort)
+    account = method.server_log(server, uploads, cohort)
     found = method.download(server, cohort).cloud
     assert_exact(found, account.weights @ server.models)
     assert_exact(account.weights.sum(1), torch.ones(len(found)).double())
@@ -191,7 +191,7 @@ def test_the_angles_of_three_clients_by_hand() -> None:
     server = heurfedamp.Server(models, torch.ones(3, dtype=torch.bool))
     method = HeurFedAMP(self_weight=0.3, sharpness=5.0)
     cohort = cohort_of(0, 1, 2)
-    found = method.account(server, heurfedamp.Upload(models), cohort).weights
+    found = method.server_log(server, heurfedamp.Upload(models), cohort).weights
     ab, ac, bc = (math.exp(5.0 * cosine) for cosine in (0.6, 0.0, 0.8))
     assert_exact(found[0], f64(0.3, 0.7 * ab / (ab + ac), 0.7 * ac / (ab + ac)))
     assert_exact(found[1], f64(0.7 * ab / (ab + bc), 0.3, 0.7 * bc / (ab + bc)))
@@ -234,9 +234,9 @@ def test_two_rounds_on_parabolas_by_hand(method: Any) -> None:
         # All models are positive numbers, so that all cosines are 1.
         assert (w > 0).all()
         xi = torch.full((4, 4), 0.25, dtype=torch.float64)
-    loom = rounds(weave_of(method), 1)
-    assert_exact(personal(loom), w)
-    assert_exact(personal(rounds(loom, 1)), proximal(xi @ w, 0.1, 1.5, 4))
+    simulation = rounds(weave_of(method), 1)
+    assert_exact(personal(simulation), w)
+    assert_exact(personal(rounds(simulation, 1)), proximal(xi @ w, 0.1, 1.5, 4))
 
 
 @pytest.mark.parametrize("kind", [FedAMP, HeurFedAMP])
@@ -273,10 +273,10 @@ def test_without_pull_and_attention_it_is_local_training(
 
 
 def test_a_client_never_sampled_has_the_common_start() -> None:
-    loom = rounds(weave_of(FedAMP(), rate=0.25), 1)
-    absent = ~loom.state.server.known
+    simulation = rounds(weave_of(FedAMP(), rate=0.25), 1)
+    absent = ~simulation.state.server.known
     assert int(absent.sum()) == len(SIZES) - 1
-    assert_exact(personal(loom)[absent], f64(*[START] * 3))
+    assert_exact(personal(simulation)[absent], f64(*[START] * 3))
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,14 @@ from torch import Tensor, nn
 
 from fedloom.algorithms import FedFomo, Local
 from fedloom.algorithms.fedfomo import Download, Server, Upload, Work, _weigh
-from fedloom.core.algorithm import Cohort, Point, Population
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.ragged import Ragged
+from fedloom.core.algorithm import Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
 from fedloom.core.task import Batch, Task
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.ragged import Ragged
 
 FULL: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 10}
 
@@ -113,7 +113,7 @@ def compare(before: float, own: float, models: Tensor, present: Any = True) -> W
     method = FedFomo(momentum=0.5)
     down = Download(models[:, None], torch.tensor(present).expand(len(models)))
     rest = f64(0.0)
-    work = Work(f64(before), Point(f64(own), rest), f64(*[0.0] * (1 + len(models))))
+    work = Work(f64(before), SGDState(f64(own), rest), f64(*[0.0] * (1 + len(models))))
     return method.compare(
         work, down, batch_of(f64([1.0], [1.0]), f64(0.0, 0.0)), line()
     )
@@ -159,24 +159,25 @@ def test_two_rounds_on_parabolas_by_hand() -> None:
     shrink = (1.0 - 0.1 * CURVATURES) ** 3
     start = f64(*[START] * 4)
     first = OPTIMA + shrink * (start - OPTIMA)
-    loom = rounds(weave_of(FedFomo(models=9, **FULL)), 1)
-    assert_exact(personal(loom), first)
+    simulation = rounds(weave_of(FedFomo(models=9, **FULL)), 1)
+    assert_exact(personal(simulation), first)
     mixed = []
     for i in range(4):
         slopes = gains(i, start, first).clamp(min=0) / (first - start).abs()
         w = slopes / slopes.sum()
         mixed.append(start[i] + w @ (first - start[i]))
     begun = torch.stack(mixed)
-    rounds(loom, 1)
-    assert_exact(personal(loom), OPTIMA + shrink * (begun - OPTIMA))
-    assert loom.last is not None
-    assert loom.last.account.sent.shape == (4, 3)
+    rounds(simulation, 1)
+    assert_exact(personal(simulation), OPTIMA + shrink * (begun - OPTIMA))
+    assert simulation.last is not None
+    assert simulation.last.server_log.sent.shape == (4, 3)
     assert_exact(
-        loom.last.notes.own_weight + loom.last.account.weights.sum(1),
+        simulation.last.client_log.own_weight
+        + simulation.last.server_log.weights.sum(1),
         torch.ones(4).double(),
     )
     # The third round sets out from where the second began, not from where it ended.
-    assert_exact(loom.state.table.columns.before[:, 0], begun)
+    assert_exact(simulation.state.table.columns.before[:, 0], begun)
 
 
 def test_who_gets_what_is_a_function_of_round_client_and_server_alone() -> None:
@@ -275,7 +276,7 @@ def test_the_server_adds_up_the_weights_and_keeps_the_models() -> None:
     expected[2, chosen[0, 1]] += 0.5
     expected[0, chosen[1, 1]] += 1.0
     assert_exact(found.affinity, expected)
-    account = method.account(server, uploads, cohort)
+    account = method.server_log(server, uploads, cohort)
     assert torch.equal(account.sent, chosen)
 
 
@@ -311,17 +312,17 @@ def test_one_client_alone_trains_locally() -> None:
     )
 
     def play(method: Any) -> Tensor:
-        loom = Loom(method, line(), alone, Loop(), sampling=Sampling())
-        return rounds(loom, 3).personal(torch.arange(1))
+        simulation = Simulation(method, line(), alone, Loop(), sampling=Sampling())
+        return rounds(simulation, 3).personal(torch.arange(1))
 
     assert_exact(play(FedFomo(**FULL)), play(Local(**FULL)))
 
 
 def test_a_client_never_sampled_has_the_common_start() -> None:
-    loom = rounds(weave_of(FedFomo(), rate=0.25), 1)
-    absent = ~loom.state.server.known
+    simulation = rounds(weave_of(FedFomo(), rate=0.25), 1)
+    absent = ~simulation.state.server.known
     assert int(absent.sum()) == len(SIZES) - 1
-    assert_exact(personal(loom)[absent], f64(*[START] * 3))
+    assert_exact(personal(simulation)[absent], f64(*[START] * 3))
 
 
 @pytest.mark.parametrize(

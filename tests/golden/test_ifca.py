@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from fedloom.algorithms import IFCA, FedAvg
 from fedloom.algorithms.ifca import Server, Upload
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import seeded
@@ -21,17 +24,14 @@ from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.evaluate import evaluate
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
 
 runners = pytest.mark.parametrize("runner", [Loop(), Weave(3)], ids=["loop", "weave"])
 
 
-def models(loom: Loom) -> Tensor:
-    found: Tensor = loom.state.server.models
+def models(simulation: Simulation) -> Tensor:
+    found: Tensor = simulation.state.server.models
     return found
 
 
@@ -48,7 +48,7 @@ def test_ifca_with_one_cluster_is_fedavg(weights: Any, settings: Any) -> None:
     ifca = loom_of(IFCA(cluster_count=1, **settings), Weave(2), rate=0.7)
     fedavg = loom_of(FedAvg(**settings), Weave(2), rate=0.7)
     for _ in range(3):
-        one, other = ifca.advance(), fedavg.advance()
+        one, other = ifca.run_exchange(), fedavg.run_exchange()
         assert one is not None
         assert other is not None
         assert one.steps == other.steps
@@ -97,16 +97,16 @@ def test_two_clear_clusters_are_found(runner: Loop | Weave) -> None:
         task = Task(nn.Linear(1, 1, bias=False), "squared-error", dtype=torch.float64)
     federation = two_lines()
     method = IFCA(lr=0.1, batch_size=max(SAMPLES), epochs=2)
-    loom = Loom(method, task, federation, runner)
-    clusters = models(loom)[:, 0].clone()
+    simulation = Simulation(method, task, federation, runner)
+    clusters = models(simulation)[:, 0].clone()
     steep = int(clusters.argmax())
     belongs = [steep if s == 3.0 else 1 - steep for s in SLOPES]
     x = federation.dataset.inputs[0][:, 0]
     for _ in range(25):
-        loom.advance()
-        assert loom.last is not None
-        assert loom.last.notes.cluster.tolist() == belongs
-        assert float(loom.last.account.clusters_used) == 2
+        simulation.run_exchange()
+        assert simulation.last is not None
+        assert simulation.last.client_log.cluster.tolist() == belongs
+        assert float(simulation.last.server_log.clusters_used) == 2
         for j in range(2):
             members = [i for i in range(6) if belongs[i] == j]
             ends, sizes = [], []
@@ -116,10 +116,10 @@ def test_two_clear_clusters_are_found(runner: Loop | Weave) -> None:
                 sizes.append(SAMPLES[i])
             shares = torch.tensor(sizes, dtype=torch.float64) / sum(sizes)
             clusters[j] = shares @ torch.stack(ends)
-            weight = loom.last.account.weight[members]
+            weight = simulation.last.server_log.weight[members]
             assert_close(weight, shares)
-    assert_close(models(loom)[:, 0], clusters)
-    own = loom.personal(torch.arange(6))[:, 0]
+    assert_close(models(simulation)[:, 0], clusters)
+    own = simulation.personal(torch.arange(6))[:, 0]
     torch.testing.assert_close(own, torch.tensor(SLOPES).double(), rtol=0, atol=1e-2)
 
 
@@ -134,15 +134,15 @@ def lowest(thetas: Tensor, client: int) -> tuple[int, float]:
 def test_a_round_of_ifca_by_hand() -> None:
     """Three models: each client chooses by all of its data, then trains in batches."""
     method = IFCA(cluster_count=3, lr=0.3, batch_size=3)
-    loom = loom_of(method, Weave(2))
+    simulation = loom_of(method, Weave(2))
     for round_ in range(3):
-        before = models(loom).clone()
+        before = models(simulation).clone()
         chosen = [lowest(before, client) for client in range(3)]
-        loom.advance()
-        assert loom.last is not None
-        assert loom.last.notes.cluster.tolist() == [j for j, _ in chosen]
+        simulation.run_exchange()
+        assert simulation.last is not None
+        assert simulation.last.client_log.cluster.tolist() == [j for j, _ in chosen]
         margins = torch.tensor([m for _, m in chosen], dtype=torch.float64)
-        assert_close(loom.last.notes.margin, margins)
+        assert_close(simulation.last.client_log.margin, margins)
         expected, mass = torch.zeros_like(before), torch.zeros(3, 1).double()
         for client, steps in enumerate([3, 1, 4]):
             j, _ = chosen[client]
@@ -152,7 +152,7 @@ def test_a_round_of_ifca_by_hand() -> None:
             expected[j] += by_hand.TRAIN[client] * theta
             mass[j] += by_hand.TRAIN[client]
         expected = torch.where(mass > 0, expected / mass.clamp(min=1), before)
-        assert_close(models(loom), expected)
+        assert_close(models(simulation), expected)
 
 
 def test_a_client_uses_the_model_with_the_lowest_training_loss() -> None:
@@ -161,32 +161,34 @@ def test_a_client_uses_the_model_with_the_lowest_training_loss() -> None:
     found = []
     for other_tests in (False, True):
         federation = made_up(other_tests=other_tests)
-        loom = rounds(loom_of(method, Weave(3), federation, rate=0.34), 1)
-        scores = evaluate(loom, "test")
+        simulation = rounds(loom_of(method, Weave(3), federation, rate=0.34), 1)
+        scores = evaluate(simulation, "test")
         assert [s.kind for s in scores] == ["personal"]
-        found.append(loom.personal(EVERYONE))
-    assert not bool(loom.state.table.seen.all())
+        found.append(simulation.personal(EVERYONE))
+    assert not bool(simulation.state.table.seen.all())
     assert torch.equal(found[0], found[1])
     for client in range(3):
-        j, _ = lowest(models(loom), client)
-        assert torch.equal(found[0][client], models(loom)[j])
+        j, _ = lowest(models(simulation), client)
+        assert torch.equal(found[0][client], models(simulation)[j])
 
 
 def test_dropout_has_no_say_in_the_choice() -> None:
     with seeded(5, "model"):
         model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.7), nn.Linear(8, 3))
     task = Task(model, dtype=torch.float64)
-    loom = Loom(IFCA(cluster_count=3), task, made_up(), Weave(3), sampling=Sampling())
-    thetas = models(loom).clone()
+    simulation = Simulation(
+        IFCA(cluster_count=3), task, made_up(), Weave(3), sampling=Sampling()
+    )
+    thetas = models(simulation).clone()
     data = made_up().dataset
     expected = []
     for rows in made_up().train:
         x, y = data.inputs[0][rows], data.targets[rows]
         losses = [nn.functional.cross_entropy(task.predict(t, (x,)), y) for t in thetas]
         expected.append(int(torch.stack(losses).argmin()))
-    loom.advance()
-    assert loom.last is not None
-    assert loom.last.notes.cluster.tolist() == expected
+    simulation.run_exchange()
+    assert simulation.last is not None
+    assert simulation.last.client_log.cluster.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -220,13 +222,13 @@ def test_clusters_are_averaged_apart_and_an_empty_one_stays(
     )
     new = method.aggregate(server, uploads, cohort)
     torch.testing.assert_close(new.models[:, 0], torch.tensor([first, -2.0, 7.0, -4.0]))
-    assert float(method.account(server, uploads, cohort).clusters_used) == 2
+    assert float(method.server_log(server, uploads, cohort).clusters_used) == 2
 
 
 def test_the_models_of_ifca_start_apart() -> None:
-    loom = loom_of(IFCA(cluster_count=4))
-    thetas = models(loom)
-    assert torch.equal(thetas[0], loom.task.start)
+    simulation = loom_of(IFCA(cluster_count=4))
+    thetas = models(simulation)
+    assert torch.equal(thetas[0], simulation.task.start)
     distances = torch.cdist(thetas, thetas) + torch.eye(4)
     assert float(distances.min()) > 0.1
 
@@ -242,8 +244,8 @@ def test_models_that_would_start_alike_are_refused() -> None:
 
     task = Task(Constant(), "squared-error", dtype=torch.float64)
     with pytest.raises(ConfigError, match=r"2 different initial models.*reset_param"):
-        Loom(IFCA(), task, two_lines(), Loop())
-    Loom(IFCA(cluster_count=1), task, two_lines(), Loop())
+        Simulation(IFCA(), task, two_lines(), Loop())
+    Simulation(IFCA(cluster_count=1), task, two_lines(), Loop())
 
 
 def test_ifca_has_no_shared_model() -> None:

@@ -20,13 +20,13 @@ from quadratic import (
 )
 
 from fedloom.algorithms import FedAvg, FedProx, Local
+from fedloom.clients.cohorts import Sampling
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
-from fedloom.federation.cohorts import Sampling
+from fedloom.engine.rounds import Simulation
 
 
-def of_seed(seed: int, rate: float = 1.0) -> Loom:
-    return Loom(
+def of_seed(seed: int, rate: float = 1.0) -> Simulation:
+    return Simulation(
         FedAvg(lr=0.1, batch_size=1),
         line(),
         parabolas(),
@@ -47,11 +47,11 @@ def test_training_data_are_shuffled() -> None:
 def test_cohorts_follow_the_seed_of_the_run() -> None:
     cohorts = []
     for seed in (0, 1):
-        loom, met = of_seed(seed, rate=0.5), []
+        simulation, met = of_seed(seed, rate=0.5), []
         for _ in range(8):
-            loom.advance()
-            assert loom.last is not None
-            met.append(loom.last.clients.tolist())
+            simulation.run_exchange()
+            assert simulation.last is not None
+            met.append(simulation.last.clients.tolist())
         cohorts.append(met)
     assert cohorts[0] != cohorts[1]
 
@@ -64,13 +64,13 @@ def test_a_declared_regulariser_is_added_to_the_gradient(method: type) -> None:
     """
     lr, decay = 0.1, 0.7
     settings = {"lr": lr, "batch_size": 10, "steps": 1, "weight_decay": decay}
-    loom = weave_of(method(**settings))
+    simulation = weave_of(method(**settings))
     after = START - lr * (CURVATURES * (START - OPTIMA) + decay * START)
-    turn = loom.prepare()
-    outcome = loom.runner.run(loom.job, turn.down, turn.crew)
+    turn = simulation.prepare()
+    outcome = simulation.runner.run(simulation.job, turn.down, turn.crew)
     memory, upload, _ = outcome.result
     found = (memory if method is Local else upload)[0][:, 0]
     assert_exact(found, after)
     if method is Local:
-        loom.absorb(turn, outcome)
-        assert_exact(personal(loom), after)
+        simulation.apply_results(turn, outcome)
+        assert_exact(personal(simulation), after)

@@ -27,7 +27,7 @@ from fedloom.algorithms import APFL, FedAvg, Local, PerFedAvg, PFedMe, PFedMT
 from fedloom.core.errors import ConfigError
 from fedloom.engine.evaluate import evaluate
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
 
 ALL = max(SIZES)
@@ -53,11 +53,11 @@ def slope(theta: Tensor) -> Tensor:
     return CURVATURES * (theta - OPTIMA)
 
 
-def pair(loom: Loom) -> tuple[Tensor, Tensor]:
+def pair(simulation: Simulation) -> tuple[Tensor, Tensor]:
     """The shared model and all personal ones of a run on the made-up classes."""
-    theta = loom.shared()
+    theta = simulation.shared()
     assert theta is not None
-    return theta, loom.personal(EVERYONE)
+    return theta, simulation.personal(EVERYONE)
 
 
 # Per-FedAvg
@@ -85,15 +85,15 @@ def test_per_fedavg_on_parabolas(runner: Loop | Weave, kind: Any, weights: Any) 
         batch_size=ALL,
         steps=steps,
     )
-    loom = rounds(weave_of(method, runner), 4)
+    simulation = rounds(weave_of(method, runner), 4)
     power = 1 if kind == "first-order" else 2
     inner = 1 - alpha * CURVATURES
     rate = (1 - beta * CURVATURES * inner**power) ** steps
     w = torch.tensor(START, dtype=torch.float64)
     for _ in range(4):
         w = (WEIGHTS[weights] * (OPTIMA + rate * (w - OPTIMA))).sum()
-    assert_exact(shared(loom), w)
-    assert_exact(personal(loom), OPTIMA + inner * (w - OPTIMA))
+    assert_exact(shared(simulation), w)
+    assert_exact(personal(simulation), OPTIMA + inner * (w - OPTIMA))
 
 
 @gradients
@@ -112,7 +112,7 @@ def test_the_inner_step_of_per_fedavg_keeps_to_alpha(kind: Any) -> None:
         batch_size=ALL,
         steps=2,
     )
-    loom = rounds(weave_of(method), 3)
+    simulation = rounds(weave_of(method), 3)
     inner = 1 - alpha * CURVATURES
     w = torch.tensor(START, dtype=torch.float64)
     for t in range(3):
@@ -121,8 +121,8 @@ def test_the_inner_step_of_per_fedavg_keeps_to_alpha(kind: Any) -> None:
             outer = slope(own) * inner ** (1 if kind == "first-order" else 2)
             own = own - beta * fading**t * (outer + decay * own)
         w = own.mean()
-    assert_exact(shared(loom), w)
-    assert_exact(personal(loom), w - alpha * slope(w))
+    assert_exact(shared(simulation), w)
+    assert_exact(personal(simulation), w - alpha * slope(w))
 
 
 @gradients
@@ -135,8 +135,8 @@ def test_a_round_of_per_fedavg_is_its_formula_once(kind: Any, inner_lr: float) -
     """
     beta, delta = 0.3, 1e-3
     method = PerFedAvg(lr=beta, inner_lr=inner_lr, gradient=kind, batch_size=3)
-    loom = loom_of(method, Weave(2))
-    tally = loom.advance()
+    simulation = loom_of(method, Weave(2))
+    tally = simulation.run_exchange()
     ends = []
     for client, steps in enumerate([3, 1, 4]):
         w = initial()
@@ -149,7 +149,7 @@ def test_a_round_of_per_fedavg_is_its_formula_once(kind: Any, inner_lr: float) -
                 outer = outer - inner_lr * (ahead - behind) / (2 * delta)
             w = w - beta * outer
         ends.append(w)
-    theta, _ = pair(loom)
+    theta, _ = pair(simulation)
     assert_close(theta, torch.stack(ends).mean(0))
     assert tally is not None
     assert tally.steps == 3 + 1 + 4
@@ -161,8 +161,8 @@ def test_hessian_free_is_near_the_exact_hessian() -> None:
     method = PerFedAvg(
         lr=beta, inner_lr=alpha, gradient="hessian-free", batch_size=11, steps=1
     )
-    loom = loom_of(method)
-    loom.advance()
+    simulation = loom_of(method)
+    simulation.run_exchange()
     w, ends, firsts = initial(), [], []
     for rows in made_up().train:
         outer = gradient(w - alpha * gradient(w, rows), rows)
@@ -170,7 +170,7 @@ def test_hessian_free_is_near_the_exact_hessian() -> None:
         ends.append(w - beta * (outer - alpha * hessian @ outer))
         firsts.append(w - beta * outer)
     exact, first_order = torch.stack(ends).mean(0), torch.stack(firsts).mean(0)
-    theta, _ = pair(loom)
+    theta, _ = pair(simulation)
     torch.testing.assert_close(theta, exact, rtol=0, atol=1e-8)
     assert float((theta - first_order).abs().max()) > 1e-3
 
@@ -192,12 +192,12 @@ def test_the_personal_model_of_per_fedavg_has_seen_training_data_alone() -> None
     found = []
     for other_tests in (False, True):
         federation = made_up(other_tests=other_tests)
-        loom = rounds(loom_of(method, Weave(3), federation), 2)
-        scores = evaluate(loom, "test")[-1]
-        found.append((loom.personal(EVERYONE), scores.loss))
+        simulation = rounds(loom_of(method, Weave(3), federation), 2)
+        scores = evaluate(simulation, "test")[-1]
+        found.append((simulation.personal(EVERYONE), scores.loss))
     assert torch.equal(found[0][0], found[1][0])
     assert (found[0][1] != found[1][1]).all()
-    theta, own = pair(loom)
+    theta, own = pair(simulation)
     for client, rows in enumerate(made_up().train):
         assert_close(own[client], theta - 0.4 * gradient(theta, rows))
 
@@ -227,7 +227,7 @@ def test_pfedme_on_parabolas(runner: Loop | Weave, settings: dict[str, Any]) -> 
         batch_size=ALL,
         **settings,
     )
-    loom = rounds(weave_of(method, runner), 5)
+    simulation = rounds(weave_of(method, runner), 5)
     x, theta = torch.tensor(START, dtype=torch.float64), start()
     for _ in range(5):
         w = x.expand(len(SIZES))
@@ -239,8 +239,8 @@ def test_pfedme_on_parabolas(runner: Loop | Weave, settings: dict[str, Any]) -> 
             w = w - eta * pull * (w - theta)
         mean = (WEIGHTS[method.weights] * w).sum()
         x = (1 - method.server_mixing) * x + method.server_mixing * mean
-    assert_exact(shared(loom), x)
-    assert_exact(personal(loom), theta)
+    assert_exact(shared(simulation), x)
+    assert_exact(personal(simulation), theta)
 
 
 def test_many_inner_steps_of_pfedme_solve_the_inner_problem() -> None:
@@ -260,17 +260,17 @@ def test_many_inner_steps_of_pfedme_solve_the_inner_problem() -> None:
         inner_steps=120,
         batch_size=ALL,
     )
-    loom = weave_of(method, Weave(4))
-    loom.advance()
+    simulation = weave_of(method, Weave(4))
+    simulation.run_exchange()
     rate = 1 - eta * pull * CURVATURES / (CURVATURES + pull)
     before = OPTIMA + rate ** (steps - 1) * (START - OPTIMA)
     theta = (CURVATURES * OPTIMA + pull * before) / (CURVATURES + pull)
     local = OPTIMA + rate**steps * (START - OPTIMA)
-    assert_exact(personal(loom), theta)
-    assert_exact(shared(loom), local.mean())
-    assert float((personal(loom) - local).abs().min()) > 0.01
-    assert loom.last is not None
-    assert_exact(loom.last.notes.client_drift, (theta - local).abs())
+    assert_exact(personal(simulation), theta)
+    assert_exact(shared(simulation), local.mean())
+    assert float((personal(simulation) - local).abs().min()) > 0.01
+    assert simulation.last is not None
+    assert_exact(simulation.last.client_log.client_drift, (theta - local).abs())
 
 
 def test_the_inner_steps_of_pfedme_stay_on_one_batch() -> None:
@@ -278,10 +278,10 @@ def test_the_inner_steps_of_pfedme_stay_on_one_batch() -> None:
     method = PFedMe(
         lr=eta, personal_lr=inner, pull=pull, steps=3, inner_steps=2, batch_size=3
     )
-    loom = loom_of(method, Weave(2))
+    simulation = loom_of(method, Weave(2))
     thetas, x = [initial()] * 3, initial()
     for round_ in range(2):
-        loom.advance()
+        simulation.run_exchange()
         ends = []
         for client in range(3):
             w, theta = x, thetas[client]
@@ -293,7 +293,7 @@ def test_the_inner_steps_of_pfedme_stay_on_one_batch() -> None:
             ends.append(w)
             thetas[client] = theta
         x = torch.stack(ends).mean(0)
-    found, own = pair(loom)
+    found, own = pair(simulation)
     assert_close(found, x)
     assert_close(own, torch.stack(thetas))
 
@@ -393,7 +393,7 @@ def test_apfl_mixes_alpha_and_one_minus_alpha(
         batch_size=ALL,
         epochs=steps,
     )
-    loom = rounds(weave_of(method, runner), 4)
+    simulation = rounds(weave_of(method, runner), 4)
 
     def mixed(beta: float) -> Tensor:
         x, v = torch.tensor(START, dtype=torch.float64), start()
@@ -405,8 +405,8 @@ def test_apfl_mixes_alpha_and_one_minus_alpha(
             x = (SHARES * w).sum()
         return alpha * v + beta * (w if partner == "own" else x)
 
-    assert_exact(personal(loom), mixed(1 - alpha))
-    assert float((personal(loom) - mixed(alpha)).abs().max()) > 0.1
+    assert_exact(personal(simulation), mixed(1 - alpha))
+    assert float((personal(simulation) - mixed(alpha)).abs().max()) > 0.1
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5])
@@ -414,12 +414,12 @@ def test_apfl_learns_its_mixing_in_the_first_step_of_a_round(decay: float) -> No
     """All of it by autograd: alpha descends f(alpha v + (1 - alpha) w), decayed lr."""
     lr, fading = 0.4, 0.7
     method = APFL(lr=lr, lr_decay=fading, mixing_decay=decay, batch_size=3)
-    loom = loom_of(method, Weave(2))
+    simulation = loom_of(method, Weave(2))
     x = initial()
     privates, alphas = [x] * 3, [torch.tensor(0.5, dtype=torch.float64)] * 3
     sizes = torch.tensor(by_hand.TRAIN, dtype=torch.float64)
     for round_ in range(3):
-        loom.advance()
+        simulation.run_exchange()
         pace, ends = lr * fading**round_, []
         for client, steps in enumerate([3, 1, 4]):
             w, v, alpha = x, privates[client], alphas[client]
@@ -435,10 +435,10 @@ def test_apfl_learns_its_mixing_in_the_first_step_of_a_round(decay: float) -> No
             ends.append(w)
             privates[client], alphas[client] = v, alpha
         x = (sizes / sizes.sum()) @ torch.stack(ends)
-    theta, own = pair(loom)
+    theta, own = pair(simulation)
     mixing = torch.stack(alphas)
-    assert loom.last is not None
-    assert_close(loom.last.notes.mixing, mixing)
+    assert simulation.last is not None
+    assert_close(simulation.last.client_log.mixing, mixing)
     assert float((mixing - 0.5).abs().min()) > 1e-3
     assert_close(theta, x)
     private, local = torch.stack(privates), torch.stack(ends)
@@ -448,15 +448,19 @@ def test_apfl_learns_its_mixing_in_the_first_step_of_a_round(decay: float) -> No
 def test_the_mixing_of_apfl_stays_between_0_and_1() -> None:
     """Pulled by far more than 1 toward 0 it stops there, and then is as FedAvg."""
     method = APFL(lr=0.3, mixing_decay=20.0, batch_size=ALL)
-    loom = rounds(weave_of(method, Weave(3)), 3)
-    assert loom.last is not None
-    assert loom.last.notes.mixing.tolist() == [0.0] * len(SIZES)
+    simulation = rounds(weave_of(method, Weave(3)), 3)
+    assert simulation.last is not None
+    assert simulation.last.client_log.mixing.tolist() == [0.0] * len(SIZES)
     fixed = APFL(lr=0.3, mixing=0.0, adaptive=False, batch_size=ALL)
-    assert torch.equal(personal(loom), personal(rounds(weave_of(fixed, Weave(3)), 3)))
+    assert torch.equal(
+        personal(simulation), personal(rounds(weave_of(fixed, Weave(3)), 3))
+    )
 
 
 def test_a_client_that_apfl_never_met_has_the_shared_model() -> None:
-    loom = rounds(weave_of(APFL(lr=0.1), rate=0.25), 2)
-    unseen = ~loom.state.table.seen
+    simulation = rounds(weave_of(APFL(lr=0.1), rate=0.25), 2)
+    unseen = ~simulation.state.table.seen
     assert unseen.any()
-    assert_exact(personal(loom)[unseen], shared(loom).expand(int(unseen.sum())))
+    assert_exact(
+        personal(simulation)[unseen], shared(simulation).expand(int(unseen.sum()))
+    )

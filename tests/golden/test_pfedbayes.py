@@ -39,6 +39,7 @@ from fedloom.algorithms.pfedbayes import (
     Work,
     _at_rest,
 )
+from fedloom.clients import Federation, Natural, Sampling, Split, divide
 from fedloom.core import gaussians
 from fedloom.core.algorithm import Client, Cohort
 from fedloom.core.errors import ConfigError
@@ -46,8 +47,7 @@ from fedloom.core.streams import fold, normal, seeded
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
-from fedloom.federation import Federation, Natural, Sampling, Split, divide
+from fedloom.engine.rounds import Simulation
 
 SIZES = (3, 1, 4, 2, 6)
 CLOSE: dict[str, float] = {"rtol": 0.0, "atol": 1e-10}
@@ -95,14 +95,14 @@ def conjugate() -> Task:
     return Task(Location(), half_square, dtype=torch.float64)
 
 
-def loom_of(method: Any, **sampling: Any) -> Loom:
-    return Loom(method, network(), small(), Loop(), sampling=Sampling(**sampling))
+def loom_of(method: Any, **sampling: Any) -> Simulation:
+    return Simulation(method, network(), small(), Loop(), sampling=Sampling(**sampling))
 
 
-def play(loom: Loom, rounds: int) -> Loom:
-    while loom.state.round < rounds:
-        loom.advance()
-    return loom
+def play(simulation: Simulation, rounds: int) -> Simulation:
+    while simulation.state.round < rounds:
+        simulation.run_exchange()
+    return simulation
 
 
 def batch_of(x: Tensor, y: Tensor, *, key: int = 77, step: int = 0) -> Batch:
@@ -248,18 +248,20 @@ def test_models_in_training_have_the_std_that_rho_says() -> None:
 
 
 def test_a_client_draws_models_with_the_std_that_rho_says() -> None:
-    loom = play(loom_of(PFedBayes(scale=0.5, lr=0.1, steps=5)), 1)
-    kept = loom.state.table.columns
+    simulation = play(loom_of(PFedBayes(scale=0.5, lr=0.1, steps=5)), 1)
+    kept = simulation.state.table.columns
     memory = Memory(kept.mean[2], kept.spread[2])
-    down = Download(*loom.state.server)
+    down = Download(*simulation.state.server)
     key = torch.tensor(4)
-    many = loom.algorithm.draws(down, memory, client(4.0), loom.task, key, 4000)
+    many = simulation.algorithm.draws(
+        down, memory, client(4.0), simulation.task, key, 4000
+    )
     scale = F.softplus(memory.spread)
     assert float(scale.std()) > 0.01
     torch.testing.assert_close(many.std(0), scale, rtol=0.06, atol=0.0)
     torch.testing.assert_close(many.mean(0), memory.mean, rtol=0, atol=0.05)
-    assert loom.has_posterior
-    assert torch.equal(loom.personal(torch.tensor([2]))[0], memory.mean)
+    assert simulation.has_posterior
+    assert torch.equal(simulation.personal(torch.tensor([2]))[0], memory.mean)
 
 
 def test_the_posterior_and_the_prior_find_their_minima() -> None:
@@ -267,7 +269,7 @@ def test_the_posterior_and_the_prior_find_their_minima() -> None:
     method = PFedBayes(monte_carlo=200, prior_weight=1.0, lr=0.02, shared_lr=1e-12)
     x = torch.from_numpy(np.random.default_rng(2).normal(size=(6, 2))) + 2.0
     task, down = conjugate(), Download(f64(0.0, 0.0), rho(0.5, 0.5))
-    memory = method.first(down, client(6.0), task)
+    memory = method.initial_memory(down, client(6.0), task)
     work = method.begin(down, memory, client(6.0), task)
     for step in range(300):
         batch = batch_of(x, torch.zeros(6), key=step, step=step)
@@ -302,9 +304,9 @@ def test_aggregation_by_hand(mixing: float, weights: Any, first: float) -> None:
 
 
 def test_everything_starts_at_the_model_with_the_same_std() -> None:
-    loom = loom_of(PFedBayes(scale=0.3))
-    server = loom.state.server
-    assert torch.equal(server.mean, loom.task.start)
+    simulation = loom_of(PFedBayes(scale=0.3))
+    server = simulation.state.server
+    assert torch.equal(server.mean, simulation.task.start)
     spread = F.softplus(server.spread)
     torch.testing.assert_close(spread, torch.full_like(spread, 0.3), **CLOSE)
     assert math.isclose(F.softplus(torch.tensor(-3.0)), 0.0486, abs_tol=1e-4)
@@ -312,18 +314,18 @@ def test_everything_starts_at_the_model_with_the_same_std() -> None:
 
 def test_adam_starts_anew_each_round() -> None:
     """The posterior goes on from where it was, the prior from what was sent."""
-    loom = play(loom_of(PFedBayes(lr=0.05, steps=3)), 1)
-    kept = take_client(loom, 2)
-    down = Download(*loom.state.server)
-    work = loom.algorithm.begin(down, kept, client(4.0), loom.task)
+    simulation = play(loom_of(PFedBayes(lr=0.05, steps=3)), 1)
+    kept = take_client(simulation, 2)
+    down = Download(*simulation.state.server)
+    work = simulation.algorithm.begin(down, kept, client(4.0), simulation.task)
     assert not work.posterior.first.any()
     assert not work.prior.second.any()
     assert torch.equal(work.posterior.at, torch.stack(kept))
     assert torch.equal(work.prior.at, torch.stack(down))
 
 
-def take_client(loom: Loom, row: int) -> Memory:
-    columns = loom.state.table.columns
+def take_client(simulation: Simulation, row: int) -> Memory:
+    columns = simulation.state.table.columns
     return Memory(columns.mean[row], columns.spread[row])
 
 
@@ -343,7 +345,7 @@ def test_a_heavy_prior_keeps_clients_near_it() -> None:
     )
     assert light.last is not None
     assert heavy.last is not None
-    far, near = light.last.notes.divergence, heavy.last.notes.divergence
+    far, near = light.last.client_log.divergence, heavy.last.client_log.divergence
     assert (near < 0.2 * far).all()
 
 

@@ -32,7 +32,7 @@ from fedloom.core.algorithm import Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
 
 
@@ -95,7 +95,7 @@ def test_a_step_is_that_of_plain_autograd(layers: int, weights: Any) -> None:
     """Through the explicit chain, backwards from the models that were sent."""
     method = PFedHN(layers=layers, hidden=7, server_lr=0.03, weights=weights)
     sizes = f64(2.0, 5.0, 1.0, 4.0)
-    server = method.start(population_of(sizes))
+    server = method.init_server(population_of(sizes))
     clients = torch.tensor([3, 1, 0])
     cohort = cohort_of(clients, sizes[clients], 4)
     delta = changes(3, 31)
@@ -134,7 +134,7 @@ def test_a_small_step_moves_models_the_way_their_clients_went() -> None:
     """To first order <theta_i' - theta_i, delta_i> > 0 for a cohort of one."""
     method = PFedHN(hidden=20, server_lr=1e-4)
     sizes = torch.ones(6, dtype=torch.float64)
-    server = method.start(population_of(sizes))
+    server = method.init_server(population_of(sizes))
     cohort = cohort_of(torch.tensor([4]), f64(1.0), 6)
     delta = changes(1, 31)
     before = method.download(server, cohort).personal
@@ -148,7 +148,7 @@ def test_a_small_step_moves_models_the_way_their_clients_went() -> None:
 def test_the_pace_does_not_depend_on_the_size_of_the_cohort() -> None:
     """Twenty clients that say the same move the bias as far as one does."""
     method = PFedHN(hidden=5)
-    server = method.start(population_of(torch.ones(20, dtype=torch.float64)))
+    server = method.init_server(population_of(torch.ones(20, dtype=torch.float64)))
     delta = changes(1, 31)
     found = []
     for count in (1, 20):
@@ -163,7 +163,7 @@ def test_the_pace_does_not_depend_on_the_size_of_the_cohort() -> None:
 
 def test_a_client_without_samples_moves_nothing() -> None:
     method = PFedHN(hidden=5)
-    server = method.start(population_of(torch.ones(4, dtype=torch.float64)))
+    server = method.init_server(population_of(torch.ones(4, dtype=torch.float64)))
     uploads = Upload(changes(2, 31))
     cohort = cohort_of(torch.tensor([1, 2]), f64(3.0, 0.0), 4)
     found = method.aggregate(server, uploads, cohort)
@@ -179,13 +179,13 @@ def test_first_models_are_the_common_start_and_a_little_more(layers: int) -> Non
     population = population_of(torch.ones(400, dtype=torch.float64), task)
     cohort = cohort_of(torch.arange(400), torch.ones(400).double(), 400)
     method = PFedHN(layers=layers, spread=0.02)
-    server = method.start(population)
+    server = method.init_server(population)
     assert server.embeddings.shape == (400, 101)
     deviations = method.download(server, cohort).personal - task.start
     assert float(deviations.std()) == pytest.approx(0.02, rel=0.1)
     assert float(deviations.std(0).min()) > 0
     same = PFedHN(layers=layers, spread=0.0)
-    first = same.download(same.start(population), cohort).personal
+    first = same.download(same.init_server(population), cohort).personal
     assert_exact(first, task.start.expand(400, -1))
 
 
@@ -193,7 +193,7 @@ def test_the_start_depends_on_the_seed_alone() -> None:
     sizes = torch.ones(8, dtype=torch.float64)
     method = PFedHN(hidden=6, embedding=4)
     one, again, other = (
-        method.start(population_of(sizes, seed=seed)) for seed in (1, 1, 2)
+        method.init_server(population_of(sizes, seed=seed)) for seed in (1, 1, 2)
     )
     assert one.embeddings.shape == (8, 4)
     assert torch.equal(one.embeddings, again.embeddings)
@@ -202,15 +202,15 @@ def test_the_start_depends_on_the_seed_alone() -> None:
     assert len(torch.unique(one.embeddings, dim=0)) == 8
 
 
-def silent(loom: Loom) -> Loom:
+def silent(simulation: Simulation) -> Simulation:
     """With embeddings of 0 and no weight for them, every model is the bias."""
-    server = loom.state.server
+    server = simulation.state.server
     output = server.network.output
-    loom.state.server = Server(
+    simulation.state.server = Server(
         Network((), Layer(torch.zeros_like(output.weight), output.bias)),
         torch.zeros_like(server.embeddings),
     )
-    return loom
+    return simulation
 
 
 def test_without_embeddings_and_at_rate_1_it_is_fedavg() -> None:
@@ -226,11 +226,13 @@ def test_without_embeddings_and_at_rate_1_it_is_fedavg() -> None:
 
 def test_a_round_on_parabolas_moves_the_bias_by_the_mean_change() -> None:
     method = PFedHN(layers=0, server_lr=0.3, lr=0.1, steps=1, batch_size=10)
-    loom = rounds(silent(weave_of(method)), 1)
+    simulation = rounds(silent(weave_of(method)), 1)
     change = 0.1 * CURVATURES * (OPTIMA - START)
-    assert loom.last is not None
-    assert_exact(loom.last.notes.moved, change.abs())
-    assert_exact(loom.state.server.network.output.bias[0], START + 0.3 * change.mean())
+    assert simulation.last is not None
+    assert_exact(simulation.last.client_log.moved, change.abs())
+    assert_exact(
+        simulation.state.server.network.output.bias[0], START + 0.3 * change.mean()
+    )
 
 
 @pytest.mark.parametrize(

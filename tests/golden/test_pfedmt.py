@@ -28,14 +28,14 @@ from torch import Tensor, nn
 
 from fedloom.algorithms import PFedMT
 from fedloom.algorithms.pfedmt import Server, Upload
+from fedloom.clients import Federation, GivenTeams, Natural, Sampling, Split, divide
 from fedloom.core.algorithm import Cohort
 from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation import Federation, GivenTeams, Natural, Sampling, Split, divide
 
 A = 2.0
 SIZES = (3, 1, 4, 2, 6)
@@ -81,10 +81,10 @@ def loom_of(
     *,
     teams: tuple[int, ...] = TEAMS,
     rate: float = 1.0,
-) -> Loom:
+) -> Simulation:
     start = torch.tensor([5.0, -3.0], dtype=torch.float64)
     task = Task(Location(start), half_square, dtype=torch.float64)
-    return Loom(
+    return Simulation(
         algorithm,
         task,
         small(teams),
@@ -94,14 +94,14 @@ def loom_of(
     )
 
 
-def play(loom: Loom, rounds: int) -> Loom:
-    while loom.state.round < rounds:
-        loom.advance()
-    return loom
+def play(simulation: Simulation, rounds: int) -> Simulation:
+    while simulation.state.round < rounds:
+        simulation.run_exchange()
+    return simulation
 
 
-def personal(loom: Loom) -> Array:
-    return loom.personal(torch.arange(len(SIZES))).numpy()
+def personal(simulation: Simulation) -> Array:
+    return simulation.personal(torch.arange(len(SIZES))).numpy()
 
 
 def alg_1(
@@ -167,7 +167,7 @@ def test_a_round_has_its_closed_form(weights: Any) -> None:
     m = PFedMT(
         batch_size=10, steps=7, team_iterations=5, team_pull=0.4, weights=weights
     )
-    loom = play(loom_of(m), 4)
+    simulation = play(loom_of(m), 4)
     c, size, team = centres(), np.array(SIZES, float), np.array(TEAMS)
     if weights == "equal":
         size = np.ones(len(size))
@@ -187,22 +187,22 @@ def test_a_round_has_its_closed_form(weights: Any) -> None:
     w = before + moved * (mean - before)
     x = before + m.team_pull * moved * (tau @ mean - before)
     start = before + (1 - r**4) * b / (m.team_pull + b) * (mean - before)
-    np.testing.assert_allclose(loom.state.server.teams, w, atol=1e-10)
-    np.testing.assert_allclose(loom.shared(), x, atol=1e-10)
+    np.testing.assert_allclose(simulation.state.server.teams, w, atol=1e-10)
+    np.testing.assert_allclose(simulation.shared(), x, atol=1e-10)
     # The personal models left from where the teams were one iteration earlier.
     np.testing.assert_allclose(
-        personal(loom), start[team] + s * (c - start[team]), atol=1e-10
+        personal(simulation), start[team] + s * (c - start[team]), atol=1e-10
     )
 
 
 @by_variant
 @pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
 def test_every_variant_is_algorithm_1(algorithm: PFedMT, runner: Any) -> None:
-    loom = play(loom_of(algorithm, runner), 3)
+    simulation = play(loom_of(algorithm, runner), 3)
     x, w, theta = alg_1(algorithm, 3)
-    np.testing.assert_allclose(loom.shared(), x, atol=1e-10)
-    np.testing.assert_allclose(loom.state.server.teams, w, atol=1e-10)
-    np.testing.assert_allclose(personal(loom), theta, atol=1e-10)
+    np.testing.assert_allclose(simulation.shared(), x, atol=1e-10)
+    np.testing.assert_allclose(simulation.state.server.teams, w, atol=1e-10)
+    np.testing.assert_allclose(personal(simulation), theta, atol=1e-10)
 
 
 def test_line_12_as_printed_diverges_where_equation_4_converges() -> None:
@@ -222,8 +222,10 @@ def test_line_12_as_printed_diverges_where_equation_4_converges() -> None:
 def test_many_rounds_reach_the_mean_of_all_optima() -> None:
     m = PFedMT(batch_size=10, steps=2, team_iterations=6, lr=0.05)
     size = np.array(SIZES, float)
-    loom = play(loom_of(m, Weave(5)), 60)
-    np.testing.assert_allclose(loom.shared(), size @ centres() / size.sum(), atol=1e-8)
+    simulation = play(loom_of(m, Weave(5)), 60)
+    np.testing.assert_allclose(
+        simulation.shared(), size @ centres() / size.sum(), atol=1e-8
+    )
 
 
 def test_one_team_and_one_iteration_is_pfedme_with_one_local_round() -> None:
@@ -245,8 +247,8 @@ def test_one_team_and_one_iteration_is_pfedme_with_one_local_round() -> None:
                 theta = theta - m.lr * (A * (theta - c[j]) + m.pull * (theta - x))
             w[j] = x - m.team_lr * m.pull * (x - theta)
         x = (1 - 0.5) * x + 0.5 * w.mean(0)
-    loom = play(loom_of(m, teams=teams), 5)
-    np.testing.assert_allclose(loom.shared(), x, atol=1e-10)
+    simulation = play(loom_of(m, teams=teams), 5)
+    np.testing.assert_allclose(simulation.shared(), x, atol=1e-10)
 
 
 def test_without_teams_all_clients_are_one_team() -> None:
@@ -255,21 +257,21 @@ def test_without_teams_all_clients_are_one_team() -> None:
     federation = divide(data, Natural(), Split(test=0.0), seed=0)
     start = torch.zeros(2, dtype=torch.float64)
     task = Task(Location(start), half_square, dtype=torch.float64)
-    loom = Loom(PFedMT(**FEW), task, federation, Loop())
-    assert loom.state.server.teams.shape == (1, 2)
+    simulation = Simulation(PFedMT(**FEW), task, federation, Loop())
+    assert simulation.state.server.teams.shape == (1, 2)
 
 
 def test_only_teams_in_the_cohort_move() -> None:
     m = PFedMT(**FEW)
-    loom = play(loom_of(m), 1)
-    server: Server = loom.state.server
+    simulation = play(loom_of(m), 1)
+    server: Server = simulation.state.server
     cohort = Cohort(
         clients=torch.tensor([0, 1]),
         sizes=torch.tensor([3.0, 1.0], dtype=torch.float64),
         teams=torch.tensor([0, 0]),
         round=1,
         exchange=0,
-        population=loom.population,
+        population=simulation.population,
     )
     uploads = Upload(torch.ones(2, 2, dtype=torch.float64))
     after = m.aggregate(server, uploads, cohort)
@@ -277,34 +279,34 @@ def test_only_teams_in_the_cohort_move() -> None:
     expected = (1 - m.team_lr * m.pull) * server.shared + m.team_lr * m.pull
     torch.testing.assert_close(after.teams[0], expected, rtol=0, atol=1e-12)
     # gamma = beta = 1: the shared model is the mean of the teams that were there.
-    closed = m.conclude(after, cohort)
+    closed = m.end_round(after, cohort)
     torch.testing.assert_close(closed.shared, after.teams[0], rtol=0, atol=1e-12)
 
 
 def test_teams_carry_the_traffic_of_every_iteration_and_the_rest_of_one() -> None:
-    loom = loom_of(PFedMT(**FEW))
+    simulation = loom_of(PFedMT(**FEW))
     tally = None
     while tally is None:
-        tally = loom.advance()
+        tally = simulation.run_exchange()
     model = 2 * 8
     assert tally.bytes_down == tally.bytes_up == 3 * len(SIZES) * model
     assert tally.team_bytes_down == tally.team_bytes_up == 2 * model
 
 
 def test_the_files_learn_how_far_teams_and_clients_are() -> None:
-    loom = loom_of(PFedMT(**FEW))
-    x = loom.shared()
-    loom.advance()
-    last = loom.last
+    simulation = loom_of(PFedMT(**FEW))
+    x = simulation.shared()
+    simulation.run_exchange()
+    last = simulation.last
     assert last is not None
     assert x is not None
     team = torch.tensor(TEAMS)
-    drift = torch.linalg.vector_norm(loom.state.server.teams - x, dim=1)[team]
-    torch.testing.assert_close(last.account.team_drift, drift)
-    own = torch.linalg.vector_norm(loom.personal(torch.arange(5)) - x, dim=1)
-    torch.testing.assert_close(last.notes.client_drift, own)
+    drift = torch.linalg.vector_norm(simulation.state.server.teams - x, dim=1)[team]
+    torch.testing.assert_close(last.server_log.team_drift, drift)
+    own = torch.linalg.vector_norm(simulation.personal(torch.arange(5)) - x, dim=1)
+    torch.testing.assert_close(last.client_log.client_drift, own)
     shares = torch.tensor([3 / 4, 1 / 4, 4 / 12, 2 / 12, 6 / 12], dtype=torch.float64)
-    torch.testing.assert_close(last.account.team_weight, shares)
+    torch.testing.assert_close(last.server_log.team_weight, shares)
 
 
 @pytest.mark.parametrize(

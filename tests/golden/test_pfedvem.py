@@ -35,16 +35,16 @@ from fedloom.algorithms.pfedvem import (
     Upload,
     Work,
 )
+from fedloom.clients import Federation, Natural, Sampling, Split, divide
 from fedloom.core import gaussians
-from fedloom.core.algorithm import Client, Cohort, Point
+from fedloom.core.algorithm import Client, Cohort, SGDState
 from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.streams import fold, normal, seeded
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation import Federation, Natural, Sampling, Split, divide
 
 SIZES = (3, 1, 4, 2, 6)
 CLOSE: dict[str, float] = {"rtol": 0.0, "atol": 1e-10}
@@ -69,9 +69,11 @@ def network() -> Task:
     return Task(model, dtype=torch.float64)
 
 
-def loom_of(method: Any, runner: Any = None, *, task: Any = None, **more: Any) -> Loom:
+def loom_of(
+    method: Any, runner: Any = None, *, task: Any = None, **more: Any
+) -> Simulation:
     seed = more.pop("seed", 2)
-    return Loom(
+    return Simulation(
         method,
         task if task is not None else network(),
         small(),
@@ -81,10 +83,10 @@ def loom_of(method: Any, runner: Any = None, *, task: Any = None, **more: Any) -
     )
 
 
-def play(loom: Loom, rounds: int) -> Loom:
-    while loom.state.round < rounds:
-        loom.advance()
-    return loom
+def play(simulation: Simulation, rounds: int) -> Simulation:
+    while simulation.state.round < rounds:
+        simulation.run_exchange()
+    return simulation
 
 
 def client(size: float = 4.0) -> Client:
@@ -188,14 +190,14 @@ def test_confidence_by_hand(
 
 @pytest.mark.parametrize("confidence", ["both", "uncertainty", "deviation"])
 def test_everybody_is_equally_sure_in_round_0(confidence: Any) -> None:
-    loom = play(loom_of(PFedVEM(confidence=confidence, scale=0.3)), 1)
-    assert loom.last is not None
+    simulation = play(loom_of(PFedVEM(confidence=confidence, scale=0.3)), 1)
+    assert simulation.last is not None
     expected = torch.full((5,), 1 / 0.09, dtype=torch.float64)
-    torch.testing.assert_close(loom.last.notes.confidence, expected, **CLOSE)
+    torch.testing.assert_close(simulation.last.client_log.confidence, expected, **CLOSE)
     equal = torch.full((5,), 0.2, dtype=torch.float64)
-    torch.testing.assert_close(loom.last.account.head_weight, equal, **CLOSE)
+    torch.testing.assert_close(simulation.last.server_log.head_weight, equal, **CLOSE)
     by_size = f64(*SIZES) / sum(SIZES)
-    torch.testing.assert_close(loom.last.account.base_weight, by_size, **CLOSE)
+    torch.testing.assert_close(simulation.last.server_log.base_weight, by_size, **CLOSE)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.75])
@@ -242,7 +244,7 @@ def test_a_step_of_the_head_by_hand() -> None:
     spread = torch.log(torch.expm1(sig))
     posterior = torch.stack([mu, spread])
     none = f64()
-    work = Work(Point(posterior, none), posterior, Point(none, none), f64(tau)[0])
+    work = Work(SGDState(posterior, none), posterior, SGDState(none, none), f64(tau)[0])
     task = conjugate().watched()
     batch = batch_of(x, torch.zeros(5))
     found = method.step_head(work, Download(none, w), batch, task).posterior.at
@@ -264,7 +266,9 @@ def test_the_head_finds_the_conjugate_posterior() -> None:
     x = torch.from_numpy(np.random.default_rng(2).normal(size=(6, 3))) + 2.0
     task, none, w = conjugate(), f64(), f64(0.0, 0.0, 0.0)
     down = Download(none, w)
-    work = method.begin(down, method.first(down, client(), task), client(), task)
+    work = method.begin(
+        down, method.initial_memory(down, client(), task), client(), task
+    )
     for step in range(method.passes):
         work = method.step_head(work, down, batch_of(x, torch.zeros(6), step), task)
     tau = 1 / 0.5**2
@@ -282,7 +286,7 @@ def test_a_step_of_the_base_is_that_of_plain_autograd() -> None:
     spread = torch.full_like(head, -1.0)
     posterior = torch.stack([head, spread])
     none = f64()
-    work = Work(Point(posterior, none), posterior, Point(base, none), f64(1.0)[0])
+    work = Work(SGDState(posterior, none), posterior, SGDState(base, none), f64(1.0)[0])
     draw = np.random.default_rng(5)
     x, y = torch.from_numpy(draw.normal(size=(4, 3))), torch.tensor([0, 2, 1, 1])
     found = method.step_base(work, Download(base, head), batch_of(x, y), task)
@@ -302,48 +306,52 @@ def test_a_step_of_the_base_is_that_of_plain_autograd() -> None:
 
 def test_the_confidence_sent_is_that_of_the_head_before_training() -> None:
     method = PFedVEM(passes=3, epochs=1)
-    loom = play(loom_of(method), 1)
-    server, kept = loom.state.server, loom.state.table.columns
+    simulation = play(loom_of(method), 1)
+    server, kept = simulation.state.server, simulation.state.table.columns
     uncertainty = F.softplus(kept.spread).square().sum(1)
     deviation = (kept.mean - server.head).square().sum(1)
     tau = server.head.numel() / (uncertainty + deviation)
-    play(loom, 2)
-    assert loom.last is not None
-    torch.testing.assert_close(loom.last.notes.confidence, tau, **CLOSE)
-    torch.testing.assert_close(loom.last.notes.uncertainty, uncertainty, **CLOSE)
-    torch.testing.assert_close(loom.last.notes.deviation, deviation, **CLOSE)
-    torch.testing.assert_close(loom.last.account.head_weight, tau / tau.sum(), **CLOSE)
+    play(simulation, 2)
+    assert simulation.last is not None
+    torch.testing.assert_close(simulation.last.client_log.confidence, tau, **CLOSE)
+    torch.testing.assert_close(
+        simulation.last.client_log.uncertainty, uncertainty, **CLOSE
+    )
+    torch.testing.assert_close(simulation.last.client_log.deviation, deviation, **CLOSE)
+    torch.testing.assert_close(
+        simulation.last.server_log.head_weight, tau / tau.sum(), **CLOSE
+    )
 
 
 @pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
 def test_a_head_that_fails_goes_back_and_the_round_goes_on(runner: Any) -> None:
     method = PFedVEM(head_lr=1e200, passes=4, momentum=0.0)
-    loom = loom_of(method, runner)
-    start = loom.state.server
-    play(loom, 2)
-    assert loom.last is not None
-    assert bool((loom.last.notes.restored == 1).all())
-    torch.testing.assert_close(loom.state.server.head, start.head, **CLOSE)
-    kept = loom.state.table.columns
+    simulation = loom_of(method, runner)
+    start = simulation.state.server
+    play(simulation, 2)
+    assert simulation.last is not None
+    assert bool((simulation.last.client_log.restored == 1).all())
+    torch.testing.assert_close(simulation.state.server.head, start.head, **CLOSE)
+    kept = simulation.state.table.columns
     assert torch.equal(kept.mean, start.head.repeat(5, 1))
     assert torch.isfinite(kept.base).all()
-    assert not torch.equal(loom.state.server.base, start.base)
+    assert not torch.equal(simulation.state.server.base, start.base)
 
 
 def test_a_model_without_a_head_is_refused_and_told_what_to_do() -> None:
     task = Task(Location(), half_square, dtype=torch.float64)
     with pytest.raises(ContractError, match=r"algorithm\.bayesian = 'all'"):
         loom_of(PFedVEM(), task=task)
-    loom = play(loom_of(PFedVEM(bayesian="all"), task=task), 2)
-    assert loom.state.server.base.shape == (0,)
-    assert loom.state.server.head.shape == (3,)
+    simulation = play(loom_of(PFedVEM(bayesian="all"), task=task), 2)
+    assert simulation.state.server.base.shape == (0,)
+    assert simulation.state.server.head.shape == (3,)
 
 
 def test_a_model_that_is_all_head_takes_no_step_of_the_base() -> None:
     task = Task(nn.Sequential(nn.Linear(3, 3)), dtype=torch.float64)
-    loom = play(loom_of(PFedVEM(passes=4), task=task), 1)
-    assert loom.last is not None
-    assert loom.last.steps.tolist() == [4] * 5
+    simulation = play(loom_of(PFedVEM(passes=4), task=task), 1)
+    assert simulation.last is not None
+    assert simulation.last.steps.tolist() == [4] * 5
 
 
 def test_the_head_starts_at_normal_numbers_or_as_the_model_has_it() -> None:
@@ -359,13 +367,15 @@ def test_the_head_starts_at_normal_numbers_or_as_the_model_has_it() -> None:
 
 
 def test_a_client_draws_models_from_its_posterior() -> None:
-    loom = play(loom_of(PFedVEM(scale=0.5)), 1)
-    kept = loom.state.table.columns
+    simulation = play(loom_of(PFedVEM(scale=0.5)), 1)
+    kept = simulation.state.table.columns
     memory = Memory(kept.mean[0], kept.spread[0], kept.base[0])
-    down = Download(*loom.state.server)
+    down = Download(*simulation.state.server)
     key = torch.tensor(4)
-    many = loom.algorithm.draws(down, memory, client(), loom.task, key, 4000)
-    own = loom.algorithm.personal(down, memory, client(), loom.task)
+    many = simulation.algorithm.draws(
+        down, memory, client(), simulation.task, key, 4000
+    )
+    own = simulation.algorithm.personal(down, memory, client(), simulation.task)
     assert torch.equal(many[:, :16], own[:16].expand(4000, -1))
     torch.testing.assert_close(many.mean(0), own, rtol=0, atol=0.04)
     scale = F.softplus(memory.spread)
@@ -373,10 +383,12 @@ def test_a_client_draws_models_from_its_posterior() -> None:
 
 
 def test_a_method_of_points_draws_its_one_model() -> None:
-    loom = loom_of(FedAvg())
-    down = loom.algorithm.download(loom.state.server, loom._cohort(torch.arange(2)))
+    simulation = loom_of(FedAvg())
+    down = simulation.algorithm.download(
+        simulation.state.server, simulation._cohort(torch.arange(2))
+    )
     key = torch.tensor(4)
-    many = loom.algorithm.draws(down, (), client(), loom.task, key, 3)
+    many = simulation.algorithm.draws(down, (), client(), simulation.task, key, 3)
     assert torch.equal(many, down.shared.repeat(3, 1))
 
 

@@ -57,9 +57,9 @@ def test_local_training_approaches_each_optimum_geometrically(
 
     v_k = m_k + (1 - eta h_k)^(T E) (theta_0 - m_k)
     """
-    loom = rounds(weave_of(Local(lr=0.1, batch_size=ALL, epochs=3), runner), 4)
+    simulation = rounds(weave_of(Local(lr=0.1, batch_size=ALL, epochs=3), runner), 4)
     rate = (1 - 0.1 * CURVATURES) ** 12
-    assert_exact(personal(loom), OPTIMA + rate * (START - OPTIMA))
+    assert_exact(personal(simulation), OPTIMA + rate * (START - OPTIMA))
 
 
 @runners
@@ -69,11 +69,11 @@ def test_the_learning_rate_decays_from_round_to_round(runner: Loop | Weave) -> N
     v_k = m_k + prod_t (1 - eta gamma^t h_k)^E (theta_0 - m_k)
     """
     method = Local(lr=0.2, batch_size=ALL, epochs=2, lr_decay=0.7)
-    loom = rounds(weave_of(method, runner), 5)
+    simulation = rounds(weave_of(method, runner), 5)
     rate = torch.ones_like(CURVATURES)
     for t in range(5):
         rate = rate * (1 - 0.2 * 0.7**t * CURVATURES) ** 2
-    assert_exact(personal(loom), OPTIMA + rate * (START - OPTIMA))
+    assert_exact(personal(simulation), OPTIMA + rate * (START - OPTIMA))
 
 
 @runners
@@ -82,11 +82,11 @@ def test_one_round_of_fedavg(runner: Loop | Weave) -> None:
 
     w' = sum_k p_k [m_k + (1 - eta h_k)^E (w - m_k)]
     """
-    loom = rounds(weave_of(FedAvg(lr=0.1, batch_size=ALL, epochs=3), runner), 1)
+    simulation = rounds(weave_of(FedAvg(lr=0.1, batch_size=ALL, epochs=3), runner), 1)
     rate = (1 - 0.1 * CURVATURES) ** 3
     expected = (SHARES * (OPTIMA + rate * (START - OPTIMA))).sum()
-    assert_exact(shared(loom), expected)
-    assert_exact(personal(loom), expected.expand(len(SIZES)))
+    assert_exact(shared(simulation), expected)
+    assert_exact(personal(simulation), expected.expand(len(SIZES)))
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_the_fixed_point_of_fedavg(weights: str, shares: Tensor) -> None:
     curvatures not the minimum of sum p_k F_k, FedAvg's well-known bias.
     """
     method = FedAvg(lr=0.2, batch_size=ALL, epochs=3, weights=weights)  # type: ignore[arg-type]
-    loom = rounds(weave_of(method, Weave(len(SIZES))), 60)
+    simulation = rounds(weave_of(method, Weave(len(SIZES))), 60)
     way = 1 - (1 - 0.2 * CURVATURES) ** 3
     rest = (shares * way * OPTIMA).sum() / (shares * way).sum()
     minimum = (shares * CURVATURES * OPTIMA).sum() / (shares * CURVATURES).sum()
-    assert_exact(shared(loom), rest)
+    assert_exact(shared(simulation), rest)
     assert abs(float(rest - minimum)) > 1e-3
 
 
@@ -115,11 +115,11 @@ def test_one_step_of_fedavg_is_gradient_descent_on_the_weighted_sum() -> None:
     Its fixed point is the minimum of sum p_k F_k, w* = sum p_k h_k m_k / sum p_k h_k,
     and after T rounds w = w* + (1 - eta sum p_k h_k)^T (theta_0 - w*).
     """
-    loom = rounds(weave_of(FedAvg(lr=0.1, batch_size=ALL)), 7)
+    simulation = rounds(weave_of(FedAvg(lr=0.1, batch_size=ALL)), 7)
     slope = (SHARES * CURVATURES).sum()
     minimum = (SHARES * CURVATURES * OPTIMA).sum() / slope
     expected = minimum + (1 - 0.1 * slope) ** 7 * (START - minimum)
-    assert_exact(shared(loom), expected)
+    assert_exact(shared(simulation), expected)
 
 
 def prox(w: Tensor, pull: float, lr: float, steps: int, start: Tensor) -> Tensor:
@@ -137,10 +137,10 @@ def prox(w: Tensor, pull: float, lr: float, steps: int, start: Tensor) -> Tensor
 def test_one_round_of_fedprox(runner: Loop | Weave) -> None:
     """The mean of the inexact proximal solutions of `prox`, each begun at w."""
     method = FedProx(lr=0.1, batch_size=ALL, epochs=3, pull=0.7)
-    loom = rounds(weave_of(method, runner), 1)
+    simulation = rounds(weave_of(method, runner), 1)
     start = torch.tensor(START, dtype=torch.float64)
     expected = (SHARES * prox(start, 0.7, 0.1, 3, start)).sum()
-    assert_exact(shared(loom), expected)
+    assert_exact(shared(simulation), expected)
 
 
 def test_the_fixed_point_of_fedprox() -> None:
@@ -152,11 +152,11 @@ def test_the_fixed_point_of_fedprox() -> None:
     """
     lr, pull, steps = 0.15, 0.7, 4
     method = FedProx(lr=lr, batch_size=ALL, epochs=steps, pull=pull)
-    loom = rounds(weave_of(method, Weave(len(SIZES))), 80)
+    simulation = rounds(weave_of(method, Weave(len(SIZES))), 80)
     steep = CURVATURES + pull
     way = (1 - (1 - lr * steep) ** steps) * CURVATURES / steep
     rest = (SHARES * way * OPTIMA).sum() / (SHARES * way).sum()
-    assert_exact(shared(loom), rest)
+    assert_exact(shared(simulation), rest)
 
 
 @runners
@@ -175,31 +175,31 @@ def test_the_coupled_recursion_of_ditto(
     method = Ditto(
         lr=lr, personal_lr=personal_lr, pull=pull, batch_size=ALL, epochs=steps
     )
-    loom = rounds(weave_of(method, runner), 5)
+    simulation = rounds(weave_of(method, runner), 5)
     w = torch.tensor(START, dtype=torch.float64)
     v = w.expand(len(SIZES))
     for _ in range(5):
         v = prox(w, pull, personal_lr or lr, steps, v)
         w = (SHARES * prox(w, 0.0, lr, steps, w)).sum()
-    assert_exact(shared(loom), w)
-    assert_exact(personal(loom), v)
+    assert_exact(shared(simulation), w)
+    assert_exact(personal(simulation), v)
 
 
 def test_ditto_rests_between_own_and_shared_optimum() -> None:
     """At rest v_k = (h_k m_k + lambda w*) / (h_k + lambda), w* FedAvg's fixed point."""
     lr, pull, steps = 0.2, 0.6, 3
     method = Ditto(lr=lr, pull=pull, batch_size=ALL, epochs=steps)
-    loom = rounds(weave_of(method, Weave(len(SIZES))), 60)
+    simulation = rounds(weave_of(method, Weave(len(SIZES))), 60)
     way = 1 - (1 - lr * CURVATURES) ** steps
     rest = (SHARES * way * OPTIMA).sum() / (SHARES * way).sum()
     expected = (CURVATURES * OPTIMA + pull * rest) / (CURVATURES + pull)
-    assert_exact(personal(loom), expected)
+    assert_exact(personal(simulation), expected)
 
 
 def test_the_training_loss_of_a_round_is_the_mean_over_its_steps() -> None:
     """F_k(theta) = F_k(m_k) + h_k / 2 (theta - m_k)^2, met once before each step."""
-    loom = weave_of(Local(lr=0.1, batch_size=ALL, epochs=2))
-    tally = loom.advance()
+    simulation = weave_of(Local(lr=0.1, batch_size=ALL, epochs=2))
+    tally = simulation.run_exchange()
     federation = parabolas()
     targets = federation.dataset.targets
     met = []

@@ -12,15 +12,15 @@ from quadratic import SIZES, parabolas, personal, rounds, shared, weave_of
 from torch import Tensor, nn
 
 from fedloom.algorithms import Ditto, FedAvg, FedProx, Local
+from fedloom.clients.batches import plan_batches
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core.streams import fold, key, seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation.batches import plan_batches
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
 
 ORDINARY: list[dict[str, Any]] = [
     {"lr": 0.1, "batch_size": 3, "epochs": 2},
@@ -94,8 +94,10 @@ def test_equal_sizes_make_both_weightings_one(method: Callable[..., Any]) -> Non
     def run(weights: str) -> Tensor:
         task = Task(network(), dtype=torch.float64)
         algorithm = method(lr=0.1, batch_size=3, weights=weights)
-        loom = rounds(Loom(algorithm, task, digits_of((6, 6, 6)), Weave(3)), 3)
-        theta = loom.shared()
+        simulation = rounds(
+            Simulation(algorithm, task, digits_of((6, 6, 6)), Weave(3)), 3
+        )
+        theta = simulation.shared()
         assert theta is not None
         return theta
 
@@ -168,9 +170,9 @@ def test_local_training_is_the_sgd_of_pytorch(settings: dict[str, Any]) -> None:
     federation = digits_of((7, 2, 11))
     task = Task(network(), dtype=torch.float64)
     method = Local(lr=0.1, batch_size=3, epochs=2, **settings)
-    loom = Loom(method, task, federation, Weave(2))
-    loom.advance()
-    theta = loom.personal(torch.arange(3))
+    simulation = Simulation(method, task, federation, Weave(2))
+    simulation.run_exchange()
+    theta = simulation.personal(torch.arange(3))
     for client, steps in enumerate([6, 2, 8]):
         batches = batches_of(federation, client, 3, steps, "train", 0)
         model = by_hand(federation, network(), batches, lr=0.1, **settings)
@@ -180,14 +182,16 @@ def test_local_training_is_the_sgd_of_pytorch(settings: dict[str, Any]) -> None:
 def test_momentum_starts_anew_each_round() -> None:
     federation = digits_of((7,))
     task = Task(network(), dtype=torch.float64)
-    loom = Loom(Local(lr=0.1, batch_size=3, momentum=0.9), task, federation, Weave(1))
+    simulation = Simulation(
+        Local(lr=0.1, batch_size=3, momentum=0.9), task, federation, Weave(1)
+    )
     model = network()
     for round_ in range(3):
-        loom.advance()
+        simulation.run_exchange()
         batches = batches_of(federation, 0, 3, 3, "train", round_)
         # A new optimiser has no velocity.
         by_hand(federation, model, batches, lr=0.1, momentum=0.9)
-    found = loom.personal(torch.arange(1))[0]
+    found = simulation.personal(torch.arange(1))[0]
     torch.testing.assert_close(found, vector(model), rtol=1e-10, atol=1e-10)
 
 
@@ -196,9 +200,9 @@ def test_clipping_is_that_of_pytorch() -> None:
     federation = digits_of((7, 11))
     task = Task(network(), dtype=torch.float64)
     method = Local(lr=0.1, batch_size=3, steps=5, clip=0.4, weight_decay=0.2)
-    loom = Loom(method, task, federation, Weave(2))
-    loom.advance()
-    theta = loom.personal(torch.arange(2))
+    simulation = Simulation(method, task, federation, Weave(2))
+    simulation.run_exchange()
+    theta = simulation.personal(torch.arange(2))
     for client in range(2):
         batches = batches_of(federation, client, 3, 5, "train", 0)
         model = by_hand(
@@ -222,16 +226,16 @@ def test_tuning_is_sgd_from_the_shared_model(runner: Weave) -> None:
     federation = digits_of((7, 2, 11))
     task = Task(network(), dtype=torch.float64)
     method = FedAvg(lr=0.1, batch_size=3, tuning=2)
-    loom = rounds(Loom(method, task, federation, runner), 2)
-    before = loom.state.server.shared.clone()
-    theta = loom.personal(torch.arange(3))
+    simulation = rounds(Simulation(method, task, federation, runner), 2)
+    before = simulation.state.server.shared.clone()
+    theta = simulation.personal(torch.arange(3))
     for client, steps in enumerate([6, 2, 8]):
         model = network()
         nn.utils.vector_to_parameters(before.clone(), model.parameters())
         batches = batches_of(federation, client, 3, steps, "personal", 2)
         by_hand(federation, model, batches, lr=0.1)
         torch.testing.assert_close(theta[client], vector(model), rtol=1e-10, atol=1e-10)
-    assert torch.equal(loom.state.server.shared, before)
+    assert torch.equal(simulation.state.server.shared, before)
 
 
 def test_a_full_batch_forgets_the_order_of_samples() -> None:
@@ -241,7 +245,7 @@ def test_a_full_batch_forgets_the_order_of_samples() -> None:
     def run(seed: int) -> Tensor:
         model = nn.Linear(1, 1, bias=False)
         nn.init.constant_(model.weight, 0.25)
-        loom = Loom(
+        simulation = Simulation(
             method,
             Task(model, "squared-error", dtype=torch.float64),
             parabolas(),
@@ -249,6 +253,6 @@ def test_a_full_batch_forgets_the_order_of_samples() -> None:
             sampling=Sampling(),
             seed=seed,
         )
-        return shared(rounds(loom, 2))
+        return shared(rounds(simulation, 2))
 
     torch.testing.assert_close(run(0), run(1), rtol=1e-12, atol=1e-12)

@@ -31,6 +31,9 @@ from fedloom.algorithms import (
     self_fl_augmented,
     self_fl_cluster,
 )
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core import uncertainty
 from fedloom.core.algorithm import Client, Cohort, Population
 from fedloom.core.errors import ConfigError
@@ -39,11 +42,8 @@ from fedloom.core.task import Task
 from fedloom.core.uncertainty import Past, Report
 from fedloom.data.dataset import Dataset
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
 
 EPS = 1e-12
 SIZES = (4, 9, 2, 6, 3)
@@ -56,7 +56,7 @@ def f64(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def scalar_loom(algorithm: Any, runner: Any = None, rate: float = 1.0) -> Loom:
+def scalar_loom(algorithm: Any, runner: Any = None, rate: float = 1.0) -> Simulation:
     """Five clients with one parameter, which starts at 1/4."""
     cuts = np.cumsum([0, *SIZES])
     lists = [np.arange(a, b) for a, b in pairwise(cuts)]
@@ -76,7 +76,7 @@ def scalar_loom(algorithm: Any, runner: Any = None, rate: float = 1.0) -> Loom:
     )
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 0.25)
-    return Loom(
+    return Simulation(
         algorithm,
         Task(model, "squared-error", dtype=torch.float64),
         federation,
@@ -171,23 +171,25 @@ def settle(theta: float, z: float, epochs: int) -> tuple[float, int]:
     return theta, epochs
 
 
-def run(loom: Loom, rounds: int) -> tuple[list[list[int]], list[list[int]]]:
+def run(simulation: Simulation, rounds: int) -> tuple[list[list[int]], list[list[int]]]:
     cohorts, steps = [], []
     for _ in range(rounds):
-        loom.advance()
-        assert loom.last is not None
-        cohorts.append(loom.last.clients.tolist())
-        steps.append(loom.last.steps.tolist())
+        simulation.run_exchange()
+        assert simulation.last is not None
+        cohorts.append(simulation.last.clients.tolist())
+        steps.append(simulation.last.steps.tolist())
     return cohorts, steps
 
 
 def check(
-    loom: Loom, expected: tuple[float, list[float], list[list[int]]], steps: Any
+    simulation: Simulation,
+    expected: tuple[float, list[float], list[list[int]]],
+    steps: Any,
 ) -> None:
     shared, personal, taken = expected
     assert steps == taken
-    assert float(loom.shared()) == pytest.approx(shared, abs=1e-10)
-    found = loom.personal(torch.arange(5))[:, 0].tolist()
+    assert float(simulation.shared()) == pytest.approx(shared, abs=1e-10)
+    found = simulation.personal(torch.arange(5))[:, 0].tolist()
     assert found == pytest.approx(personal, abs=1e-10)
 
 
@@ -201,18 +203,20 @@ rates = pytest.mark.parametrize("rate", [0.2, 0.4, 0.8, 1.0])
 def test_algorithm_1_by_hand(runner: Any, rate: float, smoothing: Any) -> None:
     """At rate 0.2 one client is active (A5); one that never was has theta itself."""
     method = SelfFL(lr=LR, steps=3, smoothing=smoothing)
-    loom = scalar_loom(method, runner, rate)
-    cohorts, steps = run(loom, 9)
+    simulation = scalar_loom(method, runner, rate)
+    cohorts, steps = run(simulation, 9)
     weight = rate if smoothing == "activity" else smoothing
-    check(loom, reference(cohorts, ordinary=3, smoothing=weight, extra=None), steps)
+    check(
+        simulation, reference(cohorts, ordinary=3, smoothing=weight, extra=None), steps
+    )
 
 
 @runners
 @rates
 def test_algorithm_2_by_hand(runner: Any, rate: float) -> None:
-    loom = scalar_loom(SelfFLAugmented(lr=LR, steps=3), runner, rate)
-    cohorts, steps = run(loom, 7)
-    check(loom, reference(cohorts, ordinary=3, smoothing=1.0, extra=10), steps)
+    simulation = scalar_loom(SelfFLAugmented(lr=LR, steps=3), runner, rate)
+    cohorts, steps = run(simulation, 7)
+    check(simulation, reference(cohorts, ordinary=3, smoothing=1.0, extra=10), steps)
 
 
 @runners
@@ -220,41 +224,41 @@ def test_algorithm_2_stops_when_the_loss_stops_falling(runner: Any) -> None:
     """At eta = 1/2 the ordinary step lands on the optimum, up to rounding: the loss is
     0 in the first extra epoch, no less in the second, and perhaps rounding in between.
     """
-    loom = scalar_loom(SelfFLAugmented(lr=0.5, steps=1, extra_epochs=50), runner)
-    loom.advance()
-    assert loom.last is not None
-    assert all(3 <= steps <= 4 for steps in loom.last.steps.tolist())
+    simulation = scalar_loom(SelfFLAugmented(lr=0.5, steps=1, extra_epochs=50), runner)
+    simulation.run_exchange()
+    assert simulation.last is not None
+    assert all(3 <= steps <= 4 for steps in simulation.last.steps.tolist())
     slow = scalar_loom(
         SelfFLAugmented(lr=0.01, steps=1, extra_epochs=4, tolerance=0.0), runner
     )
-    slow.advance()
+    slow.run_exchange()
     assert slow.last is not None
     assert slow.last.steps.tolist() == [5] * 5
     tolerant = scalar_loom(
         SelfFLAugmented(lr=0.01, steps=1, extra_epochs=4, tolerance=0.5), runner
     )
-    tolerant.advance()
+    tolerant.run_exchange()
     assert tolerant.last is not None
     assert tolerant.last.steps.tolist() == [3] * 5
 
 
 def test_augmented_reaches_the_optima_and_their_weighted_mean() -> None:
     """At eta = 1/2 local optima are exact, variances 0 and all weights equal."""
-    loom = scalar_loom(SelfFLAugmented(lr=0.5, steps=1))
-    run(loom, 4)
-    assert float(loom.shared()) == pytest.approx(fmean(OPTIMA), abs=1e-12)
-    assert float(loom.state.server.between) == pytest.approx(pvariance(OPTIMA))
+    simulation = scalar_loom(SelfFLAugmented(lr=0.5, steps=1))
+    run(simulation, 4)
+    assert float(simulation.shared()) == pytest.approx(fmean(OPTIMA), abs=1e-12)
+    assert float(simulation.state.server.between) == pytest.approx(pvariance(OPTIMA))
 
 
 def off(**settings: Any) -> SelfFL:
     return SelfFL(use_init=False, use_steps=False, use_weights=False, **settings)
 
 
-def trained(algorithm: Any, rounds: int = 4, rate: float = 0.6) -> Loom:
-    loom = scalar_loom(algorithm, rate=rate)
+def trained(algorithm: Any, rounds: int = 4, rate: float = 0.6) -> Simulation:
+    simulation = scalar_loom(algorithm, rate=rate)
     for _ in range(rounds):
-        loom.advance()
-    return loom
+        simulation.run_exchange()
+    return simulation
 
 
 def test_with_everything_off_it_is_fedavg() -> None:
@@ -263,11 +267,13 @@ def test_with_everything_off_it_is_fedavg() -> None:
 
 
 def test_with_everything_off_and_smoothing_it_is_a_smoothed_fedavg() -> None:
-    loom = scalar_loom(off(smoothing=0.3), rate=0.6)
-    before = float(loom.shared())
-    loom.advance()
+    simulation = scalar_loom(off(smoothing=0.3), rate=0.6)
+    before = float(simulation.shared())
+    simulation.run_exchange()
     fedavg = float(trained(FedAvg(), 1).shared())
-    assert float(loom.shared()) == pytest.approx(0.7 * before + 0.3 * fedavg, abs=1e-12)
+    assert float(simulation.shared()) == pytest.approx(
+        0.7 * before + 0.3 * fedavg, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("method", [SelfFL, SelfFLAugmented])
@@ -277,7 +283,7 @@ def test_warm_rounds_are_fedavg_and_leave_no_variance(method: Any) -> None:
     assert ours.state.table.columns.past.seen[ours.state.table.seen].tolist() == [
         0
     ] * int(ours.state.table.seen.sum())
-    ours.advance()
+    ours.run_exchange()
     assert int(ours.state.table.columns.past.seen[ours.state.table.seen].max()) == 1
 
 
@@ -462,11 +468,11 @@ def test_the_weights_by_hand() -> None:
     1/3 and 4/3, which is 5/6: weights 1/3, 1/4, 2/7 of 73/84.
     """
     method = SelfFL(smoothing=0.25)
-    server = method.start(population())
+    server = method.init_server(population())
     sent = self_fl.Upload(
         f64(0.0, 2.0, 4.0)[:, None], reports([1 / 3, 4 / 3, 9.0], [2, 5, 1])
     )
-    account = method.account(server, sent, cohort(4, 0, 2))
+    account = method.server_log(server, sent, cohort(4, 0, 2))
     weights = [28 / 73, 21 / 73, 24 / 73]
     assert account.weight.tolist() == pytest.approx(weights)
     assert float(account.between) == pytest.approx(8 / 3)
@@ -482,13 +488,13 @@ def test_weights_are_equal_while_everybody_is_cold() -> None:
     sent = self_fl.Upload(
         f64(0.0, 2.0, 4.0)[:, None], reports([0.0, 5.0, 0.0], [1] * 3)
     )
-    account = method.account(method.start(population()), sent, cohort(0, 1, 2))
+    account = method.server_log(method.init_server(population()), sent, cohort(0, 1, 2))
     assert account.weight.tolist() == pytest.approx([1 / 3] * 3)
 
 
 def test_one_client_alone_keeps_the_variance_between_and_is_smoothed() -> None:
     method = SelfFL(smoothing=0.25)
-    server = method.start(population())._replace(between=f64(0.5)[0])
+    server = method.init_server(population())._replace(between=f64(0.5)[0])
     sent = self_fl.Upload(f64(3.0)[:, None], reports([0.2], [4]))
     after = method.aggregate(server, sent, cohort(1))
     assert float(after.between) == 0.5
@@ -498,7 +504,7 @@ def test_one_client_alone_keeps_the_variance_between_and_is_smoothed() -> None:
 
 def test_a_client_without_data_is_invisible() -> None:
     method = SelfFL()
-    server = method.start(population())
+    server = method.init_server(population())
     seen = reports([0.5, 1.5, 100.0], [3, 2, 9])
     sent = self_fl.Upload(f64(0.0, 2.0, 90.0)[:, None], seen)
     ghost = method.aggregate(server, sent, cohort(0, 1, 2, sizes=(4.0, 9.0, 0.0)))
@@ -526,17 +532,17 @@ def test_what_goes_down_by_hand() -> None:
 
 def test_augmented_averages_the_optima_and_reports_the_old_variance() -> None:
     method = SelfFLAugmented()
-    server = method.start(population())
+    server = method.init_server(population())
     sent = self_fl_augmented.Upload(
         f64(50.0, 60.0)[:, None], f64(0.0, 2.0)[:, None], reports([1.0, 3.0], [2, 2])
     )
     after = method.aggregate(server, sent, cohort(0, 1))
     assert float(after.between) == pytest.approx(1.0)
     assert float(after.shared) == pytest.approx(2 * (1 / 4) / (1 / 2 + 1 / 4))
-    loom = scalar_loom(SelfFLAugmented(lr=LR, steps=3))
-    run(loom, 3)
-    assert loom.state.server.reports.seen.tolist() == [2] * 5
-    assert loom.state.table.columns.past.seen.tolist() == [3] * 5
+    simulation = scalar_loom(SelfFLAugmented(lr=LR, steps=3))
+    run(simulation, 3)
+    assert simulation.state.server.reports.seen.tolist() == [2] * 5
+    assert simulation.state.table.columns.past.seen.tolist() == [3] * 5
 
 
 def test_the_clusters_by_hand() -> None:
@@ -553,7 +559,7 @@ def test_the_clusters_by_hand() -> None:
     has the mean of 8/3 and 1/4, 35/24: 1 / (14/3 + 35/24) = 8/49.
     """
     method = SelfFLCluster(clusters="teams")
-    server = method.start(population())
+    server = method.init_server(population())
     assert method.download(server, cohort(0, 2)).others.tolist() == [0.0, 0.0]
     steps = [
         ((0, 2), (1.0, 5.0), ([9.0, 9.0], [1, 1])),
@@ -568,7 +574,7 @@ def test_the_clusters_by_hand() -> None:
         steps, expected, accounts, strict=True
     ):
         sent = self_fl_cluster.Upload(f64(*models)[:, None], reports(*report))
-        account = method.account(server, sent, cohort(*who))
+        account = method.server_log(server, sent, cohort(*who))
         server = method.aggregate(server, sent, cohort(*who))
         assert account.weight.tolist() == pytest.approx(shares)
         assert account.cluster.tolist() == [TEAMS[m] for m in who]
@@ -585,7 +591,7 @@ def test_the_clusters_by_hand() -> None:
 
 def test_a_cluster_never_seen_uses_the_shared_model_and_counts_for_nothing() -> None:
     method = SelfFLCluster(clusters="teams")
-    server = method.start(population())
+    server = method.init_server(population())
     sent = self_fl_cluster.Upload(f64(1.0, 5.0)[:, None], reports([0.0, 0.0], [1, 1]))
     server = method.aggregate(server, sent, cohort(0, 2))
     models = method.team_models(server, server.shared)  # type: ignore[arg-type]
@@ -606,11 +612,13 @@ def test_clusters_by_uncertainty_are_quantiles_of_the_reports() -> None:
 
 @pytest.mark.parametrize("name", ["self-fl", "self-fl-augmented", "self-fl-cluster"])
 def test_a_client_never_active_uses_the_shared_model(name: str) -> None:
-    loom = scalar_loom(REGISTRY[name](), rate=0.4)
-    run(loom, 2)
-    rest = (~loom.state.table.seen).nonzero()[:, 0]
+    simulation = scalar_loom(REGISTRY[name](), rate=0.4)
+    run(simulation, 2)
+    rest = (~simulation.state.table.seen).nonzero()[:, 0]
     assert len(rest)
-    assert loom.personal(rest)[:, 0].tolist() == [float(loom.shared())] * len(rest)
+    assert simulation.personal(rest)[:, 0].tolist() == [
+        float(simulation.shared())
+    ] * len(rest)
 
 
 @pytest.mark.parametrize(
@@ -640,6 +648,6 @@ def test_clusters_by_teams_need_teams() -> None:
     one = population()
     alone = Population(one.task, one.theta, one.sizes, torch.zeros_like(one.teams), 0.5)
     with pytest.raises(ConfigError, match="at least 2 teams"):
-        SelfFLCluster(clusters="teams").start(alone)
+        SelfFLCluster(clusters="teams").init_server(alone)
     with pytest.raises(ConfigError, match="clusters must be one of"):
         SelfFLCluster(clusters="labels")  # type: ignore[arg-type]

@@ -29,12 +29,12 @@ from quadratic import (
 from torch import Tensor
 
 from fedloom.algorithms import FedAdam, FedAvg, FedAvgM, FedNova, Scaffold
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
 from fedloom.core.errors import ConfigError
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
 
 ALL = max(SIZES)
 """A batch size that every client's data fit into."""
@@ -58,10 +58,10 @@ def noiseless() -> Federation:
     return replace(federation, dataset=replace(federation.dataset, targets=targets))
 
 
-def unequal(algorithm: Any, runner: Any = None, **sampling: Any) -> Loom:
+def unequal(algorithm: Any, runner: Any = None, **sampling: Any) -> Simulation:
     """A run whose clients take TAU steps an epoch, before its first round."""
     runner = Weave(3) if runner is None else runner
-    return Loom(
+    return Simulation(
         replace(algorithm, batch_size=3),
         line(),
         noiseless(),
@@ -80,10 +80,10 @@ def minimum(shares: Tensor) -> Tensor:
     return (shares * CURVATURES * OPTIMA).sum() / (shares * CURVATURES).sum()
 
 
-def variates(loom: Loom) -> Tensor:
+def variates(simulation: Simulation) -> Tensor:
     """(clients,) every c_k; 0 for a client never seen."""
-    column: Tensor = loom.state.table.columns.variate[:, 0]
-    return torch.where(loom.state.table.seen, column, 0.0)
+    column: Tensor = simulation.state.table.columns.variate[:, 0]
+    return torch.where(simulation.state.table.seen, column, 0.0)
 
 
 # SCAFFOLD
@@ -106,7 +106,7 @@ def test_scaffold_step_by_step(
     averages gradients: it reads c_k off the way, and moves c by the changes of the c_k.
     """
     method = Scaffold(lr=0.1, server_lr=0.7, weights=weights, **settings)
-    loom = rounds(unequal(method, runner), 4)
+    simulation = rounds(unequal(method, runner), 4)
     clip = settings.get("clip", float("inf"))
     decay, fall = settings.get("weight_decay", 0.0), settings.get("lr_decay", 1.0)
     x, c, own = W0, torch.zeros_like(W0), torch.zeros_like(EQUAL)
@@ -120,9 +120,9 @@ def test_scaffold_step_by_step(
                 y[k] -= 0.1 * fall**t * (g - own[k] + c)
         x = x + 0.7 * (shares * (y - x)).sum()
         own, c = means, (shares * means).sum()
-    assert_exact(shared(loom), x)
-    assert_exact(variates(loom), own)
-    assert_exact(loom.state.server.variate[0], c)
+    assert_exact(shared(simulation), x)
+    assert_exact(variates(simulation), own)
+    assert_exact(simulation.state.server.variate[0], c)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +151,17 @@ def test_the_servers_variate_stays_the_mean_of_all_the_clients(
     """c = sum_k p_k c_k over all clients, however few are heard: c moves by the changes
     of those who upload, and nobody else's c_k may move.
     """
-    loom = unequal(Scaffold(lr=0.1, weights=weights), rate=0.5, protocol=protocol)
+    simulation = unequal(Scaffold(lr=0.1, weights=weights), rate=0.5, protocol=protocol)
     for _ in range(4):
-        before = variates(loom)
-        loom.advance()
-        assert loom.last is not None
-        moved = (variates(loom) != before).nonzero()[:, 0]
-        assert torch.equal(moved, loom.last.uploaders.sort().values)
-        assert_exact(loom.state.server.variate[0], (shares * variates(loom)).sum())
-    assert len(loom.last.uploaders) == 2
+        before = variates(simulation)
+        simulation.run_exchange()
+        assert simulation.last is not None
+        moved = (variates(simulation) != before).nonzero()[:, 0]
+        assert torch.equal(moved, simulation.last.uploaders.sort().values)
+        assert_exact(
+            simulation.state.server.variate[0], (shares * variates(simulation)).sum()
+        )
+    assert len(simulation.last.uploaders) == 2
 
 
 @weightings
@@ -183,12 +185,12 @@ def test_scaffold_finds_the_minimum_that_fedavg_misses(
 
 def test_scaffold_notes_how_large_the_correction_is() -> None:
     """||c - c_k||: 0 before anybody has a variate, then what the first round left."""
-    loom = unequal(Scaffold(lr=0.1))
+    simulation = unequal(Scaffold(lr=0.1))
     for _ in range(2):
-        expected = (loom.state.server.variate[0] - variates(loom)).abs()
-        loom.advance()
-        assert loom.last is not None
-        assert_exact(loom.last.notes.correction, expected)
+        expected = (simulation.state.server.variate[0] - variates(simulation)).abs()
+        simulation.run_exchange()
+        assert simulation.last is not None
+        assert_exact(simulation.last.client_log.correction, expected)
     assert float(expected.min()) > 0.1
 
 
@@ -220,14 +222,14 @@ def test_fednova_with_equal_steps_is_fedavg(momentum: float, weights: Any) -> No
 @weightings
 def test_fednova_with_unequal_steps(runner: Any, weights: Any, shares: Tensor) -> None:
     """x' = x - (sum p_k tau_k) sum_k p_k (x - y_k) / tau_k, y_k = `trained`."""
-    loom = rounds(unequal(FedNova(lr=0.1, epochs=2, weights=weights), runner), 3)
+    simulation = rounds(unequal(FedNova(lr=0.1, epochs=2, weights=weights), runner), 3)
     tau, x = 2 * TAU, W0
     for _ in range(3):
         directions = (x - trained(x, 0.1, tau)) / tau
         x = x - (shares * tau).sum() * (shares * directions).sum()
-    assert_exact(shared(loom), x)
-    assert loom.last is not None
-    account = loom.last.account
+    assert_exact(shared(simulation), x)
+    assert simulation.last is not None
+    account = simulation.last.server_log
     assert_exact(account.length, (shares * tau).sum())
     assert_exact(account.change_weight, shares * (shares * tau).sum() / tau)
 
@@ -241,7 +243,7 @@ def test_fednova_with_local_momentum(rho: float) -> None:
 
     and tau (tau + 1) / 2 for rho = 1. The way itself is stepped by hand.
     """
-    loom = rounds(unequal(FedNova(lr=0.05, epochs=2, momentum=rho)), 1)
+    simulation = rounds(unequal(FedNova(lr=0.05, epochs=2, momentum=rho)), 1)
     tau = 2 * TAU
     if rho < 1.0:
         length = (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
@@ -254,9 +256,9 @@ def test_fednova_with_local_momentum(rho: float) -> None:
             velocity = rho * velocity + CURVATURES[k] * (y[k] - OPTIMA[k])
             y[k] -= 0.05 * velocity
     mean = (SHARES * (W0 - y) / length).sum()
-    assert_exact(shared(loom), W0 - (SHARES * length).sum() * mean)
-    assert loom.last is not None
-    assert_exact(loom.last.account.length, (SHARES * length).sum())
+    assert_exact(shared(simulation), W0 - (SHARES * length).sum() * mean)
+    assert simulation.last is not None
+    assert_exact(simulation.last.server_log.length, (SHARES * length).sum())
 
 
 def test_fednova_rests_nearer_to_the_minimum_than_fedavg() -> None:
@@ -295,14 +297,14 @@ def test_the_server_of_fedavgm_is_a_heavy_ball(runner: Any) -> None:
     method = FedAvgM(
         lr=0.1, epochs=3, batch_size=ALL, server_momentum=0.6, server_lr=0.5
     )
-    loom = weave_of(method, runner)
+    simulation = weave_of(method, runner)
     first = (SHARES * (W0 - trained(W0, 0.1, 3))).sum()
     one = W0 - 0.5 * first
-    assert_exact(shared(rounds(loom, 1)), one)
+    assert_exact(shared(rounds(simulation, 1)), one)
     second = (SHARES * (one - trained(one, 0.1, 3))).sum()
     two = one - 0.5 * (0.6 * first + second)
-    assert_exact(shared(rounds(loom, 1)), two)
-    assert_exact(loom.state.server.velocity[0], 0.6 * first + second)
+    assert_exact(shared(rounds(simulation, 1)), two)
+    assert_exact(simulation.state.server.velocity[0], 0.6 * first + second)
 
 
 # FedAdam
@@ -330,7 +332,7 @@ def test_two_rounds_of_fedadam(runner: Any, rule: Any) -> None:
         square_decay=b2,
         adaptivity=tau,
     )
-    loom = weave_of(method, runner)
+    simulation = weave_of(method, runner)
 
     def second(v: Tensor, change: Tensor, sign: float) -> Tensor:
         if rule == "adam":
@@ -341,13 +343,13 @@ def test_two_rounds_of_fedadam(runner: Any, rule: Any) -> None:
     v1 = second(torch.tensor(tau**2, dtype=torch.float64), one, +1.0)
     x1 = W0 + s * (1 - b1) * one / (v1.sqrt() + tau)
     assert float(one**2) > tau**2
-    assert_exact(shared(rounds(loom, 1)), x1)
+    assert_exact(shared(rounds(simulation, 1)), x1)
     two = (SHARES * (trained(x1, 0.1, 3) - x1)).sum()
     assert rule != "yogi" or float(two**2) < float(v1)
     v2 = second(v1, two, -1.0)
     x2 = x1 + s * (b1 * (1 - b1) * one + (1 - b1) * two) / (v2.sqrt() + tau)
-    assert_exact(shared(rounds(loom, 1)), x2)
-    assert_exact(loom.state.server.square[0], v2)
+    assert_exact(shared(rounds(simulation, 1)), x2)
+    assert_exact(simulation.state.server.square[0], v2)
 
 
 def test_fedadam_without_adaptivity_is_fedavg() -> None:
@@ -382,9 +384,9 @@ def test_a_server_that_never_forgets_is_refused(decay: float) -> None:
 def test_the_personal_model_is_the_shared_one_after_tuning(method: Any) -> None:
     """Without tuning the shared model; after E epochs of full batches `trained`."""
     given: dict[str, Any] = {"lr": 0.1, "batch_size": ALL}
-    loom = rounds(weave_of(method(**given), Weave(3)), 2)
-    x = shared(loom)
-    assert_exact(personal(loom), x.expand(len(SIZES)))
+    simulation = rounds(weave_of(method(**given), Weave(3)), 2)
+    x = shared(simulation)
+    assert_exact(personal(simulation), x.expand(len(SIZES)))
     tuned = rounds(weave_of(method(tuning=2, **given), Weave(3)), 2)
     assert_exact(shared(tuned), x)
     assert_exact(personal(tuned), trained(x, 0.1, 2))

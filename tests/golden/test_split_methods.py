@@ -16,17 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.algorithms import FedAvg, FedBABU, FedBN, FedPer, FedRep, LGFedAvg, Local
+from fedloom.clients.batches import plan_batches, steps_per_epoch
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.streams import fold, key, seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation.batches import plan_batches, steps_per_epoch
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
 
 SIZES = (7, 2, 11, 5)
 EVERYONE = torch.arange(len(SIZES))
@@ -110,8 +110,8 @@ def run(
     rate: float = 1.0,
     runner: Any = None,
     federation: Federation | None = None,
-) -> Loom:
-    loom = Loom(
+) -> Simulation:
+    simulation = Simulation(
         algorithm,
         task,
         federation if federation is not None else clients(),
@@ -119,8 +119,8 @@ def run(
         sampling=Sampling(rate=rate),
     )
     for _ in range(rounds):
-        loom.advance()
-    return loom
+        simulation.run_exchange()
+    return simulation
 
 
 def batches(
@@ -252,17 +252,17 @@ def test_fedbabu_tunes_the_shared_model_on_a_clients_own_training_data(
     """Two epochs without momentum, on batches drawn for evaluation."""
     method = FedBABU(lr=0.1, batch_size=BATCH, tuning=2, tuned=tuned, momentum=0.9)
     task = with_head()
-    loom = run(method, task, rounds=2)
-    shared = loom.shared()
+    simulation = run(method, task, rounds=2)
+    shared = simulation.shared()
     assert shared is not None
-    found = loom.personal(EVERYONE)
+    found = simulation.personal(EVERYONE)
     for client in range(len(SIZES)):
         model = network()
         nn.utils.vector_to_parameters(shared.clone(), model.parameters())
         train(model, batches(client, "personal", 2, 0, 2), moves, lr=0.1)
         expected = nn.utils.parameters_to_vector(model.parameters()).detach()
         torch.testing.assert_close(found[client], expected, rtol=1e-10, atol=1e-10)
-    assert torch.equal(loom.shared(), shared)  # type: ignore[arg-type]
+    assert torch.equal(simulation.shared(), shared)  # type: ignore[arg-type]
 
 
 ORDINARY: list[dict[str, Any]] = [
@@ -284,11 +284,11 @@ def assert_fedavg(method: Any, task: Task, settings: dict[str, Any]) -> None:
 
 def assert_local(method: Any, task: Task, settings: dict[str, Any]) -> None:
     """Every personal model is that of training alone, to the last bit, for no bytes."""
-    loom = run(method, task, rate=0.5)
-    found, alone = loom.personal(EVERYONE), run(Local(**settings), task, rate=0.5)
+    simulation = run(method, task, rate=0.5)
+    found, alone = simulation.personal(EVERYONE), run(Local(**settings), task, rate=0.5)
     assert torch.equal(found, alone.personal(EVERYONE))
     assert not torch.equal(found[0], found[1])
-    tally = loom.advance()
+    tally = simulation.run_exchange()
     assert tally is not None
     assert (tally.bytes_up, tally.bytes_down) == (0, 0)
 
@@ -337,8 +337,8 @@ def test_fedbabu_is_fedavg_on_a_model_whose_head_is_frozen(settings: Any) -> Non
     assert below.d == with_head().base_d
     expected = run(FedAvg(**settings), below, rate=0.5).shared()
     task = with_head()
-    loom = run(FedBABU(**settings), task, rate=0.5)
-    shared = loom.shared()
+    simulation = run(FedBABU(**settings), task, rate=0.5)
+    shared = simulation.shared()
     assert shared is not None
     base, head = task.split(shared)
     assert torch.equal(base, expected)  # type: ignore[arg-type]
@@ -409,10 +409,10 @@ def test_a_client_never_seen_has_the_common_start_of_what_is_kept(
     method: Any, kept: Names
 ) -> None:
     task = with_head()
-    loom = run(method, task, rounds=2, rate=0.25)
-    rest = (~loom.state.table.seen).nonzero()[:, 0]
+    simulation = run(method, task, rounds=2, rate=0.25)
+    rest = (~simulation.state.table.seen).nonzero()[:, 0]
     assert len(rest)
-    models = [task.unflatten(theta) for theta in loom.personal(rest)]
+    models = [task.unflatten(theta) for theta in simulation.personal(rest)]
     start = task.unflatten(task.start)
     for model in models:
         for name, value in model.items():
@@ -436,7 +436,7 @@ def test_only_what_is_shared_crosses_the_wire(method: Any, sent: int) -> None:
     """Parameters by hand: weights and biases of 5-4-3, or of 5-4-6-3 and two norms."""
     is_large = method.name in ("fedbn", "fedavg")
     task = Task(normalised() if is_large else network(), dtype=torch.float64)
-    tally = run(method, task, rounds=0).advance()
+    tally = run(method, task, rounds=0).run_exchange()
     assert tally is not None
     assert tally.bytes_up == tally.bytes_down == 8 * sent * len(SIZES)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from survivors import SMALL, TWO_BY_TWO, Death
 
-from fedloom.compare import compare, parse_comparison
+from fedloom.comparison import compare, parse_comparison
 from fedloom.config import parse
 from fedloom.results import lock
-from fedloom.run import run_config
+from fedloom.runs import run_config
 
 
 @pytest.fixture(scope="session")

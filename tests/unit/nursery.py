@@ -92,9 +92,9 @@ class _Halt:
 
 
 def _work(order: dict[str, Any]) -> int:
-    from fedloom.compare import compare, load_comparison, parse_comparison
+    from fedloom.comparison import compare, load_comparison, parse_comparison
     from fedloom.config import parse
-    from fedloom.run import resume, run_config
+    from fedloom.runs import resume, run_config
 
     out = Path(order["out"])
     changes = _Changes(order["out"], order.get("kill_at"))
@@ -140,10 +140,10 @@ def _fork(order: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    import fedloom.compare
+    import fedloom.comparison
     from fedloom.config import parse
 
     # Planning a run imports what importing Fedloom alone does not.
-    fedloom.compare.make_plan(*fedloom.compare.make_clients(parse({})))
+    fedloom.comparison.make_plan(*fedloom.comparison.make_clients(parse({})))
     for line in sys.stdin:
         print(json.dumps(_fork(json.loads(line))), flush=True)

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from fedloom.engine import checkpoint
 from fedloom.results.directory import RunDirectory
-from fedloom.run import load
+from fedloom.runs import load
 
 SMALL: dict[str, Any] = {
     "rounds": 3,
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     "partition": {"name": "label-skew", "clients": 4, "classes": 4},
     "model": {"name": "mlr"},
     "split": {"validation": 0.2},
-    "cohort": {"rate": 0.5},
+    "sampling": {"rate": 0.5},
     "engine": {"compile": "off", "device": "cpu"},
 }
 
@@ -159,7 +159,7 @@ class Listener:
     def __init__(self) -> None:
         self.reason = ""
 
-    def start(self, loom: Any, plan: Any, reason: str) -> None:
+    def start(self, simulation: Any, plan: Any, reason: str) -> None:
         self.reason = reason
 
     def round(self, row: Any) -> None:

@@ -9,9 +9,9 @@ import urllib.request
 import pytest
 
 from fedloom.algorithms import REGISTRY
+from fedloom.clients import load_split
 from fedloom.config import parse, read_toml
 from fedloom.data import Digits
-from fedloom.federation import load_split
 from fedloom.plan import make_clients
 
 

@@ -10,7 +10,7 @@ from fedloom.core.task import Task
 from fedloom.data import whereabouts
 from fedloom.engine.probe import probe
 from fedloom.plan import make_clients
-from fedloom.run import run_config
+from fedloom.runs import run_config
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.toml"))
@@ -82,7 +82,7 @@ def test_every_partition_works_by_its_name_alone(name):
         ({"algoritm": {}}, "unknown section 'algoritm'. Did you mean 'algorithm'"),
         ({"algorithm": "ditto"}, r"\[algorithm\] is a section"),
         ({"partition": {"clients": 3}}, "name must be given"),
-        ({"cohort": {"rate": 0}}, "rate must be number above 0 and at most 1"),
+        ({"sampling": {"rate": 0}}, "rate must be number above 0 and at most 1"),
         ({"engine": {"device": "warp"}}, "device must be auto, cpu or cuda"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.data.places import VARIABLE
+from fedloom.data.locations import VARIABLE
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 

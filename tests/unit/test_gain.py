@@ -8,7 +8,7 @@ from torch import nn
 
 import fedloom
 from fedloom.config import parse
-from fedloom.run import run_config
+from fedloom.runs import run_config
 
 SMALL = {
     "rounds": 4,
@@ -18,7 +18,7 @@ SMALL = {
 
 
 def test_local_gains_nothing_over_itself(tmp_path):
-    tables = {**SMALL, "algorithm": {"name": "local"}, "cohort": {"rate": 0.5}}
+    tables = {**SMALL, "algorithm": {"name": "local"}, "sampling": {"rate": 0.5}}
     gain = run_config(parse(tables), out=tmp_path / "r").gain()
     assert np.array_equal(gain.gain, np.zeros(6))
     written = pq.read_table(tmp_path / "r" / "gain.parquet")

@@ -31,13 +31,13 @@ from survivors import (
 from torch import nn
 
 import fedloom
-from fedloom.compare import compare, load_comparison, parse_comparison, run_directory
+from fedloom.comparison import compare, load_comparison, parse_comparison, run_directory
 from fedloom.config import parse
 from fedloom.engine import checkpoint, schedule
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.results import lock
 from fedloom.results.directory import RunDirectory
-from fedloom.run import load, resume, run_config
+from fedloom.runs import load, resume, run_config
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -370,13 +370,13 @@ def test_a_seed_that_diverged_does_not_hold_up_the_others(
     """They go on from their own last checkpoint; the failed run is left as it is."""
     visits = []
 
-    def refuse(self: Loom, *_: Any) -> None:
+    def refuse(self: Simulation, *_: Any) -> None:
         if self.seed == 1:
             visits.append(self.state.round)
             if self.state.round == 1:
                 raise fedloom.NumericalError("round 1, client 0: on purpose")
 
-    monkeypatch.setattr(Loom, "_refuse_diverged", refuse)
+    monkeypatch.setattr(Simulation, "_refuse_diverged", refuse)
     tables = {**TWO_BY_TWO, "methods": ["fedavg"], "rounds": 5, "seeds": 3}
     comparison = parse_comparison(tables)
     whole = compare(comparison, tmp_path / "whole", jobs=1)

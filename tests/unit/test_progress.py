@@ -6,7 +6,7 @@ from rich.console import Console
 
 from fedloom.config import parse
 from fedloom.progress import watch
-from fedloom.run import run_config
+from fedloom.runs import run_config
 
 
 def watched(tables, **console):

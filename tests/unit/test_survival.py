@@ -31,10 +31,10 @@ from survivors import (
 )
 
 import fedloom
-from fedloom.compare import compare, load_comparison, parse_comparison
+from fedloom.comparison import compare, load_comparison, parse_comparison
 from fedloom.config import parse, to_toml
 from fedloom.engine import checkpoint
-from fedloom.run import load, resume, run_config
+from fedloom.runs import load, resume, run_config
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -55,7 +55,7 @@ def go_on(out: Path, tables: dict[str, Any]) -> None:
         pytest.param("manifest.json.part", 0, id="in the head"),
         pytest.param("rounds.jsonl", 1, id="before the first checkpoint"),
         pytest.param("checkpoint.safetensors.part", 3, id="between names"),
-        pytest.param("notes/.000003.parquet.part", 0, id="between rows"),
+        pytest.param("client_log/.000003.parquet.part", 0, id="between rows"),
     ],
 )
 def test_a_run_that_dies_between_two_files_comes_to_the_same_bits(
@@ -85,7 +85,7 @@ def test_a_process_that_is_killed_leaves_a_run_that_goes_on(
 import json, os, signal, sys
 from pathlib import Path
 from fedloom.config import parse, to_toml
-from fedloom.run import run_config
+from fedloom.runs import run_config
 
 class End:
     def start(self, *_): pass
@@ -114,7 +114,7 @@ def test_what_was_being_written_is_neither_lost_nor_doubled(
     (out / ".checkpoint.safetensors.part").write_bytes(b"half")
     (out / "clients" / "000003.parquet").unlink()
     (out / "clients" / ".000003.parquet.part").write_bytes(b"half")
-    (out / "notes" / ".000002.parquet.part").write_bytes(b"half")
+    (out / "client_log" / ".000002.parquet.part").write_bytes(b"half")
     seen: list[str] = []
 
     class Look(Listener):
@@ -137,10 +137,10 @@ def test_rows_are_on_the_disk_before_a_checkpoint_counts_on_them(
     lacking: list[list[str]] = []
     save = checkpoint.save
 
-    def look(loom: Any, path: Path) -> None:
+    def look(simulation: Any, path: Path) -> None:
         files = [file for file in path.parent.rglob("*") if file.stat().st_size]
         lacking.append([f.name for f in files if f.stat().st_ino not in synced])
-        save(loom, path)
+        save(simulation, path)
 
     monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
     monkeypatch.setattr(checkpoint, "save", look)

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.settings import NonNegative, Share
 from fedloom.core.task import Batch, Task
 
@@ -57,8 +57,8 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round: both models and the mixing move on the same batches."""
 
-    shared: Point
-    private: Point
+    shared: SGDState
+    private: SGDState
     mixing: Tensor
 
 
@@ -68,7 +68,7 @@ class Upload(NamedTuple):
     shared: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """What one client mixes."""
 
     mixing: Tensor
@@ -99,7 +99,7 @@ class APFL(Algorithm[Server, Memory, Download, Work, Upload]):
     weights: Literal["size", "equal"] = "size"
     """Clients count by training samples or equally."""
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         return Server(population.theta(0))
 
     def download(self, server: Server, cohort: Cohort) -> Download:
@@ -112,20 +112,20 @@ class APFL(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         mixing = torch.full_like(down.shared[0], self.mixing)
         return Memory(down.shared, self._kept(down.shared), mixing)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return Work(
-            self.depart(down.shared), self.depart(memory.private), memory.mixing
+            self.sgd_start(down.shared), self.sgd_start(memory.private), memory.mixing
         )
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step of both models on one batch, and of alpha_i in the first."""
         alpha, private = work.mixing, work.private.at
         # w_i <- w_i - eta grad f_i(w_i)
-        shared = self.descend(work.shared, task.grad(work.shared.at, batch), batch)
+        shared = self.sgd_step(work.shared, task.grad(work.shared.at, batch), batch)
         # vbar_i = alpha_i v_i + (1 - alpha_i) w_i
         gradient = task.grad(_mix(alpha, private, shared.at), batch)
         mixing = alpha
@@ -138,7 +138,7 @@ class APFL(Algorithm[Server, Memory, Download, Work, Upload]):
         return Work(
             shared=shared,
             # v_i <- v_i - eta alpha_i grad f_i(vbar_i)
-            private=self.descend(work.private, alpha * gradient, batch),
+            private=self.sgd_step(work.private, alpha * gradient, batch),
             mixing=mixing,
         )
 
@@ -149,11 +149,11 @@ class APFL(Algorithm[Server, Memory, Download, Work, Upload]):
         memory = Memory(work.private.at, self._kept(shared), work.mixing)
         return memory, Upload(shared)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
+    ) -> ClientLog:
         distance = torch.linalg.vector_norm(work.private.at - work.shared.at)
-        return Notes(work.mixing, distance)
+        return ClientLog(work.mixing, distance)
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.settings import NonNegative, Positive
 from fedloom.core.task import Batch, Task
 
@@ -46,8 +46,8 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round: both models move on the same batches."""
 
-    shared: Point
-    personal: Point
+    shared: SGDState
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -70,7 +70,7 @@ class Ditto(Algorithm[Server, Memory, Download, Work, Upload]):
     weights: Literal["size", "equal"] = "size"
     """Clients count by training samples or equally."""
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         return Server(population.theta(0))
 
     def download(self, server: Server, cohort: Cohort) -> Download:
@@ -83,11 +83,11 @@ class Ditto(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(down.shared)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.depart(down.shared), self.depart(memory.personal))
+        return Work(self.sgd_start(down.shared), self.sgd_start(memory.personal))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1: the shared model descends F_k, the personal one h_k."""
@@ -95,9 +95,9 @@ class Ditto(Algorithm[Server, Memory, Download, Work, Upload]):
         toward = self.pull * (personal - down.shared)
         return Work(
             # w_k <- w_k - eta grad F_k(w_k)
-            shared=self.descend(work.shared, task.grad(shared, batch), batch),
+            shared=self.sgd_step(work.shared, task.grad(shared, batch), batch),
             # v_k <- v_k - eta_p (grad F_k(v_k) + lambda (v_k - w^t))
-            personal=self.descend(
+            personal=self.sgd_step(
                 work.personal,
                 task.grad(personal, batch) + toward,
                 batch,

@@ -27,8 +27,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
-from fedloom.core.records import Rows
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.records import PerClient
 from fedloom.core.settings import Count, Share
 from fedloom.core.task import Batch, Task
 
@@ -51,13 +51,13 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Server to client: where this one client starts from."""
 
-    start: Rows
+    start: PerClient
 
 
 class Work(NamedTuple):
     """During a round."""
 
-    personal: Point
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -66,7 +66,7 @@ class Upload(NamedTuple):
     personal: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """What the others did to one client's model."""
 
     moved: Tensor
@@ -74,7 +74,7 @@ class Notes(NamedTuple):
     0 the client trains alone; large, the others pull it away from its last model."""
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     """The attention among the clients that uploaded.
 
     It is recomputed for them: under train-all the downloads weighed all clients.
@@ -109,7 +109,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
     """Collaborators are sought in the cohort, or among all that ever took part, by
     the last model that the server has of them."""
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
         return Server(
             models=theta.repeat(population.count, 1),
@@ -127,7 +127,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
             return cohort.clients
         return torch.arange(cohort.population.count, device=cohort.clients.device)
 
-    def _attend(self, server: Server, cohort: Cohort) -> Account:
+    def _attend(self, server: Server, cohort: Cohort) -> ServerLog:
         """Alg. 1, lines 6 and 7, and the weights of Eq. (4)."""
         others = self._others(cohort)
         is_here = torch.isin(others, cohort.clients[cohort.sizes > 0])
@@ -143,7 +143,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
         chosen = (rows > threshold) & counts | is_self
         # Eq. (4)
         attention = torch.where(chosen, rows, 0.0)
-        return Account(
+        return ServerLog(
             similarity=rows,
             weights=attention / attention.sum(1, keepdim=True),
             collaborators=(chosen & ~is_self).sum(1),
@@ -157,32 +157,32 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
             known=server.known.index_fill(0, rows, True),
         )
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
         return self._attend(server, cohort)
 
     def shared(self, server: Server, task: Task) -> None:
         return None
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(task.start)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.depart(down.start))
+        return Work(self.sgd_start(down.start))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Eq. (5): w_i <- w_i - beta_k grad F_i(w_i), starting from u_i."""
         gradient = task.grad(work.personal.at, batch)
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
         return Memory(work.personal.at), Upload(work.personal.at)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
-        return Notes(torch.linalg.vector_norm(down.start - memory.personal))
+    ) -> ClientLog:
+        return ClientLog(torch.linalg.vector_norm(down.start - memory.personal))
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task

@@ -27,9 +27,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Rows
+from fedloom.core.records import PerClient
 from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.task import Batch, Task
 
@@ -57,13 +57,13 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Server to client: the mean of models near this one client's."""
 
-    cloud: Rows
+    cloud: PerClient
 
 
 class Work(NamedTuple):
     """During a round."""
 
-    personal: Point
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -72,7 +72,7 @@ class Upload(NamedTuple):
     personal: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """What the others did to one client's model."""
 
     moved: Tensor
@@ -80,7 +80,7 @@ class Notes(NamedTuple):
     model. Near 0 the client trains alone."""
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     """Who attended to whom."""
 
     weights: Tensor
@@ -118,7 +118,7 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
                 f"{self.server_lr:g} = {jump:g}. Lower lr or pull, or raise server_lr."
             )
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
         known = torch.zeros(population.count, dtype=torch.bool, device=theta.device)
         models = theta.repeat(population.count, 1)
@@ -161,35 +161,35 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         known = server.known.index_fill(0, rows, True)
         return Server(models, known, self._width(models, known))
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
         weights = self._attend(server, cohort)
-        return Account(weights, weights.gather(1, cohort.clients[:, None])[:, 0])
+        return ServerLog(weights, weights.gather(1, cohort.clients[:, None])[:, 0])
 
     def shared(self, server: Server, task: Task) -> None:
         return None
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(task.start)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.depart(down.cloud))
+        return Work(self.sgd_start(down.cloud))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step down F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2."""
         at = work.personal.at
         toward = self.pull / self.server_lr * (at - down.cloud)
         gradient = task.grad(at, batch) + toward
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
         return Memory(work.personal.at), Upload(work.personal.at)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
-        return Notes(torch.linalg.vector_norm(down.cloud - memory.personal))
+    ) -> ClientLog:
+        return ClientLog(torch.linalg.vector_norm(down.cloud - memory.personal))
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task

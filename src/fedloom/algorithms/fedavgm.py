@@ -24,8 +24,15 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
-from fedloom.core.records import Nothing
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
+from fedloom.core.records import Empty
 from fedloom.core.settings import Interval, Positive, Whole
 from fedloom.core.task import Batch, Task
 
@@ -47,7 +54,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round."""
 
-    shared: Point
+    shared: SGDState
 
 
 class Upload(NamedTuple):
@@ -57,7 +64,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgM(Algorithm[Server, Nothing, Download, Work, Upload]):
+class FedAvgM(Algorithm[Server, Empty, Download, Work, Upload]):
     """One shared model; the server goes on a little where it went before."""
 
     name = "fedavgm"
@@ -77,7 +84,7 @@ class FedAvgM(Algorithm[Server, Nothing, Download, Work, Upload]):
     def adaptation(self) -> tuple[Phase, ...]:
         return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
         return Server(theta, torch.zeros_like(theta))
 
@@ -95,29 +102,27 @@ class FedAvgM(Algorithm[Server, Nothing, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Nothing:
-        return Nothing()
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
+        return Empty()
 
-    def begin(
-        self, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> Work:
-        return Work(self.depart(down.shared))
+    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
+        return Work(self.sgd_start(down.shared))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step of local SGD, as in FedAvg."""
         gradient = task.grad(work.shared.at, batch)
-        return Work(self.descend(work.shared, gradient, batch))
+        return Work(self.sgd_step(work.shared, gradient, batch))
 
     def finish(
-        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> tuple[Nothing, Upload]:
+        self, work: Work, down: Download, memory: Empty, client: Client, task: Task
+    ) -> tuple[Empty, Upload]:
         return memory, Upload(work.shared.at)
 
     def personal(
-        self, down: Download, memory: Nothing, client: Client, task: Task
+        self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.shared
 
     def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
         """One step of fine-tuning the shared model on the client's own data."""
-        return self.descend(self.depart(theta), task.grad(theta, batch), batch).at
+        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at

@@ -22,7 +22,14 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
 from fedloom.core.errors import ContractError
 from fedloom.core.settings import Whole
 from fedloom.core.task import Batch, Task
@@ -49,7 +56,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round: the base alone moves."""
 
-    base: Point
+    base: SGDState
     head: Tensor
 
 
@@ -81,7 +88,7 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
         step = "tune" if self.tuned == "all" else "tune_head"
         return (Phase(step=step, epochs=self.tuning),)
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         task = population.task
         if task.base_d == 0:
             raise ContractError(
@@ -102,17 +109,17 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> Tensor:
         return task.join(server.base, task.split(task.start)[1])
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(task.split(task.start)[1])
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.depart(down.base), memory.head)
+        return Work(self.sgd_start(down.base), memory.head)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """theta_ext <- theta_ext - eta grad_ext F_k(theta_ext, theta_cls)."""
         theta = task.join(work.base.at, work.head)
         gradient, _ = task.split(task.grad(theta, batch))
-        return Work(self.descend(work.base, gradient, batch), work.head)
+        return Work(self.sgd_step(work.base, gradient, batch), work.head)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
@@ -126,7 +133,7 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
         """One step of fine-tuning the whole model on the client's own data."""
-        return self.descend(self.depart(theta), task.grad(theta, batch), batch).at
+        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at
 
     def tune_head(
         self, theta: Tensor, down: Download, batch: Batch, task: Task
@@ -138,4 +145,4 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
             return batch.mean(task.losses_of(base, head, batch))
 
         gradient = task.grad_of(objective, head)
-        return task.join(base, self.descend(self.depart(head), gradient, batch).at)
+        return task.join(base, self.sgd_step(self.sgd_start(head), gradient, batch).at)

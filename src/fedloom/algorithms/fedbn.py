@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ContractError
 from fedloom.core.task import Batch, Task
 
@@ -48,7 +48,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round: all parameters as one vector, for they move together."""
 
-    personal: Point
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -67,7 +67,7 @@ class FedBN(Algorithm[Server, Memory, Download, Work, Upload]):
     weights: Literal["size", "equal"] = "size"
     """Clients count by training samples or equally."""
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         task = population.task
         if task.ordinary_d == task.d:
             raise ContractError(
@@ -90,17 +90,17 @@ class FedBN(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> None:
         return None
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         _, own = task.split_normalisation(task.start)
         return Memory(own)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.depart(task.join_normalisation(down.shared, memory.own)))
+        return Work(self.sgd_start(task.join_normalisation(down.shared, memory.own)))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """w_k <- w_k - eta grad F_k(w_k), every layer."""
         gradient = task.grad(work.personal.at, batch)
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task

@@ -30,8 +30,15 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import streams
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
-from fedloom.core.records import Rows
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
+from fedloom.core.records import PerClient
 from fedloom.core.settings import Count, NonNegative, Share
 from fedloom.core.task import Batch, Task
 
@@ -59,9 +66,9 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Server to client: others' models, another choice for each; not whose."""
 
-    models: Rows
+    models: PerClient
     """(k, d)."""
-    present: Rows
+    present: PerClient
     """(k,) whether there is a model in this place; early on there may be too few."""
 
 
@@ -69,7 +76,7 @@ class Work(NamedTuple):
     """During a round."""
 
     before: Tensor
-    personal: Point
+    personal: SGDState
     weights: Tensor
     """(1 + k,) of the client's own model and of those it was sent."""
 
@@ -82,7 +89,7 @@ class Upload(NamedTuple):
     """(k,)."""
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """What one client took from whom."""
 
     own_weight: Tensor
@@ -93,7 +100,7 @@ class Notes(NamedTuple):
     """Distance from the client's last model to where its training began."""
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     """What was sent to whom."""
 
     sent: Tensor
@@ -121,9 +128,9 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        return Phase(step="compare", passes=1), self.span("step")
+        return Phase(step="compare", passes=1), self.local_phase("step")
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         theta, count = population.theta(0), population.count
         return Server(
             models=theta.repeat(count, 1),
@@ -174,19 +181,19 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
             affinity=server.affinity.index_add(0, rows, gained),
         )
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
-        return Account(self._choose(server, cohort)[0], uploads.weights)
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
+        return ServerLog(self._choose(server, cohort)[0], uploads.weights)
 
     def shared(self, server: Server, task: Task) -> None:
         return None
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(task.start, task.start)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return Work(
             before=memory.before,
-            personal=self.depart(memory.personal),
+            personal=self.sgd_start(memory.personal),
             weights=memory.personal.new_zeros(1 + len(down.models)),
         )
 
@@ -201,12 +208,12 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
         weights = _weigh(task.loss(before, batch) - losses, distance, counts)
         # theta_i = theta_i^{l-1} + sum_n w_n (theta_n - theta_i^{l-1})
         start = before + weights @ toward
-        return Work(start, self.depart(start), weights)
+        return Work(start, self.sgd_start(start), weights)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Local training: theta_i <- theta_i - eta grad L_i(theta_i)."""
         gradient = task.grad(work.personal.at, batch)
-        return work._replace(personal=self.descend(work.personal, gradient, batch))
+        return work._replace(personal=self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
@@ -214,10 +221,10 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
         personal = work.personal.at
         return Memory(work.before, personal), Upload(personal, work.weights[1:])
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
-        return Notes(
+    ) -> ClientLog:
+        return ClientLog(
             own_weight=work.weights[0],
             helpers=(work.weights[1:] > 0).sum(),
             moved=torch.linalg.vector_norm(work.before - memory.personal),

@@ -33,8 +33,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
-from fedloom.core.records import Nothing
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
+from fedloom.core.records import Empty
 from fedloom.core.settings import Whole
 from fedloom.core.task import Batch, Task
 
@@ -54,7 +61,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round, beside the model the way of a gradient that is always one."""
 
-    shared: Point
+    shared: SGDState
     speed: Tensor
     """How far its last step went, for a learning rate of one."""
     length: Tensor
@@ -70,7 +77,7 @@ class Upload(NamedTuple):
     """The number of local steps; more with momentum, which repeats them."""
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     """How the ways were made comparable."""
 
     length: Tensor
@@ -82,7 +89,7 @@ class Account(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNova(Algorithm[Server, Nothing, Download, Work, Upload]):
+class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
     """One shared model; updates are divided by the number of local steps."""
 
     name = "fednova"
@@ -97,7 +104,7 @@ class FedNova(Algorithm[Server, Nothing, Download, Work, Upload]):
     def adaptation(self) -> tuple[Phase, ...]:
         return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         return Server(population.theta(0))
 
     def download(self, server: Server, cohort: Cohort) -> Download:
@@ -113,45 +120,43 @@ class FedNova(Algorithm[Server, Nothing, Download, Work, Upload]):
     def _shares(self, cohort: Cohort) -> Tensor:
         return cohort.by_size() if self.weights == "size" else cohort.equally()
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
         shares = self._shares(cohort)
         length = shares @ uploads.length
-        return Account(length, shares * length / uploads.length.clamp(min=1.0))
+        return ServerLog(length, shares * length / uploads.length.clamp(min=1.0))
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Nothing:
-        return Nothing()
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
+        return Empty()
 
-    def begin(
-        self, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> Work:
+    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
         none = torch.zeros_like(client.size)
-        return Work(self.depart(down.shared), speed=none, length=none)
+        return Work(self.sgd_start(down.shared), speed=none, length=none)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step of local SGD, and the same step on a gradient that is one."""
         gradient = task.grad(work.shared.at, batch)
         speed = self.momentum * work.speed + 1.0
         return Work(
-            shared=self.descend(work.shared, gradient, batch),
+            shared=self.sgd_step(work.shared, gradient, batch),
             speed=speed,
             length=work.length + speed,
         )
 
     def finish(
-        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> tuple[Nothing, Upload]:
+        self, work: Work, down: Download, memory: Empty, client: Client, task: Task
+    ) -> tuple[Empty, Upload]:
         # d_i = G_i a_i / ||a_i||_1, and x - x_i = eta G_i a_i
         direction = (down.shared - work.shared.at) / work.length.clamp(min=1.0)
         return memory, Upload(direction, work.length)
 
     def personal(
-        self, down: Download, memory: Nothing, client: Client, task: Task
+        self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.shared
 
     def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
         """One step of fine-tuning the shared model on the client's own data."""
-        return self.descend(self.depart(theta), task.grad(theta, batch), batch).at
+        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at

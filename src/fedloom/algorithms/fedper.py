@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.task import Batch, Task
 
 
@@ -47,7 +47,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round: base and head as one vector, for they move together."""
 
-    personal: Point
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -66,7 +66,7 @@ class FedPer(Algorithm[Server, Memory, Download, Work, Upload]):
     weights: Literal["size", "equal"] = "size"
     """Clients count by training samples or equally."""
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         base, _ = population.task.split(population.theta(0))
         return Server(base)
 
@@ -81,17 +81,17 @@ class FedPer(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> None:
         return None
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         _, head = task.split(task.start)
         return Memory(head)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.depart(task.join(down.base, memory.head)))
+        return Work(self.sgd_start(task.join(down.base, memory.head)))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """(W_B, W_Pj) <- (W_B, W_Pj) - eta grad F_j(W_B, W_Pj)."""
         gradient = task.grad(work.personal.at, batch)
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task

@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
-from fedloom.core.records import Nothing
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.records import Empty
 from fedloom.core.settings import NonNegative
 from fedloom.core.task import Batch, Task
 
@@ -41,7 +41,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round."""
 
-    shared: Point
+    shared: SGDState
 
 
 class Upload(NamedTuple):
@@ -51,7 +51,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx(Algorithm[Server, Nothing, Download, Work, Upload]):
+class FedProx(Algorithm[Server, Empty, Download, Work, Upload]):
     """One shared model; local training stays near it."""
 
     name = "fedprox"
@@ -62,7 +62,7 @@ class FedProx(Algorithm[Server, Nothing, Download, Work, Upload]):
     weights: Literal["size", "equal"] = "size"
     """Clients count by training samples or equally."""
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         return Server(population.theta(0))
 
     def download(self, server: Server, cohort: Cohort) -> Download:
@@ -75,26 +75,24 @@ class FedProx(Algorithm[Server, Nothing, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Nothing:
-        return Nothing()
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
+        return Empty()
 
-    def begin(
-        self, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> Work:
-        return Work(self.depart(down.shared))
+    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
+        return Work(self.sgd_start(down.shared))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step on h_k(w; w^t) = F_k(w) + mu/2 ||w - w^t||^2, Eq. (2)."""
         toward = self.pull * (work.shared.at - down.shared)
         gradient = task.grad(work.shared.at, batch) + toward
-        return Work(self.descend(work.shared, gradient, batch))
+        return Work(self.sgd_step(work.shared, gradient, batch))
 
     def finish(
-        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> tuple[Nothing, Upload]:
+        self, work: Work, down: Download, memory: Empty, client: Client, task: Task
+    ) -> tuple[Empty, Upload]:
         return memory, Upload(work.shared.at)
 
     def personal(
-        self, down: Download, memory: Nothing, client: Client, task: Task
+        self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.shared

@@ -23,7 +23,14 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
 from fedloom.core.settings import Count, Whole
 from fedloom.core.task import Batch, Task
 
@@ -49,8 +56,8 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round: first the head moves, then the base."""
 
-    base: Point
-    head: Point
+    base: SGDState
+    head: SGDState
 
 
 class Upload(NamedTuple):
@@ -78,12 +85,12 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        base = self.span("step_base")
+        base = self.local_phase("step_base")
         if not self.head_epochs:
             return (base,)
         return Phase(step="step_head", epochs=self.head_epochs), base
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         base, _ = population.task.split(population.theta(0))
         return Server(base)
 
@@ -97,12 +104,12 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> None:
         return None
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         _, head = task.split(task.start)
         return Memory(head)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.depart(down.base), self.depart(memory.head))
+        return Work(self.sgd_start(down.base), self.sgd_start(memory.head))
 
     def step_head(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """h_i <- h_i - alpha grad_h f_i(h_i, phi), phi as it was received."""
@@ -111,13 +118,13 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
             return batch.mean(task.losses_of(work.base.at, head, batch))
 
         gradient = task.grad_of(objective, work.head.at)
-        return work._replace(head=self.descend(work.head, gradient, batch))
+        return work._replace(head=self.sgd_step(work.head, gradient, batch))
 
     def step_base(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """phi_i <- phi_i - alpha grad_phi f_i(h_i, phi_i), h_i as just fitted."""
         theta = task.join(work.base.at, work.head.at)
         gradient, _ = task.split(task.grad(theta, batch))
-        return work._replace(base=self.descend(work.base, gradient, batch))
+        return work._replace(base=self.sgd_step(work.base, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task

@@ -27,9 +27,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Nothing
+from fedloom.core.records import Empty
 from fedloom.core.settings import Count
 from fedloom.core.task import Batch, Task
 
@@ -51,7 +58,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round: the chosen model, after a look at all of them."""
 
-    model: Point
+    model: SGDState
     cluster: Tensor
     """Which one, from 0."""
     losses: Tensor
@@ -65,7 +72,7 @@ class Upload(NamedTuple):
     cluster: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """What one client chose, and how clearly."""
 
     cluster: Tensor
@@ -76,7 +83,7 @@ class Notes(NamedTuple):
     is a toss-up; 0 when there is one cluster only."""
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     """What the clusters are made of."""
 
     weight: Tensor
@@ -88,7 +95,7 @@ class Account(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IFCA(Algorithm[Server, Nothing, Download, Work, Upload]):
+class IFCA(Algorithm[Server, Empty, Download, Work, Upload]):
     """FedAvg within clusters that the clients form by their training losses."""
 
     name = "ifca"
@@ -102,13 +109,13 @@ class IFCA(Algorithm[Server, Nothing, Download, Work, Upload]):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        return (Phase(step="choose", passes=1), self.span("step"))
+        return (Phase(step="choose", passes=1), self.local_phase("step"))
 
     @property
     def adaptation(self) -> tuple[Phase, ...]:
         return (Phase(step="adopt", passes=1),)
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         models = torch.stack([population.theta(j) for j in range(self.cluster_count)])
         if len(torch.unique(models, dim=0)) < self.cluster_count:
             raise ConfigError(
@@ -128,9 +135,9 @@ class IFCA(Algorithm[Server, Nothing, Download, Work, Upload]):
         fresh = shares @ uploads.model
         return Server(torch.where(is_chosen[:, None], fresh, server.models))
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
         shares = self._shares(uploads, cohort)
-        return Account(shares.sum(0), (shares.sum(1) > 0).sum())
+        return ServerLog(shares.sum(0), (shares.sum(1) > 0).sum())
 
     def _shares(self, uploads: Upload, cohort: Cohort) -> Tensor:
         """(k, n) the clients' shares in each model; a row of zeros if there is none."""
@@ -142,14 +149,12 @@ class IFCA(Algorithm[Server, Nothing, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> None:
         return None
 
-    def first(self, down: Download, client: Client, task: Task) -> Nothing:
-        return Nothing()
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
+        return Empty()
 
-    def begin(
-        self, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> Work:
+    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
         return Work(
-            model=self.depart(down.models[0]),
+            model=self.sgd_start(down.models[0]),
             cluster=torch.zeros_like(client.round),
             losses=torch.zeros_like(down.models[:, 0]),
         )
@@ -158,26 +163,26 @@ class IFCA(Algorithm[Server, Nothing, Download, Work, Upload]):
         """Which model fits: jhat = argmin_j F_i(theta_j), over all training data."""
         losses = _losses(down.models, batch, task)
         cluster = losses.argmin()
-        return Work(self.depart(_pick(down.models, cluster)), cluster, losses)
+        return Work(self.sgd_start(_pick(down.models, cluster)), cluster, losses)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """LocalUpdate: theta <- theta - gamma grad F_i(theta)."""
         gradient = task.grad(work.model.at, batch)
-        return work._replace(model=self.descend(work.model, gradient, batch))
+        return work._replace(model=self.sgd_step(work.model, gradient, batch))
 
     def finish(
-        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> tuple[Nothing, Upload]:
+        self, work: Work, down: Download, memory: Empty, client: Client, task: Task
+    ) -> tuple[Empty, Upload]:
         return memory, Upload(work.model.at, work.cluster)
 
-    def notes(
-        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> Notes:
+    def client_log(
+        self, work: Work, down: Download, memory: Empty, client: Client, task: Task
+    ) -> ClientLog:
         ordered = work.losses.sort().values
-        return Notes(work.cluster, ordered[min(1, len(ordered) - 1)] - ordered[0])
+        return ClientLog(work.cluster, ordered[min(1, len(ordered) - 1)] - ordered[0])
 
     def personal(
-        self, down: Download, memory: Nothing, client: Client, task: Task
+        self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.models[0]
 

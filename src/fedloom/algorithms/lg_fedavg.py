@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.task import Batch, Task
 
 
@@ -51,7 +51,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round: base and head as one vector, for they move together."""
 
-    personal: Point
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -70,7 +70,7 @@ class LGFedAvg(Algorithm[Server, Memory, Download, Work, Upload]):
     weights: Literal["size", "equal"] = "size"
     """Clients count by training samples or equally."""
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         _, head = population.task.split(population.theta(0))
         return Server(head)
 
@@ -85,17 +85,17 @@ class LGFedAvg(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> None:
         return None
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         base, _ = task.split(task.start)
         return Memory(base)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.depart(task.join(memory.base, down.head)))
+        return Work(self.sgd_start(task.join(memory.base, down.head)))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Both parts descend: theta <- theta - eta grad F_m(theta_m^l, theta_m^g)."""
         gradient = task.grad(work.personal.at, batch)
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task

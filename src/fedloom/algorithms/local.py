@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
-from fedloom.core.records import Nothing
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.records import Empty
 from fedloom.core.task import Batch, Task
 
 
@@ -28,45 +28,45 @@ class Memory(NamedTuple):
 class Work(NamedTuple):
     """During a round."""
 
-    personal: Point
+    personal: SGDState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local(Algorithm[Nothing, Memory, Nothing, Work, Nothing]):
+class Local(Algorithm[Empty, Memory, Empty, Work, Empty]):
     """Every client trains alone; nothing is ever sent, either way."""
 
     name = "local"
     group = "local"
 
-    def start(self, population: Population) -> Nothing:
-        return Nothing()
+    def init_server(self, population: Population) -> Empty:
+        return Empty()
 
-    def download(self, server: Nothing, cohort: Cohort) -> Nothing:
-        return Nothing()
+    def download(self, server: Empty, cohort: Cohort) -> Empty:
+        return Empty()
 
-    def aggregate(self, server: Nothing, uploads: Nothing, cohort: Cohort) -> Nothing:
+    def aggregate(self, server: Empty, uploads: Empty, cohort: Cohort) -> Empty:
         return server
 
-    def shared(self, server: Nothing, task: Task) -> None:
+    def shared(self, server: Empty, task: Task) -> None:
         return None
 
-    def first(self, down: Nothing, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Empty, client: Client, task: Task) -> Memory:
         return Memory(task.start)
 
-    def begin(self, down: Nothing, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.depart(memory.personal))
+    def begin(self, down: Empty, memory: Memory, client: Client, task: Task) -> Work:
+        return Work(self.sgd_start(memory.personal))
 
-    def step(self, work: Work, down: Nothing, batch: Batch, task: Task) -> Work:
+    def step(self, work: Work, down: Empty, batch: Batch, task: Task) -> Work:
         """v_k <- v_k - eta grad F_k(v_k)."""
         gradient = task.grad(work.personal.at, batch)
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
-        self, work: Work, down: Nothing, memory: Memory, client: Client, task: Task
-    ) -> tuple[Memory, Nothing]:
-        return Memory(work.personal.at), Nothing()
+        self, work: Work, down: Empty, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Empty]:
+        return Memory(work.personal.at), Empty()
 
     def personal(
-        self, down: Nothing, memory: Memory, client: Client, task: Task
+        self, down: Empty, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return memory.personal

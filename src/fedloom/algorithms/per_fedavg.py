@@ -26,8 +26,15 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
-from fedloom.core.records import Nothing
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
+from fedloom.core.records import Empty
 from fedloom.core.settings import NonNegative, Positive
 from fedloom.core.task import Batch, Task
 
@@ -47,7 +54,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round."""
 
-    shared: Point
+    shared: SGDState
 
 
 class Upload(NamedTuple):
@@ -60,7 +67,7 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerFedAvg(Algorithm[Server, Nothing, Download, Work, Upload]):
+class PerFedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
     """FedAvg on the loss after one step of adaptation (MAML)."""
 
     name = "per-fedavg"
@@ -81,13 +88,13 @@ class PerFedAvg(Algorithm[Server, Nothing, Download, Work, Upload]):
     @property
     def phases(self) -> tuple[Phase, ...]:
         batches = 2 if self.gradient == "first-order" else 3
-        return (replace(self.span("step"), batches=batches),)
+        return (replace(self.local_phase("step"), batches=batches),)
 
     @property
     def adaptation(self) -> tuple[Phase, ...]:
         return (Phase(step="adapt", passes=1),)
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         return Server(population.theta(0))
 
     def download(self, server: Server, cohort: Cohort) -> Download:
@@ -100,13 +107,11 @@ class PerFedAvg(Algorithm[Server, Nothing, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Nothing:
-        return Nothing()
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
+        return Empty()
 
-    def begin(
-        self, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> Work:
-        return Work(self.depart(down.shared))
+    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
+        return Work(self.sgd_start(down.shared))
 
     def step(
         self, work: Work, down: Download, batch: tuple[Batch, ...], task: Task
@@ -124,15 +129,15 @@ class PerFedAvg(Algorithm[Server, Nothing, Download, Work, Upload]):
             behind = task.grad(w - self.difference * gradient, batch[2])
             curved = (ahead - behind) / (2 * self.difference)
             gradient = gradient - self.inner_lr * curved
-        return Work(self.descend(work.shared, gradient, batch[0]))
+        return Work(self.sgd_step(work.shared, gradient, batch[0]))
 
     def finish(
-        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> tuple[Nothing, Upload]:
+        self, work: Work, down: Download, memory: Empty, client: Client, task: Task
+    ) -> tuple[Empty, Upload]:
         return memory, Upload(work.shared.at)
 
     def personal(
-        self, down: Download, memory: Nothing, client: Client, task: Task
+        self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.shared
 

@@ -89,7 +89,7 @@ class Upload(NamedTuple):
     spread: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """What one client's posterior went through."""
 
     divergence: Tensor
@@ -138,7 +138,7 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
                     "prior decays parameters: use lr and prior_weight."
                 )
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         mean = population.theta(0)
         return Server(
             mean, torch.full_like(mean, gaussians.softplus_inverse(self.scale))
@@ -158,7 +158,7 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.mean
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(down.mean, down.spread)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
@@ -223,12 +223,12 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
     ) -> tuple[Memory, Upload]:
         return Memory(*work.posterior.at), Upload(*work.prior.at)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
+    ) -> ClientLog:
         mean, scale = _moments(work.posterior.at)
         prior = down.mean, F.softplus(down.spread)
-        return Notes(gaussians.kl(mean, scale, *prior), scale.mean())
+        return ClientLog(gaussians.kl(mean, scale, *prior), scale.mean())
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task

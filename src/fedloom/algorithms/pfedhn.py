@@ -32,8 +32,8 @@ from torch import Tensor
 from torch.func import vjp
 
 from fedloom.core import streams
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
-from fedloom.core.records import Nothing, Rows, map_record
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.records import Empty, PerClient, map_record
 from fedloom.core.settings import Count, NonNegative, Positive, Whole
 from fedloom.core.task import Batch, Task
 
@@ -66,13 +66,13 @@ class Server(NamedTuple):
 class Download(NamedTuple):
     """Server to client: the model that the hypernetwork has for this one client."""
 
-    personal: Rows
+    personal: PerClient
 
 
 class Work(NamedTuple):
     """During a round."""
 
-    personal: Point
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -81,7 +81,7 @@ class Upload(NamedTuple):
     change: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """What one client's data had to say."""
 
     moved: Tensor
@@ -90,7 +90,7 @@ class Notes(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PFedHN(Algorithm[Server, Nothing, Download, Work, Upload]):
+class PFedHN(Algorithm[Server, Empty, Download, Work, Upload]):
     """A hypernetwork with an embedding per client, trained by clients' updates."""
 
     name = "pfedhn"
@@ -114,7 +114,7 @@ class PFedHN(Algorithm[Server, Nothing, Download, Work, Upload]):
     weights: Literal["size", "equal"] = "equal"
     """Clients count by training samples or equally."""
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
         root = streams.key(population.seed, "hypernetwork")
         key = torch.tensor(root, device=theta.device)
@@ -155,39 +155,37 @@ class PFedHN(Algorithm[Server, Nothing, Download, Work, Upload]):
             embeddings=server.embeddings.index_add(0, rows, pace * of_rows),
         )
 
-    def admit(self, server: Server, population: Population) -> Server:
+    def add_client(self, server: Server, population: Population) -> Server:
         # The embeddings keep their width, which may depend on the number of clients.
         fixed = replace(self, embedding=server.embeddings.shape[1])
-        return Algorithm.admit(fixed, server, population)
+        return Algorithm.add_client(fixed, server, population)
 
     def shared(self, server: Server, task: Task) -> None:
         return None
 
-    def first(self, down: Download, client: Client, task: Task) -> Nothing:
-        return Nothing()
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
+        return Empty()
 
-    def begin(
-        self, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> Work:
-        return Work(self.depart(down.personal))
+    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
+        return Work(self.sgd_start(down.personal))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Local training: theta <- theta - eta grad L_i(theta), K times."""
         gradient = task.grad(work.personal.at, batch)
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
-        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> tuple[Nothing, Upload]:
+        self, work: Work, down: Download, memory: Empty, client: Client, task: Task
+    ) -> tuple[Empty, Upload]:
         return memory, Upload(work.personal.at - down.personal)
 
-    def notes(
-        self, work: Work, down: Download, memory: Nothing, client: Client, task: Task
-    ) -> Notes:
-        return Notes(torch.linalg.vector_norm(work.personal.at - down.personal))
+    def client_log(
+        self, work: Work, down: Download, memory: Empty, client: Client, task: Task
+    ) -> ClientLog:
+        return ClientLog(torch.linalg.vector_norm(work.personal.at - down.personal))
 
     def personal(
-        self, down: Download, memory: Nothing, client: Client, task: Task
+        self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.personal
 

@@ -30,7 +30,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, Positive
 from fedloom.core.task import Batch, Task
@@ -57,8 +57,8 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round: the personal model, and the local copy that follows it."""
 
-    local: Point
-    personal: Point
+    local: SGDState
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -67,7 +67,7 @@ class Upload(NamedTuple):
     local: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """How personal one client is."""
 
     client_drift: Tensor
@@ -116,7 +116,7 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
                 f"{self.personal_lr * self.pull:g}. Lower one of them."
             )
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         return Server(population.theta(0))
 
     def download(self, server: Server, cohort: Cohort) -> Download:
@@ -132,12 +132,12 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(down.shared)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         theta = down.shared if self.restart else memory.personal
-        return Work(self.depart(down.shared), self.depart(theta))
+        return Work(self.sgd_start(down.shared), self.sgd_start(theta))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One local round: theta for this batch, then w_i a step on its envelope."""
@@ -146,10 +146,10 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
             # theta_i ~ argmin f_i(theta; D) + lambda/2 ||theta - w_i||^2
             toward = self.pull * (theta.at - w)
             gradient = task.grad(theta.at, batch) + toward
-            theta = self.descend(theta, gradient, batch, lr=self.personal_lr)
+            theta = self.sgd_step(theta, gradient, batch, lr=self.personal_lr)
         # w_i <- w_i - eta lambda (w_i - theta_i); an L2 term is part of f_i above
         envelope = self.pull * (w - theta.at)
-        local = self.descend(work.local, envelope, batch, weight_decay=0.0)
+        local = self.sgd_step(work.local, envelope, batch, weight_decay=0.0)
         return Work(local, theta)
 
     def finish(
@@ -157,10 +157,10 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
     ) -> tuple[Memory, Upload]:
         return Memory(work.personal.at), Upload(work.local.at)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
-        return Notes(torch.linalg.vector_norm(work.personal.at - work.local.at))
+    ) -> ClientLog:
+        return ClientLog(torch.linalg.vector_norm(work.personal.at - work.local.at))
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task

@@ -30,9 +30,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Point, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Rows
+from fedloom.core.records import PerClient
 from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.task import Batch, Task
 
@@ -54,13 +54,13 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Team to client: the team's model."""
 
-    team: Rows
+    team: PerClient
 
 
 class Work(NamedTuple):
     """During an exchange."""
 
-    personal: Point
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -75,7 +75,7 @@ class Link(NamedTuple):
     model: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """How personal one client is."""
 
     client_drift: Tensor
@@ -83,7 +83,7 @@ class Notes(NamedTuple):
     lowered, down to training alone."""
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     """What an exchange did to the teams, told to each of their clients."""
 
     team_drift: Tensor
@@ -150,7 +150,7 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
     def exchanges(self) -> int:
         return self.team_iterations
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
         return Server(theta, theta.repeat(population.team_count, 1))
 
@@ -168,7 +168,7 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         moved = stay * w + self.team_lr * (self.team_pull * x + self.pull * mean)
         return Server(x, torch.where(present[:, None], moved, server.teams))
 
-    def conclude(self, server: Server, cohort: Cohort) -> Server:
+    def end_round(self, server: Server, cohort: Cohort) -> Server:
         _, present = self._within(server, cohort)
         counts = present.to(cohort.sizes.dtype)
         if self.weights == "size":
@@ -187,11 +187,11 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         total = counts.sum(1, keepdim=True)
         return counts / torch.where(total > 0, total, 1.0), total[:, 0] > 0
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
         after = self.aggregate(server, uploads, cohort)
         drift = torch.linalg.vector_norm(after.teams - server.shared, dim=1)
         shares, _ = self._within(server, cohort)
-        return Account(team_drift=drift[cohort.teams], team_weight=shares.sum(0))
+        return ServerLog(team_drift=drift[cohort.teams], team_weight=shares.sum(0))
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
@@ -202,29 +202,29 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
     def team_link(self, server: Server) -> tuple[Link, Link]:
         return Link(server.shared), Link(server.teams[0])
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(down.team)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         # The text below Eq. (9) restarts at w_i; Alg. 1 as printed never resets theta.
-        return Work(self.depart(down.team if self.restart else memory.personal))
+        return Work(self.sgd_start(down.team if self.restart else memory.personal))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Eq. (10): theta <- theta - alpha (grad f + lambda (theta - w_i))."""
         theta = work.personal.at
         pull = self.pull if self.device_pull is None else self.device_pull
         gradient = task.grad(theta, batch) + pull * (theta - down.team)
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
         return Memory(work.personal.at), Upload(work.personal.at)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
-        return Notes(torch.linalg.vector_norm(work.personal.at - down.team))
+    ) -> ClientLog:
+        return ClientLog(torch.linalg.vector_norm(work.personal.at - down.team))
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task

@@ -34,7 +34,14 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import gaussians, streams
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
 from fedloom.core.errors import ContractError
 from fedloom.core.settings import Count, Interval, Positive, Share
 from fedloom.core.task import Batch, Task
@@ -68,11 +75,11 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round."""
 
-    posterior: Point
+    posterior: SGDState
     """(2, h): mean and spread of the head."""
     before: Tensor
     """(2, h): the same, as the round found it."""
-    base: Point
+    base: SGDState
     confidence: Tensor
 
 
@@ -84,7 +91,7 @@ class Upload(NamedTuple):
     base: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """What one client's head went through."""
 
     confidence: Tensor
@@ -104,7 +111,7 @@ class Notes(NamedTuple):
     for a smaller `head_lr`."""
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     """How much each upload counted."""
 
     head_weight: Tensor
@@ -153,9 +160,9 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
         head = Phase(step="step_head", passes=self.passes)
         if self.bayesian == "all":
             return (head,)
-        return head, replace(self.span("step_base"), length="base_length")
+        return head, replace(self.local_phase("step_base"), length="base_length")
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         task, theta = population.task, population.theta(0)
         if self.bayesian == "head" and task.base_d == task.d:
             raise ContractError(
@@ -174,7 +181,7 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
         return Download(server.base, server.head)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = self.account(server, uploads, cohort)
+        shares = self.server_log(server, uploads, cohort)
         keep = self.server_momentum
         # Alg. 1, lines 8 and 10; line 8 is Eq. (9)
         base = shares.base_weight @ uploads.base
@@ -184,23 +191,23 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
             head=keep * server.head + (1.0 - keep) * head,
         )
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
         sure = uploads.confidence * (cohort.sizes > 0)
-        return Account(sure / sure.sum(), cohort.by_size())
+        return ServerLog(sure / sure.sum(), cohort.by_size())
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return task.join(server.base, server.head)
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         spread = torch.full_like(down.head, gaussians.softplus_inverse(self.scale))
         return Memory(mean=down.head, spread=spread, base=down.base)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         posterior = torch.stack([memory.mean, memory.spread])
         return Work(
-            posterior=self.depart(posterior),
+            posterior=self.sgd_start(posterior),
             before=posterior,
-            base=self.depart(down.base),
+            base=self.sgd_start(down.base),
             confidence=self._confidence(down, memory),
         )
 
@@ -231,7 +238,7 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
 
         # Divided by the samples, so that the loss on record is one per sample.
         gradient = size * task.grad_of(objective, work.posterior.at)
-        moved = self.descend(
+        moved = self.sgd_step(
             work.posterior, gradient, batch, lr=self.head_lr, weight_decay=0.0
         )
         return work._replace(posterior=moved)
@@ -248,7 +255,7 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
             return batch.mean(losses.mean(0))
 
         gradient = task.grad_of(objective, work.base.at)
-        return work._replace(base=self.descend(work.base, gradient, batch))
+        return work._replace(base=self.sgd_step(work.base, gradient, batch))
 
     def base_length(
         self, down: Download, memory: Memory, client: Client, task: Task
@@ -264,13 +271,13 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
         base = work.base.at
         return Memory(mean, spread, base), Upload(mean, work.confidence, base)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
+    ) -> ClientLog:
         uncertainty, deviation = _unsure(down, memory)
         mean, spread = _settled(work)
         prior = torch.rsqrt(work.confidence)
-        return Notes(
+        return ClientLog(
             confidence=work.confidence,
             uncertainty=uncertainty,
             deviation=deviation,

@@ -32,7 +32,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Positive, Whole
 from fedloom.core.task import Batch, Task
@@ -63,7 +70,7 @@ class Download(NamedTuple):
 class Work(NamedTuple):
     """During a round; the correction c - c_i stays as it is."""
 
-    shared: Point
+    shared: SGDState
     correction: Tensor
     steps: Tensor
     """How many were taken so far."""
@@ -78,7 +85,7 @@ class Upload(NamedTuple):
     """c_i+ - c_i."""
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     """How far one client is from the others."""
 
     correction: Tensor
@@ -113,7 +120,7 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
     def adaptation(self) -> tuple[Phase, ...]:
         return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
         return Server(theta, torch.zeros_like(theta))
 
@@ -137,12 +144,12 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(torch.zeros_like(down.shared))
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return Work(
-            shared=self.depart(down.shared),
+            shared=self.sgd_start(down.shared),
             correction=down.variate - memory.variate,
             steps=torch.zeros_like(client.size),
         )
@@ -150,7 +157,7 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One corrected step: y_i <- y_i - eta_l (g_i(y_i) - c_i + c)."""
         gradient = task.grad(work.shared.at, batch)
-        moved = self.descend(work.shared, gradient, batch)
+        moved = self.sgd_step(work.shared, gradient, batch)
         at = moved.at - self._rate(batch.round, moved.at) * work.correction
         return work._replace(shared=moved._replace(at=at), steps=work.steps + 1.0)
 
@@ -168,10 +175,10 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
         kept = torch.where(client.uploads, variate, memory.variate)
         return Memory(kept), Upload(change, variate - memory.variate)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
-        return Notes(torch.linalg.vector_norm(work.correction))
+    ) -> ClientLog:
+        return ClientLog(torch.linalg.vector_norm(work.correction))
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task
@@ -180,4 +187,4 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
         """One step of fine-tuning the shared model on the client's own data."""
-        return self.descend(self.depart(theta), task.grad(theta, batch), batch).at
+        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at

@@ -30,8 +30,15 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from fedloom.core import uncertainty
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
-from fedloom.core.records import Rows, take
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
+from fedloom.core.records import PerClient, take
 from fedloom.core.settings import Count, Rate, Whole
 from fedloom.core.task import Batch, Task
 from fedloom.core.uncertainty import Balance, Normalise, Past, Report, StepScale, Target
@@ -59,13 +66,13 @@ class Download(NamedTuple):
 
     shared: Tensor
     between: Tensor
-    others: Rows
+    others: PerClient
 
 
 class Work(NamedTuple):
     """During a round."""
 
-    personal: Point
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -106,13 +113,13 @@ class SelfFL(Algorithm[Server, Memory, Download, Work, Upload]):
     @property
     def phases(self) -> tuple[Phase, ...]:
         if not self.use_steps:
-            return (self.span("step"),)
+            return (self.local_phase("step"),)
         return (
-            replace(self.span("step"), length="ordinary"),
+            replace(self.local_phase("step"), length="ordinary"),
             Phase(step="step", steps=self.most_steps, length="computed"),
         )
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         shared = population.theta(0)
         reports = uncertainty.no_reports(population.count, shared.device)
         return Server(shared, reports.within.sum(), reports)
@@ -128,7 +135,7 @@ class SelfFL(Algorithm[Server, Memory, Download, Work, Upload]):
         return Download(server.shared, server.between, others)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares, between = self.account(server, uploads, cohort)
+        shares, between = self.server_log(server, uploads, cohort)
         # Eq. (11)
         estimate = shares.to(uploads.personal.dtype) @ uploads.personal
         fresh = self.smoothing
@@ -145,32 +152,32 @@ class SelfFL(Algorithm[Server, Memory, Download, Work, Upload]):
             ),
         )
 
-    def account(
+    def server_log(
         self, server: Server, uploads: Upload, cohort: Cohort
-    ) -> uncertainty.Account:
+    ) -> uncertainty.ServerLog:
         present = cohort.sizes > 0
         # Eq. (14)
         between = uncertainty.between_clients(
             uploads.personal, present, self.normalise, server.between
         )
         if cohort.round < self.warm_rounds or not self.use_weights:
-            return uncertainty.Account(cohort.by_size(), between)
+            return uncertainty.ServerLog(cohort.by_size(), between)
         precisions = uncertainty.precisions(between, uploads.report, present)
-        return uncertainty.Account(precisions / precisions.sum(), between)
+        return uncertainty.ServerLog(precisions / precisions.sum(), between)
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(down.shared, uncertainty.no_past(down.shared))
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         if not self.use_init:
-            return Work(self.depart(down.shared))
+            return Work(self.sgd_start(down.shared))
         correction = self._balance(down, memory, client).correction
         # Eq. (10): theta - (w_m / S_m) (theta_m - theta)
         beyond = correction.to(down.shared.dtype) * (memory.personal - down.shared)
-        return Work(self.depart(down.shared - beyond))
+        return Work(self.sgd_start(down.shared - beyond))
 
     def ordinary(
         self, down: Download, memory: Memory, client: Client, task: Task
@@ -187,7 +194,7 @@ class SelfFL(Algorithm[Server, Memory, Download, Work, Upload]):
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, LocalTrain: one step of SGD on the client's own loss."""
         gradient = task.grad(work.personal.at, batch)
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
@@ -199,7 +206,7 @@ class SelfFL(Algorithm[Server, Memory, Download, Work, Upload]):
         report = uncertainty.report(past, self.normalise)
         return Memory(personal, past), Upload(personal, report)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> Balance:
         return self._balance(down, memory, client)

@@ -27,8 +27,15 @@ import torch
 from torch import Tensor
 
 from fedloom.core import uncertainty
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
-from fedloom.core.records import Rows, take
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
+from fedloom.core.records import PerClient, take
 from fedloom.core.settings import Count, NonNegative, Rate, Whole
 from fedloom.core.task import Batch, Task
 from fedloom.core.uncertainty import Balance, Normalise, Past, Report, StepScale, Target
@@ -58,7 +65,7 @@ class Download(NamedTuple):
 
     shared: Tensor
     between: Tensor
-    others: Rows
+    others: PerClient
 
 
 class Descent(NamedTuple):
@@ -76,8 +83,8 @@ class Descent(NamedTuple):
 class Work(NamedTuple):
     """During a round: the personal model, then on from there to the optimum."""
 
-    personal: Point
-    optimum: Point
+    personal: SGDState
+    optimum: SGDState
     descent: Descent
 
 
@@ -125,14 +132,14 @@ class SelfFLAugmented(Algorithm[Server, Memory, Download, Work, Upload]):
     def phases(self) -> tuple[Phase, ...]:
         settle = Phase(step="settle", epochs=self.extra_epochs, until="has_settled")
         if not self.use_steps:
-            return (self.span("step"), settle)
+            return (self.local_phase("step"), settle)
         return (
-            replace(self.span("step"), length="ordinary"),
+            replace(self.local_phase("step"), length="ordinary"),
             Phase(step="step", steps=self.most_steps, length="computed"),
             settle,
         )
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         shared = population.theta(0)
         reports = uncertainty.no_reports(population.count, shared.device)
         return Server(shared, reports.within.sum(), reports)
@@ -148,7 +155,7 @@ class SelfFLAugmented(Algorithm[Server, Memory, Download, Work, Upload]):
         return Download(server.shared, server.between, others)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares, between = self.account(server, uploads, cohort)
+        shares, between = self.server_log(server, uploads, cohort)
         # Eq. (23)
         estimate = shares.to(uploads.optimum.dtype) @ uploads.optimum
         fresh = self.smoothing
@@ -165,23 +172,23 @@ class SelfFLAugmented(Algorithm[Server, Memory, Download, Work, Upload]):
             ),
         )
 
-    def account(
+    def server_log(
         self, server: Server, uploads: Upload, cohort: Cohort
-    ) -> uncertainty.Account:
+    ) -> uncertainty.ServerLog:
         present = cohort.sizes > 0
         # Eq. (22)
         between = uncertainty.between_clients(
             uploads.optimum, present, self.normalise, server.between
         )
         if cohort.round < self.warm_rounds or not self.use_weights:
-            return uncertainty.Account(cohort.by_size(), between)
+            return uncertainty.ServerLog(cohort.by_size(), between)
         precisions = uncertainty.precisions(between, uploads.report, present)
-        return uncertainty.Account(precisions / precisions.sum(), between)
+        return uncertainty.ServerLog(precisions / precisions.sum(), between)
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(down.shared, down.shared, uncertainty.no_past(down.shared))
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
@@ -193,7 +200,7 @@ class SelfFLAugmented(Algorithm[Server, Memory, Download, Work, Upload]):
         none = torch.zeros_like(client.size)
         is_warm_up = client.round < self.warm_rounds
         descent = Descent(none, none, torch.zeros_like(client.round), is_warm_up)
-        return Work(self.depart(start), self.depart(start), descent)
+        return Work(self.sgd_start(start), self.sgd_start(start), descent)
 
     def ordinary(
         self, down: Download, memory: Memory, client: Client, task: Task
@@ -210,13 +217,13 @@ class SelfFLAugmented(Algorithm[Server, Memory, Download, Work, Upload]):
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 2, first loop; then theta_{m,t} <- theta_m^t."""
         gradient = task.grad(work.personal.at, batch)
-        point = self.descend(work.personal, gradient, batch)
+        point = self.sgd_step(work.personal, gradient, batch)
         return Work(point, point, work.descent)
 
     def settle(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 2, second loop: theta_{m,t} descends until it converges."""
         gradient = task.grad(work.optimum.at, batch)
-        point = self.descend(work.optimum, gradient, batch)
+        point = self.sgd_step(work.optimum, gradient, batch)
         last, total, epochs, _ = work.descent
         total = total + batch.total(task.losses(work.optimum.at, batch))
         is_flat = (epochs > 0) & (last - total <= self.tolerance * last)
@@ -243,7 +250,7 @@ class SelfFLAugmented(Algorithm[Server, Memory, Download, Work, Upload]):
         past = uncertainty.remember(memory.past, optimum, counts)
         return Memory(personal, optimum, past), Upload(personal, optimum, report)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> Balance:
         return self._balance(down, memory, client)

@@ -26,9 +26,16 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedloom.core import uncertainty
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Rows
+from fedloom.core.records import PerClient
 from fedloom.core.settings import Count
 from fedloom.core.task import Batch, Task
 from fedloom.core.uncertainty import Balance, Normalise, Past, Report, StepScale, Target
@@ -66,13 +73,13 @@ class Download(NamedTuple):
 
     shared: Tensor
     between: Tensor
-    others: Rows
+    others: PerClient
 
 
 class Work(NamedTuple):
     """During a round."""
 
-    personal: Point
+    personal: SGDState
 
 
 class Upload(NamedTuple):
@@ -82,7 +89,7 @@ class Upload(NamedTuple):
     report: Report
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     """How an aggregation weighed its clients."""
 
     weight: Tensor
@@ -119,11 +126,11 @@ class SelfFLCluster(Algorithm[Server, Memory, Download, Work, Upload]):
     @property
     def phases(self) -> tuple[Phase, ...]:
         return (
-            replace(self.span("step"), length="ordinary"),
+            replace(self.local_phase("step"), length="ordinary"),
             Phase(step="step", steps=self.most_steps, length="computed"),
         )
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         count = self.cluster_count
         if self.clusters == "teams":
             count = population.team_count
@@ -155,11 +162,11 @@ class SelfFLCluster(Algorithm[Server, Memory, Download, Work, Upload]):
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         return self._update(server, uploads, cohort)[0]
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
         new, shares = self._update(server, uploads, cohort)
         precisions = _precisions(new)
         weight = (precisions / precisions.sum()) @ shares
-        return Account(weight, new.member[cohort.clients], new.between)
+        return ServerLog(weight, new.member[cohort.clients], new.between)
 
     def _update(
         self, server: Server, uploads: Upload, cohort: Cohort
@@ -208,8 +215,8 @@ class SelfFLCluster(Algorithm[Server, Memory, Download, Work, Upload]):
         edges = torch.quantile(found, inner.double())
         return torch.bucketize(uncertainty.impute(reports.within, known), edges)
 
-    def admit(self, server: Server, population: Population) -> Server:
-        grown = super().admit(server, population)
+    def add_client(self, server: Server, population: Population) -> Server:
+        grown = super().add_client(server, population)
         member = self._members(grown.reports, population.teams)
         return grown._replace(member=member)
 
@@ -221,14 +228,14 @@ class SelfFLCluster(Algorithm[Server, Memory, Download, Work, Upload]):
             return None
         return torch.where(server.has_model[:, None], server.models, server.shared)
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(down.shared, uncertainty.no_past(down.shared))
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         correction = self._balance(down, memory, client).correction
         # Eq. (10), the sum over k != m taken over the other clusters
         beyond = correction.to(down.shared.dtype) * (memory.personal - down.shared)
-        return Work(self.depart(down.shared - beyond))
+        return Work(self.sgd_start(down.shared - beyond))
 
     def ordinary(
         self, down: Download, memory: Memory, client: Client, task: Task
@@ -245,7 +252,7 @@ class SelfFLCluster(Algorithm[Server, Memory, Download, Work, Upload]):
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, LocalTrain: one step of SGD on the client's own loss."""
         gradient = task.grad(work.personal.at, batch)
-        return Work(self.descend(work.personal, gradient, batch))
+        return Work(self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
@@ -256,7 +263,7 @@ class SelfFLCluster(Algorithm[Server, Memory, Download, Work, Upload]):
         report = uncertainty.report(past, self.normalise)
         return Memory(personal, past), Upload(personal, report)
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> Balance:
         return self._balance(down, memory, client)

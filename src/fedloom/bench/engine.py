@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedloom.algorithms import FedAvg
+from fedloom.clients import Federation, Iid, Sampling, Split, divide
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Task
 from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings, choose
-from fedloom.engine.rounds import Loom
-from fedloom.federation import Federation, Iid, Sampling, Split, divide
+from fedloom.engine.rounds import Simulation
 from fedloom.models import MODELS
 
 MODES = ("plain", "loop", "weave", "weave-compiled")
@@ -141,8 +141,8 @@ def _round(
     )
     sampling = Sampling()
     choice = choose(engine, algorithm, task, clients, sampling, rounds=1)
-    loom = Loom(algorithm, task, clients, choice.runner, sampling=sampling)
-    return loom.advance, task, choice.chunk
+    simulation = Simulation(algorithm, task, clients, choice.runner, sampling=sampling)
+    return simulation.run_exchange, task, choice.chunk
 
 
 def _plain_loop(

@@ -16,13 +16,13 @@ import torch
 
 from fedloom.algorithms import REGISTRY
 from fedloom.bench.engine import best, device_name
+from fedloom.clients import Federation, Iid, Sampling, Split, divide
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Task
 from fedloom.data import SOURCES, Dataset
 from fedloom.engine.choice import EngineSettings, choose
-from fedloom.engine.rounds import Loom
-from fedloom.federation import Federation, Iid, Sampling, Split, divide
+from fedloom.engine.rounds import Simulation
 from fedloom.models import MLP
 
 MODES = ("loop", "weave", "weave-compiled")
@@ -86,22 +86,24 @@ def measure(
     for name in methods or REGISTRY:
         loop_s: float | None = None
         for mode in modes or MODES:
-            loom, chunk = _loom(name, mode, holders, device)
-            untimed = 0 if mode == "loop" else loom.algorithm.exchanges
-            rounds = repeats * loom.algorithm.exchanges
-            seconds = best(loom.advance, untimed, rounds, loom.task.device)
+            simulation, chunk = _loom(name, mode, holders, device)
+            untimed = 0 if mode == "loop" else simulation.algorithm.exchanges
+            rounds = repeats * simulation.algorithm.exchanges
+            seconds = best(
+                simulation.run_exchange, untimed, rounds, simulation.task.device
+            )
             loop_s = seconds if loop_s is None else loop_s
             yield Row(
                 method=name,
                 mode=mode,
-                seconds=seconds * loom.algorithm.exchanges,
+                seconds=seconds * simulation.algorithm.exchanges,
                 ratio_to_loop=loop_s / seconds,
                 clients=clients,
                 samples=int(holders.sizes.sum()),
-                parameters=loom.task.d,
+                parameters=simulation.task.d,
                 chunk=chunk,
                 data=data,
-                device=device_name(loom.task.device),
+                device=device_name(simulation.task.device),
                 threads=torch.get_num_threads(),
                 torch=torch.__version__,
             )
@@ -118,7 +120,9 @@ def _first(dataset: Dataset, count: int) -> Dataset:
     )
 
 
-def _loom(name: str, mode: str, holders: Federation, device: str) -> tuple[Loom, int]:
+def _loom(
+    name: str, mode: str, holders: Federation, device: str
+) -> tuple[Simulation, int]:
     data = holders.dataset
     with streams.seeded(0, "bench"):
         # fedbn is about normalisation layers; the others are timed without.
@@ -133,5 +137,5 @@ def _loom(name: str, mode: str, holders: Federation, device: str) -> tuple[Loom,
     )
     sampling = Sampling()
     choice = choose(engine, algorithm, task, holders, sampling, rounds=1)
-    loom = Loom(algorithm, task, holders, choice.runner, sampling=sampling)
-    return loom, choice.chunk
+    simulation = Simulation(algorithm, task, holders, choice.runner, sampling=sampling)
+    return simulation, choice.chunk

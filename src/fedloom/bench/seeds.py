@@ -15,14 +15,14 @@ import torch
 
 from fedloom.algorithms import REGISTRY
 from fedloom.bench.engine import device_name
+from fedloom.clients import LabelSkew, Sampling, Split, divide
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Task
 from fedloom.data import Digits
 from fedloom.engine.bundle import Bundle
 from fedloom.engine.choice import EngineSettings, choose
-from fedloom.engine.rounds import Loom
-from fedloom.federation import LabelSkew, Sampling, Split, divide
+from fedloom.engine.rounds import Simulation
 from fedloom.models import MLP
 
 METHODS = ("fedavg", "ditto", "self-fl", "fedacs", "pfedme")
@@ -90,8 +90,8 @@ def measure(
         )
 
 
-def _looms(name: str, seeds: int, device: str) -> list[Loom]:
-    dataset, algorithm, looms = Digits().load(None, 0), REGISTRY[name](), []
+def _looms(name: str, seeds: int, device: str) -> list[Simulation]:
+    dataset, algorithm, simulations = Digits().load(None, 0), REGISTRY[name](), []
     for seed in range(seeds):
         partition = LabelSkew(clients=20, classes=5, sizes="random")
         clients = divide(dataset, partition, Split(), seed=seed)
@@ -100,24 +100,26 @@ def _looms(name: str, seeds: int, device: str) -> list[Loom]:
         task = Task(module, scale=dataset.scale, device=device)
         engine, sampling = EngineSettings(compile="off", device=device), Sampling()
         choice = choose(
-            engine, algorithm, task, clients, sampling, rounds=1, among=seeds
+            engine, algorithm, task, clients, sampling, rounds=1, bundle_size=seeds
         )
-        looms.append(Loom(algorithm, task, clients, choice.runner, seed=seed))
-    return looms
+        simulations.append(
+            Simulation(algorithm, task, clients, choice.runner, seed=seed)
+        )
+    return simulations
 
 
-def _train(looms: list[Loom], rounds: int, *, is_bundle: bool) -> float:
+def _train(simulations: list[Simulation], rounds: int, *, is_bundle: bool) -> float:
     """Seconds of all rounds of all runs."""
-    exchanges = rounds * looms[0].algorithm.exchanges
+    exchanges = rounds * simulations[0].algorithm.exchanges
     started = time.perf_counter()
     if is_bundle:
-        bundle = Bundle(looms, looms[0].runner)
+        bundle = Bundle(simulations, simulations[0].runner)
         for _ in range(exchanges):
-            bundle.advance()
+            bundle.run_exchange()
     else:
-        for loom in looms:
+        for simulation in simulations:
             for _ in range(exchanges):
-                loom.advance()
-    if looms[0].task.device.type == "cuda":
-        torch.cuda.synchronize(looms[0].task.device)
+                simulation.run_exchange()
+    if simulations[0].task.device.type == "cuda":
+        torch.cuda.synchronize(simulations[0].task.device)
     return time.perf_counter() - started

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from fedloom.commands.console import remark, say
-from fedloom.compare import parse_comparison
+from fedloom.comparison import parse_comparison
 from fedloom.config import override, read_toml
-from fedloom.tune import search
+from fedloom.tuning import search
 
 
 def tune_command(

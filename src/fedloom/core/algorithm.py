@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Nothing, grow
+from fedloom.core.records import Empty, grow
 from fedloom.core.settings import Count, NonNegative, Positive, Rate, Share, check
 from fedloom.core.task import Batch, Task
 
@@ -146,7 +146,7 @@ class Phase:
             )
 
 
-class Point(NamedTuple):
+class SGDState(NamedTuple):
     """A parameter vector on its way down, with what its optimiser remembers."""
 
     at: Tensor
@@ -209,7 +209,7 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """How often a round goes down and up; more than one for methods with teams."""
         return 1
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         """What the server keeps before the first round."""
         raise NotImplementedError
 
@@ -221,17 +221,19 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """Take in the uploads; every field of `uploads` has one row per client."""
         raise NotImplementedError
 
-    def conclude(self, server: Server, cohort: Cohort) -> Server:
+    def end_round(self, server: Server, cohort: Cohort) -> Server:
         """Close the round after its last exchange; nothing to do for most methods."""
         return server
 
-    def admit(self, server: Server, population: Population) -> Server:
+    def add_client(self, server: Server, population: Population) -> Server:
         """The server as if the last client of `population` had been there, unsampled.
 
         By default whatever has a place per client gets one more, as `start` has it.
         """
         count = population.count - 1
-        return grow(server, self.start(population), count, f"{self.name}: the server")
+        return grow(
+            server, self.init_server(population), count, f"{self.name}: the server"
+        )
 
     def shared(self, server: Server, task: Task) -> Tensor | None:
         """The parameters of the one model for all, or None if the method has none."""
@@ -249,23 +251,23 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """
         return None
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Any:
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> Any:
         """What drove an aggregation, as a record for the run's files.
 
         Called with what `aggregate` is called with. A field (n,) is written to each
         client's row, a scalar to the round's row, anything larger to a file of its
         own. The record's field docstrings are what `fedloom describe` shows.
         """
-        return Nothing()
+        return Empty()
 
     # The client's half.
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The local schedule: by default one phase of `step`."""
-        return (self.span("step"),)
+        return (self.local_phase("step"),)
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         """What a client that was never here before would remember."""
         raise NotImplementedError
 
@@ -279,7 +281,7 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """What stays and what is sent."""
         raise NotImplementedError
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> Any:
         """What drove this client's round, as a record of scalars for the run's files.
@@ -287,7 +289,7 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         Takes what `finish` takes. Nothing of it is sent: in a deployment it stays
         with the client.
         """
-        return Nothing()
+        return Empty()
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task
@@ -321,25 +323,25 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
 
     # Tools for the methods.
 
-    def span(self, step: str) -> Phase:
+    def local_phase(self, step: str) -> Phase:
         """A phase as long as the settings say: `steps` if given, else `epochs`."""
         if self.steps is not None:
             return Phase(step=step, steps=self.steps)
         return Phase(step=step, epochs=self.epochs)
 
-    def depart(self, theta: Tensor) -> Point:
+    def sgd_start(self, theta: Tensor) -> SGDState:
         """A vector at rest, ready to descend from."""
-        return Point(theta, torch.zeros_like(theta if self.momentum else theta[:0]))
+        return SGDState(theta, torch.zeros_like(theta if self.momentum else theta[:0]))
 
-    def descend(
+    def sgd_step(
         self,
-        point: Point,
+        point: SGDState,
         gradient: Tensor,
         batch: Batch,
         lr: float | None = None,
         *,
         weight_decay: float | None = None,
-    ) -> Point:
+    ) -> SGDState:
         """One step of SGD with this method's clip, weight decay, momentum and decay.
 
         Plain settings give `at - lr * gradient`. Momentum follows PyTorch:
@@ -357,4 +359,4 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         pace: Tensor | float = self.lr if lr is None else lr
         if self.lr_decay != 1.0:
             pace = pace * self.lr_decay ** batch.round.to(point.at.dtype)
-        return Point(point.at - pace * gradient, velocity)
+        return SGDState(point.at - pace * gradient, velocity)

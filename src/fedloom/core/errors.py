@@ -52,7 +52,7 @@ def unknown(what: str, found: str, known: Iterable[str]) -> str:
 
 
 @contextmanager
-def told_how_to_go_on(command: str) -> Iterator[None]:
+def with_resume_hint(command: str) -> Iterator[None]:
     """Add to whatever stops a run, Ctrl-C or an error, what to do about it."""
     try:
         yield

@@ -18,7 +18,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-def part_of(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
     """Where a file is written before it takes its name.
 
     Hidden, so that whoever reads a whole folder of tables does not stumble over it.
@@ -27,7 +27,7 @@ def part_of(path: Path) -> Path:
 
 
 @contextmanager
-def whole(
+def atomic_write(
     path: Path, *, errors: tuple[type[Exception], ...] = (), lasting: bool = False
 ) -> Iterator[Path]:
     """Give a name to write to; at the end that file takes the place of `path`.
@@ -40,7 +40,7 @@ def whole(
     Raises:
         DataError: it cannot be written; what was there before is untouched.
     """
-    part = part_of(path)
+    part = partial_path(path)
     refusals: tuple[type[Exception], ...] = (OSError, *errors)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

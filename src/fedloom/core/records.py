@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 _ROWS = "one row per client"
 
-Rows = Annotated[Tensor, _ROWS]
+PerClient = Annotated[Tensor, _ROWS]
 """A `Download` field that differs between clients.
 
 The server makes it with one row per client of the cohort; each client gets its row.
@@ -27,7 +27,7 @@ A field that is a plain `Tensor` is the same for all and is sent as it is.
 """
 
 
-class Nothing(NamedTuple):
+class Empty(NamedTuple):
     """The empty record: nothing is kept, or nothing is sent."""
 
 

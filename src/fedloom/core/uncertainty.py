@@ -126,7 +126,7 @@ def precision(between: Tensor, within: Tensor, present: Tensor) -> Tensor:
     return torch.where(present, 1.0 / (between + within + _TINY), 0.0)
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     """How an aggregation weighed its clients."""
 
     weight: Tensor

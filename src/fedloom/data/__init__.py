@@ -19,8 +19,8 @@ from fedloom.data.generators import Gaussian, Synthetic
 from fedloom.data.heart import HeartDisease
 from fedloom.data.hub import Hub, from_hub, from_partitioner
 from fedloom.data.idx import FashionMnist, Mnist
+from fedloom.data.locations import look
 from fedloom.data.multitask import Landmine, School
-from fedloom.data.places import look
 from fedloom.data.sent140 import Sent140
 from fedloom.data.shakespeare import Shakespeare
 from fedloom.data.speech_commands import SpeechCommands

@@ -17,7 +17,7 @@ from fedloom.core.task import PerChannel
 from fedloom.data.checksums import SUMS, verify
 from fedloom.data.dataset import Dataset
 from fedloom.data.hub import Hub, instead
-from fedloom.data.places import Absent, folder_of
+from fedloom.data.locations import Absent, folder_of
 
 Normalise = Literal["channels", "half", "none"]
 

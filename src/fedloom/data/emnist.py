@@ -13,7 +13,7 @@ import torch
 from fedloom.core.settings import check
 from fedloom.data.dataset import Dataset
 from fedloom.data.idx import idx_files, read_parts
-from fedloom.data.places import folder_of
+from fedloom.data.locations import folder_of
 
 CHARACTERS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 """What the 62 labels of EMNIST by class, and of FEMNIST, stand for."""

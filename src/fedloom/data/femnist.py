@@ -16,7 +16,7 @@ from fedloom.core.settings import check
 from fedloom.data.dataset import Dataset
 from fedloom.data.emnist import CHARACTERS, Classes, chosen
 from fedloom.data.hub import Hub, instead
-from fedloom.data.places import Absent, folder_of
+from fedloom.data.locations import Absent, folder_of
 
 _SIDE = 28
 

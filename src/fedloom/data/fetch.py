@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fedloom.core.errors import DataError
 from fedloom.data.images import INSTALL
-from fedloom.data.places import data_directory
+from fedloom.data.locations import data_directory
 
 _TIMEOUT_S = 5.0
 """How long the hub may take to say which revision it has."""

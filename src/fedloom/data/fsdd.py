@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedloom.core.errors import DataError
 from fedloom.core.settings import Count, Positive, check
 from fedloom.data.dataset import Dataset
-from fedloom.data.places import folder_of
+from fedloom.data.locations import folder_of
 from fedloom.data.spectrogram import SCALE, SHIFT, LogMel
 from fedloom.data.wav import read_waves
 

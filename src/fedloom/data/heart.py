@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedloom.core.errors import DataError
 from fedloom.core.settings import check
 from fedloom.data.dataset import Dataset
-from fedloom.data.places import folder_of
+from fedloom.data.locations import folder_of
 from fedloom.data.text import read_text
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

@@ -20,7 +20,7 @@ from fedloom.core.settings import Count, check
 from fedloom.data.columns import read_column, read_inputs, read_target
 from fedloom.data.dataset import Dataset, Task
 from fedloom.data.fetch import fetch, splits_of
-from fedloom.data.places import Absent
+from fedloom.data.locations import Absent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from fedloom.core.settings import check
 from fedloom.data.checksums import SUMS, verify
 from fedloom.data.dataset import Dataset
 from fedloom.data.hub import Hub, instead
-from fedloom.data.places import VARIABLE, Absent, folder_of
+from fedloom.data.locations import VARIABLE, Absent, folder_of
 
 _IMAGES = 0x0803
 _LABELS = 0x0801

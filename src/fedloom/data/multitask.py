@@ -15,7 +15,7 @@ from fedloom.core.errors import DataError
 from fedloom.core.settings import check
 from fedloom.data.dataset import Dataset, read_targets
 from fedloom.data.files import read_npz
-from fedloom.data.places import folder_of
+from fedloom.data.locations import folder_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from fedloom.core.streams import generator
 from fedloom.data.columns import read_column
 from fedloom.data.dataset import Dataset
 from fedloom.data.fetch import fetch
-from fedloom.data.places import Absent, folder_of
+from fedloom.data.locations import Absent, folder_of
 from fedloom.data.text import read_text, read_vectors, to_hashes, to_tokens, words
 
 _ORIGINAL = ("sent140", "training.1600000.processed.noemoticon.csv")

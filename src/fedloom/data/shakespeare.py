@@ -15,7 +15,7 @@ from fedloom.core.settings import Count, Share, check
 from fedloom.data.columns import read_column
 from fedloom.data.dataset import Dataset
 from fedloom.data.fetch import fetch
-from fedloom.data.places import Absent, folder_of
+from fedloom.data.locations import Absent, folder_of
 from fedloom.data.text import read_text
 
 _FILE = "tinyshakespeare.txt.gz"

@@ -18,7 +18,7 @@ from fedloom.core.settings import Count, Positive, check
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 from fedloom.data.fetch import fetch
-from fedloom.data.places import Absent, folder_of
+from fedloom.data.locations import Absent, folder_of
 from fedloom.data.spectrogram import SCALE, SHIFT, LogMel
 from fedloom.data.wav import decode_wav, put_middle, read_wav, read_waves
 

@@ -25,7 +25,7 @@ from fedloom.data import columns
 from fedloom.data.dataset import Dataset
 from fedloom.data.fetch import fetch
 from fedloom.data.images import open_all, stack
-from fedloom.data.places import VARIABLE, data_directory, folder_of
+from fedloom.data.locations import VARIABLE, data_directory, folder_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -20,9 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedloom.core.errors import MessageError
-from fedloom.core.files import cannot_write, part_of, remove, sync
+from fedloom.core.files import cannot_write, partial_path, remove, sync
 from fedloom.core.records import from_named, named
-from fedloom.engine.rounds import Loom, Tally
+from fedloom.engine.rounds import RoundCost, Simulation
 
 _FORMAT = "fedloom-checkpoint-3"
 
@@ -43,13 +43,13 @@ def before(path: Path) -> Path:
     return path.with_stem(f"{path.stem}-before")
 
 
-def save(loom: Loom, path: Path) -> None:
+def save(simulation: Simulation, path: Path) -> None:
     """Write the state of a run; the old file stays until the new one is whole.
 
     Raises:
         DataError: it cannot be written; the checkpoints that are there are untouched.
     """
-    state = loom.state
+    state = simulation.state
     tensors = {
         # Cloned, because safetensors refuses fields that share memory.
         f"server.{name}": tensor.detach().cpu().contiguous().clone()
@@ -58,16 +58,16 @@ def save(loom: Loom, path: Path) -> None:
     tensors |= {name: t.contiguous() for name, t in state.table.dump().items()}
     position = {
         "format": _FORMAT,
-        "algorithm": loom.algorithm.name,
-        "split": loom.federation.hash,
-        "data": loom.federation.dataset.hash,
-        "seed": loom.seed,
+        "algorithm": simulation.algorithm.name,
+        "split": simulation.federation.hash,
+        "data": simulation.federation.dataset.hash,
+        "seed": simulation.seed,
         "round": state.round,
         "exchange": state.exchange,
         "tally": asdict(state.tally),
         "digest": _digest(tensors),
     }
-    part = part_of(path)
+    part = partial_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, part, metadata={"fedloom": json.dumps(position)})
@@ -93,11 +93,11 @@ def positions(path: Path) -> list[Position]:
     return [position for position in found if position is not None]
 
 
-def restore(loom: Loom, path: Path, at: Position | None = None) -> str:
+def restore(simulation: Simulation, path: Path, at: Position | None = None) -> str:
     """Put a run back to where a checkpoint left it; no file is changed.
 
     Args:
-        loom: the run.
+        simulation: the run.
         path: its newest checkpoint; if that is damaged, the one before is used.
         at: the one that was written there, instead of the newest.
 
@@ -117,9 +117,9 @@ def restore(loom: Loom, path: Path, at: Position | None = None) -> str:
         except MessageError as error:
             damaged = damaged or error
             continue
-        _check(position, loom, file)
+        _check(position, simulation, file)
         if at is None or at == (position["round"], position["exchange"]):
-            _put_back(loom, position, tensors, file)
+            _put_back(simulation, position, tensors, file)
             return f"{damaged} The one before it is used." if damaged else ""
     if damaged is not None:
         raise damaged
@@ -176,13 +176,13 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _check(position: Mapping[str, Any], loom: Loom, path: Path) -> None:
+def _check(position: Mapping[str, Any], simulation: Simulation, path: Path) -> None:
     expected = {
         "format": _FORMAT,
-        "algorithm": loom.algorithm.name,
-        "split": loom.federation.hash,
-        "data": loom.federation.dataset.hash,
-        "seed": loom.seed,
+        "algorithm": simulation.algorithm.name,
+        "split": simulation.federation.hash,
+        "data": simulation.federation.dataset.hash,
+        "seed": simulation.seed,
     }
     for what, value in expected.items():
         if position.get(what) != value:
@@ -193,9 +193,12 @@ def _check(position: Mapping[str, Any], loom: Loom, path: Path) -> None:
 
 
 def _put_back(
-    loom: Loom, position: Mapping[str, Any], tensors: dict[str, Tensor], path: Path
+    simulation: Simulation,
+    position: Mapping[str, Any],
+    tensors: dict[str, Tensor],
+    path: Path,
 ) -> None:
-    state, device = loom.state, loom.task.device
+    state, device = simulation.state, simulation.task.device
     prefix = "server."
     server = {
         name.removeprefix(prefix): tensor.to(device)
@@ -206,4 +209,4 @@ def _put_back(
     state.table.restore(tensors, str(path))
     state.server = restored
     state.round, state.exchange = position["round"], position["exchange"]
-    state.tally = Tally(**position["tally"])
+    state.tally = RoundCost(**position["tally"])

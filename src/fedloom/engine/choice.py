@@ -15,14 +15,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
 from fedloom.core.task import Task
 from fedloom.engine.job import AnyAlgorithm, Runner, planned_steps
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
 
 _CACHE_BYTES = 3_600_000
 """Parameters of a chunk that still stay in a CPU's cache (docs/performance.md)."""
@@ -109,13 +109,13 @@ def choose(
     sampling: Sampling,
     rounds: int,
     *,
-    among: int = 1,
+    bundle_size: int = 1,
 ) -> Choice:
-    """Pick the runner for `among` runs, in the same passes, of `rounds` rounds."""
+    """Pick the runner for `bundle_size` runs of `rounds` rounds in the same passes."""
     if settings.runner == "loop":
         return Choice(Loop(), 1, False, "one client after another (runner = loop)")
     trains_all = sampling.protocol == "train-all"
-    cohort = among * federation.count * (1.0 if trains_all else sampling.rate)
+    cohort = bundle_size * federation.count * (1.0 if trains_all else sampling.rate)
     features = sum(math.prod(x.shape[1:]) for x in federation.dataset.inputs)
     chunk = settings.chunk or _chunk(
         task, algorithm.batch_size, features, math.ceil(cohort)

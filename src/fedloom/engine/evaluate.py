@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedloom.core.task import BINS, Measures, Task
 from fedloom.engine.job import Samples
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.results import metrics
 from fedloom.results.scores import Scores
 
@@ -19,28 +19,28 @@ _WIDTH = 256
 """Samples of one client that are evaluated in one call."""
 
 
-def evaluate(loom: Loom, part: str, *, block: int = 64) -> list[Scores]:
+def evaluate(simulation: Simulation, part: str, *, block: int = 64) -> list[Scores]:
     """Score the shared model and the teams', if there are any, and each personal one.
 
     Where clients have a posterior, its averaged predictions are scored too.
 
     Args:
-        loom: the run, at some round.
+        simulation: the run, at some round.
         part: "validation" or "test".
         block: how many personal models are held at once.
     """
-    samples = loom.samples.part(getattr(loom.federation, part))
-    task, found = loom.task, []
-    is_binary = task.metric == "accuracy" and loom.federation.dataset.classes == 2
-    theta = loom.shared()
+    samples = simulation.samples.part(getattr(simulation.federation, part))
+    task, found = simulation.task, []
+    is_binary = task.metric == "accuracy" and simulation.federation.dataset.classes == 2
+    theta = simulation.shared()
     if theta is not None:
         sums = _shared_sums(task, theta, samples, is_binary)
         found.append(_scores("shared", part, task, samples, sums, is_binary))
-    teams = loom.algorithm.team_models(loom.state.server, task)
+    teams = simulation.algorithm.team_models(simulation.state.server, task)
     if teams is not None:
         sums = _no_sums(samples, is_binary)
         for team, theta in enumerate(teams):
-            of_team = loom.population.teams.cpu() == team
+            of_team = simulation.population.teams.cpu() == team
             met = _shared_sums(task, theta, samples, is_binary)
             for total, of_all in zip(sums[:-1], met[:-1], strict=True):
                 total[of_team] = of_all[of_team]
@@ -48,17 +48,21 @@ def evaluate(loom: Loom, part: str, *, block: int = 64) -> list[Scores]:
                 chosen = of_team[_owners(samples)]
                 sums.margin[chosen] = met.margin[chosen]
         found.append(_scores("team", part, task, samples, sums, is_binary))
-    sums = _own_sums(loom, samples, loom.personal, task.measure, block, is_binary)
+    sums = _own_sums(
+        simulation, samples, simulation.personal, task.measure, block, is_binary
+    )
     found.append(_scores("personal", part, task, samples, sums, is_binary))
-    if loom.has_posterior:
+    if simulation.has_posterior:
         measure = task.measure_average
-        sums = _own_sums(loom, samples, loom.draws, measure, block, is_binary)
+        sums = _own_sums(
+            simulation, samples, simulation.draws, measure, block, is_binary
+        )
         found.append(_scores("averaged", part, task, samples, sums, is_binary))
     return found
 
 
 def _own_sums(
-    loom: Loom,
+    simulation: Simulation,
     samples: Samples,
     models: Callable[[Tensor], Tensor],
     measure: Callable[..., Measures],
@@ -77,7 +81,7 @@ def _own_sums(
             mask = place < sizes[:, None]
             at = torch.where(mask, samples.offsets[rows][:, None] + place, 0)
             chosen = samples.indices[at]
-            met = loom.runner.each(measure)(
+            met = simulation.runner.each(measure)(
                 thetas,
                 tuple(x[chosen] for x in samples.inputs),
                 samples.targets[chosen],

@@ -9,7 +9,7 @@ import torch
 from fedloom.core.algorithm import Client, Cohort, Population
 from fedloom.core.records import leaves, message_bytes
 from fedloom.core.task import Task
-from fedloom.engine.job import AnyAlgorithm, Sent
+from fedloom.engine.job import AnyAlgorithm, CohortDownload
 
 _SIZE = 100
 """Training samples of the clients that are made up to ask a method; no size matters."""
@@ -46,7 +46,7 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         teams=torch.zeros_like(everyone),
         rate=1.0,
     )
-    server = algorithm.start(population)
+    server = algorithm.init_server(population)
     cohort = Cohort(
         clients=everyone[:2],
         sizes=population.sizes[:2],
@@ -55,11 +55,11 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         exchange=0,
         population=population,
     )
-    sent = Sent.of(algorithm.download(server, cohort))
+    sent = CohortDownload.of(algorithm.download(server, cohort))
     zero = torch.zeros((), dtype=torch.int64, device=device)
     client = Client(population.sizes[0], zero, zero, zero == 0)
     down = sent.take(0).record
-    memory = algorithm.first(down, client, task)
+    memory = algorithm.initial_memory(down, client, task)
     work = algorithm.begin(down, memory, client, task)
     kept, upload = algorithm.finish(work, down, memory, client, task)
     return Footprint(

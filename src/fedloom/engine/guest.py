@@ -13,18 +13,25 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fedloom.clients.federation import Federation
 from fedloom.core.algorithm import Cohort
 from fedloom.core.errors import DataError
-from fedloom.core.records import Nothing, take
-from fedloom.engine.job import Crew, Outcome, Samples, Sent, personal_job, train_job
+from fedloom.core.records import Empty, take
+from fedloom.engine.job import (
+    CohortDownload,
+    LocalResults,
+    Participants,
+    Samples,
+    personal_job,
+    train_job,
+)
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom, State
+from fedloom.engine.rounds import Simulation, State
 from fedloom.engine.table import Table
 from fedloom.engine.weave import Weave
-from fedloom.federation.federation import Federation
 
 
-class Guest(Loom):
+class Guest(Simulation):
     """One newcomer at a trained run.
 
     Args:
@@ -36,7 +43,9 @@ class Guest(Loom):
         ContractError: the method's server cannot take in another client.
     """
 
-    def __init__(self, host: Loom, federation: Federation, *, team: int = 0) -> None:
+    def __init__(
+        self, host: Simulation, federation: Federation, *, team: int = 0
+    ) -> None:
         if federation.count != 1:
             raise DataError(f"a guest is one client, found {federation.count}.")
         if not 0 <= team < host.population.team_count:
@@ -61,8 +70,8 @@ class Guest(Loom):
             sizes=torch.cat([host.population.sizes, sizes]),
             teams=torch.cat([host.population.teams, teams]),
         )
-        server = self.algorithm.admit(host.state.server, self._everyone)
-        blank = Table(Nothing(), 1, device)
+        server = self.algorithm.add_client(host.state.server, self._everyone)
+        blank = Table(Empty(), 1, device)
         self.state = State(server, blank, round=host.state.round)
         rows = torch.zeros(1, dtype=torch.int64, device=device)
         _, _, crew = self._assemble(rows, rows > 0, "train")
@@ -86,7 +95,7 @@ class Guest(Loom):
         self.state.round, self.state.exchange = self.state.round + 1, 0
         return steps
 
-    def adapt(self) -> Outcome:
+    def adapt(self) -> LocalResults:
         """Its personal model, with the steps that the method's adaptation took."""
         rows, uploads = self._take_part()
         _, down, crew = self._assemble(rows, uploads, "personal")
@@ -102,7 +111,7 @@ class Guest(Loom):
 
     def _assemble(
         self, rows: Tensor, uploads: Tensor, purpose: str
-    ) -> tuple[Cohort, Sent, Crew]:
+    ) -> tuple[Cohort, CohortDownload, Participants]:
         """The same as for a client of the run, seen from the guest alone."""
         others = self._everyone.count - 1
         drawn = self.sampling.draw(others, self.seed, self.state.round)
@@ -116,9 +125,13 @@ class Guest(Loom):
             population=self._everyone,
         )
         down = self.algorithm.download(self.state.server, cohort)
-        sent = Sent.of(down).take(slice(-1, None))
+        sent = CohortDownload.of(down).take(slice(-1, None))
         itself = cohort.only(clients == others)
         client = self._clients(itself, uploads)
-        first = sent.over(lambda d, c: self.algorithm.first(d, c, self.task))
+        first = sent.over(lambda d, c: self.algorithm.initial_memory(d, c, self.task))
         memory = self.state.table.read(rows, first(client))
-        return itself, sent, Crew(rows, self._keys(rows, purpose), client, memory)
+        return (
+            itself,
+            sent,
+            Participants(rows, self._keys(rows, purpose), client, memory),
+        )

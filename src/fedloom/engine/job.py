@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedloom.clients.batches import Plan, plan_batches, plan_passes, steps_per_epoch
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import Algorithm, Client, Phase
 from fedloom.core.errors import ContractError
 from fedloom.core.records import leaves, message_bytes, rebuild, row_fields
 from fedloom.core.streams import fold
 from fedloom.core.task import Task
-from fedloom.federation.batches import Plan, plan_batches, plan_passes, steps_per_epoch
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
 
 AnyAlgorithm = Algorithm[Any, Any, Any, Any, Any]
 
@@ -111,7 +111,7 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
+class CohortDownload:
     """A download as the server made it: some fields for all, some with a row each."""
 
     record: Any
@@ -119,7 +119,7 @@ class Sent:
     """For each tensor, whether it has one row per client."""
 
     @classmethod
-    def of(cls, record: Any) -> Sent:
+    def of(cls, record: Any) -> CohortDownload:
         """Read off the record's type which fields have rows."""
         return cls(record, row_fields(record))
 
@@ -134,7 +134,9 @@ class Sent:
         return message_bytes(self.record, has_rows=self.has_rows)
 
     @classmethod
-    def joined(cls, parts: Sequence[Sent], counts: Sequence[int]) -> Sent:
+    def joined(
+        cls, parts: Sequence[CohortDownload], counts: Sequence[int]
+    ) -> CohortDownload:
         """The downloads of several runs one after another, each with a row per client.
 
         Args:
@@ -149,13 +151,13 @@ class Sent:
         record = rebuild(parts[0].record, [torch.cat(column) for column in columns])
         return cls(record, [True] * len(columns))
 
-    def take(self, index: Any) -> Sent:
+    def take(self, index: Any) -> CohortDownload:
         """The same for some clients, by their rows."""
         values = [
             leaf[index] if has_row else leaf
             for leaf, has_row in zip(leaves(self.record), self.has_rows, strict=True)
         ]
-        return Sent(rebuild(self.record, values), self.has_rows)
+        return CohortDownload(rebuild(self.record, values), self.has_rows)
 
     def over(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of (one client's download, its records...) for all at once."""
@@ -170,7 +172,7 @@ class Sent:
         return call
 
 
-class Crew(NamedTuple):
+class Participants(NamedTuple):
     """The clients of one call of a runner, n of them; every tensor has n rows."""
 
     rows: Tensor
@@ -181,7 +183,7 @@ class Crew(NamedTuple):
     memory: Any
 
 
-class Outcome(NamedTuple):
+class LocalResults(NamedTuple):
     """What n clients came to; every tensor has n rows."""
 
     result: Any
@@ -195,7 +197,7 @@ class Outcome(NamedTuple):
 class Runner(Protocol):
     """Runs a job for many clients. `loop` and `weave` differ in nothing but speed."""
 
-    def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
+    def run(self, job: Job, sent: CohortDownload, crew: Participants) -> LocalResults:
         """Run the job for the clients of a crew."""
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,7 +209,7 @@ def train_job(algorithm: AnyAlgorithm, task: Task, train: Samples) -> Job:
 
     def finish(*everything: Any) -> tuple[Any, Any, Any]:
         memory, upload = algorithm.finish(*everything)
-        return memory, upload, algorithm.notes(*everything)
+        return memory, upload, algorithm.client_log(*everything)
 
     return Job(algorithm.begin, algorithm.phases, finish, algorithm, task, train)
 

@@ -17,10 +17,10 @@ from fedloom.core.records import leaves, stack, take
 from fedloom.core.streams import fold
 from fedloom.core.task import Batch
 from fedloom.engine.job import (
-    Crew,
+    CohortDownload,
     Job,
-    Outcome,
-    Sent,
+    LocalResults,
+    Participants,
     noise_key,
     phase_key,
     plan_phase,
@@ -39,7 +39,7 @@ class Loop:
     def __init__(self, *, checks: bool = False) -> None:
         self.checks = checks
 
-    def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
+    def run(self, job: Job, sent: CohortDownload, crew: Participants) -> LocalResults:
         """Run the job for each client in turn."""
         outcomes = [
             self._client(job, sent.take(n).record, take(crew, slice(n, n + 1)))
@@ -56,7 +56,7 @@ class Loop:
 
         return rows
 
-    def _client(self, job: Job, down: Any, one: Crew) -> Outcome:
+    def _client(self, job: Job, down: Any, one: Participants) -> LocalResults:
         client, memory = take(one.client, 0), take(one.memory, 0)
         row = one.rows[0]
         size = job.train.sizes[row]
@@ -88,7 +88,9 @@ class Loop:
                     losses.append(task.met_loss())
         count = torch.tensor(len(losses), device=size.device)
         loss = torch.stack(losses).mean() if losses else client.size * 0
-        return Outcome(job.finish(work, down, memory, client, job.task), loss, count)
+        return LocalResults(
+            job.finish(work, down, memory, client, job.task), loss, count
+        )
 
     def _batch(
         self, job: Job, row: Tensor, plan: Any, index: int, which: int, round_: Tensor
@@ -110,7 +112,7 @@ class Loop:
     def _check(
         self,
         job: Job,
-        one: Crew,
+        one: Participants,
         losses: list[Tensor],
         loss: Tensor,
         work: Any,

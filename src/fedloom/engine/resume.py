@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedloom.clients.federation import Federation
 from fedloom.core.errors import DataError, MessageError
 from fedloom.engine import checkpoint
 from fedloom.engine.checkpoint import START, Position
-from fedloom.engine.rounds import Loom
-from fedloom.federation.federation import Federation
+from fedloom.engine.rounds import Simulation
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 
@@ -43,7 +43,7 @@ def refuse_other_data(
         )
 
 
-def go_back(loom: Loom, directory: RunDirectory) -> str:
+def restore_latest(simulation: Simulation, directory: RunDirectory) -> str:
     """Put a run back to its last whole checkpoint, or leave it at its start.
 
     Returns:
@@ -52,14 +52,14 @@ def go_back(loom: Loom, directory: RunDirectory) -> str:
     if not checkpoint.exists(directory.checkpoint):
         return ""
     try:
-        return checkpoint.restore(loom, directory.checkpoint)
+        return checkpoint.restore(simulation, directory.checkpoint)
     except MessageError as error:
         if checkpoint.positions(directory.checkpoint):
             raise
         return f"{error} No other is there, so the run starts again from round 0."
 
 
-def go_on_from(directory: RunDirectory, at: Position) -> list[Round]:
+def truncate_after(directory: RunDirectory, at: Position) -> list[Round]:
     """Forget what a run wrote after a checkpoint.
 
     Returns:

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
 from fedloom.core import streams
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
 from fedloom.core.errors import NumericalError
 from fedloom.core.records import (
-    Nothing,
+    Empty,
     leaves,
     message_bytes,
     take,
@@ -22,22 +24,20 @@ from fedloom.core.records import (
 from fedloom.core.task import Task
 from fedloom.engine.job import (
     AnyAlgorithm,
-    Crew,
-    Outcome,
+    CohortDownload,
+    LocalResults,
+    Participants,
     Runner,
     Samples,
-    Sent,
     personal_job,
     train_job,
 )
 from fedloom.engine.loop import Loop
 from fedloom.engine.table import Table
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
 
 
 @dataclass
-class Tally:
+class RoundCost:
     """What a round cost and met so far; the exchanges of a round add up."""
 
     participants: int = 0
@@ -52,7 +52,7 @@ class Tally:
     """Mean training loss over gradient steps, all clients together."""
     seconds: float = 0.0
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: RoundCost) -> None:
         """Take in another exchange of the same round."""
         steps = self.steps + other.steps
         if steps:
@@ -76,21 +76,21 @@ class Exchange:
     """(n,) mean training loss of each."""
     steps: Tensor
     """(n,) gradient steps of each."""
-    notes: Any
+    client_log: Any
     """The clients' notes, n rows."""
     uploaders: Tensor
     """(k,) whose uploads were used."""
-    account: Any
+    server_log: Any
     """The server's account, k rows where a field has rows."""
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class PreparedExchange:
     """One exchange on its way to the clients."""
 
     cohort: Cohort
-    down: Sent
-    crew: Crew
+    down: CohortDownload
+    crew: Participants
     started: float
     """When it was prepared, by the performance counter."""
 
@@ -103,10 +103,10 @@ class State:
     table: Table
     round: int = 0
     exchange: int = 0
-    tally: Tally = field(default_factory=Tally)
+    tally: RoundCost = field(default_factory=RoundCost)
 
 
-class Loom:
+class Simulation:
     """An algorithm, a task and a federation, ready to move round by round.
 
     Args:
@@ -150,41 +150,43 @@ class Loom:
         self._personal = personal_job(algorithm, task, self.samples)
         self.last: Exchange | None = None
         count = federation.count
-        blank = Table(Nothing(), count, device)
-        self.state = State(algorithm.start(self.population), blank)
+        blank = Table(Empty(), count, device)
+        self.state = State(algorithm.init_server(self.population), blank)
         someone = torch.zeros(1, dtype=torch.int64, device=device)
         _, _, crew = self._assemble(someone, someone == 0, "train")
         self.state.table = Table(take(crew.memory, 0), count, device, folder=folder)
 
-    def advance(self) -> Tally | None:
+    def run_exchange(self) -> RoundCost | None:
         """Do one exchange. Gives the tally when it closes a round, else None."""
         turn = self.prepare()
-        return self.absorb(turn, self.runner.run(self.job, turn.down, turn.crew))
+        return self.apply_results(turn, self.runner.run(self.job, turn.down, turn.crew))
 
-    def prepare(self) -> Turn:
+    def prepare(self) -> PreparedExchange:
         """Call up the clients of the next exchange and make what they are sent."""
         started = time.perf_counter()
         rows, uploads = self._take_part()
         cohort, down, crew = self._assemble(rows, uploads, "train")
-        return Turn(cohort, down, crew, started)
+        return PreparedExchange(cohort, down, crew, started)
 
-    def absorb(self, turn: Turn, outcome: Outcome, *, among: int = 1) -> Tally | None:
+    def apply_results(
+        self, turn: PreparedExchange, outcome: LocalResults, *, bundle_size: int = 1
+    ) -> RoundCost | None:
         """Take in what the clients of an exchange came to; see `advance`.
 
         Args:
             turn: what `prepare` gave.
             outcome: what the runner made of it.
-            among: how many runs shared the time since then.
+            bundle_size: how many runs shared the time since then.
         """
         state = self.state
         tally = self._exchange(turn, outcome)
-        tally.seconds = (time.perf_counter() - turn.started) / among
+        tally.seconds = (time.perf_counter() - turn.started) / bundle_size
         state.tally.add(tally)
         state.exchange += 1
         if state.exchange < self.algorithm.exchanges:
             return None
         whole = state.tally
-        state.round, state.exchange, state.tally = state.round + 1, 0, Tally()
+        state.round, state.exchange, state.tally = state.round + 1, 0, RoundCost()
         return whole
 
     def _take_part(self) -> tuple[Tensor, Tensor]:
@@ -197,7 +199,7 @@ class Loom:
         everyone = torch.arange(count, device=device)
         return everyone, torch.isin(everyone, sampled)
 
-    def _exchange(self, turn: Turn, outcome: Outcome) -> Tally:
+    def _exchange(self, turn: PreparedExchange, outcome: LocalResults) -> RoundCost:
         state, algorithm = self.state, self.algorithm
         cohort, down, crew = turn.cohort, turn.down, turn.crew
         rows = crew.rows
@@ -206,15 +208,15 @@ class Loom:
         chosen = crew.client.uploads.nonzero()[:, 0]
         sent, senders = take(sent, chosen), cohort.only(chosen)
         server = algorithm.aggregate(state.server, sent, senders)
-        account = algorithm.account(state.server, sent, senders)
+        account = algorithm.server_log(state.server, sent, senders)
         is_last = state.exchange == algorithm.exchanges - 1
-        state.server = algorithm.conclude(server, senders) if is_last else server
+        state.server = algorithm.end_round(server, senders) if is_last else server
         state.table.write(rows, kept)
         self.last = Exchange(
             rows, outcome.loss, outcome.steps, notes, senders.clients, account
         )
         steps = int(outcome.steps.sum())
-        tally = Tally(
+        tally = RoundCost(
             participants=len(rows),
             bytes_down=len(rows) * down.bytes,
             bytes_up=len(chosen) * message_bytes(sent),
@@ -269,14 +271,18 @@ class Loom:
 
     def _assemble(
         self, rows: Tensor, uploads: Tensor, purpose: str
-    ) -> tuple[Cohort, Sent, Crew]:
+    ) -> tuple[Cohort, CohortDownload, Participants]:
         """Some clients with what they are sent, remember and draw from."""
         cohort = self._cohort(rows)
-        sent = Sent.of(self.algorithm.download(self.state.server, cohort))
+        sent = CohortDownload.of(self.algorithm.download(self.state.server, cohort))
         client = self._clients(cohort, uploads)
-        first = sent.over(lambda d, c: self.algorithm.first(d, c, self.task))
+        first = sent.over(lambda d, c: self.algorithm.initial_memory(d, c, self.task))
         memory = self.state.table.read(rows, first(client))
-        return cohort, sent, Crew(rows, self._keys(rows, purpose), client, memory)
+        return (
+            cohort,
+            sent,
+            Participants(rows, self._keys(rows, purpose), client, memory),
+        )
 
     def _clients(self, cohort: Cohort, uploads: Tensor) -> Client:
         like = torch.ones_like(cohort.clients)
@@ -292,7 +298,9 @@ class Loom:
         root = streams.key(self.seed, purpose, state.round, state.exchange)
         return streams.fold(torch.tensor(root, device=rows.device), rows)
 
-    def _refuse_diverged(self, down: Sent, crew: Crew, result: Any) -> None:
+    def _refuse_diverged(
+        self, down: CohortDownload, crew: Participants, result: Any
+    ) -> None:
         """Before anything is kept: name the first client whose numbers went wrong."""
         bad = torch.zeros(len(crew.rows), dtype=torch.bool, device=crew.rows.device)
         for leaf in leaves(result):

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from fedloom.core.settings import Count, Positive, Whole, check
 from fedloom.engine import checkpoint
 from fedloom.engine.bundle import Bundle
-from fedloom.engine.record import History
-from fedloom.engine.rounds import Loom, Tally
+from fedloom.engine.history import History
+from fedloom.engine.rounds import RoundCost, Simulation
 from fedloom.results.rows import Round
 
 
@@ -48,7 +48,7 @@ ENDS = [
 class Progress(Protocol):
     """Something that wants to know how a run goes."""
 
-    def start(self, loom: Loom, schedule: Schedule, reason: str) -> None:
+    def start(self, simulation: Simulation, schedule: Schedule, reason: str) -> None:
         """Training is about to begin; `reason` says why the engine is set up so."""
 
     def round(self, row: Round) -> None:
@@ -56,16 +56,19 @@ class Progress(Protocol):
 
 
 def train(
-    loom: Loom, schedule: Schedule, history: History, progress: Progress | None = None
+    simulation: Simulation,
+    schedule: Schedule,
+    history: History,
+    progress: Progress | None = None,
 ) -> None:
-    """Go on from wherever the loom is to the last round.
+    """Go on from wherever the run is to the last round.
 
     Ctrl-C, SIGTERM and a lost terminal let the exchange under way finish and secure it
     before they end the run.
     """
 
-    def advance() -> dict[int, Tally]:
-        tally = loom.advance()
+    def advance() -> dict[int, RoundCost]:
+        tally = simulation.run_exchange()
         return {} if tally is None else {0: tally}
 
     _drive(advance, lambda: [0], [history], schedule, progress)
@@ -79,13 +82,13 @@ def train_together(
 ) -> None:
     """The same for runs in a bundle; one that diverges is recorded as a failure."""
 
-    def advance() -> dict[int, Tally]:
+    def advance() -> dict[int, RoundCost]:
         known = set(bundle.failures)
-        closed = bundle.advance()
+        closed = bundle.run_exchange()
         for n in bundle.failures.keys() - known:
             directory = histories[n].directory
             if directory is not None:
-                state = histories[n].loom.state
+                state = histories[n].simulation.state
                 why = str(bundle.failures[n])
                 directory.sync()
                 directory.write_failure(why, state.round, state.exchange)
@@ -95,7 +98,7 @@ def train_together(
 
 
 def _drive(
-    advance: Callable[[], dict[int, Tally]],
+    advance: Callable[[], dict[int, RoundCost]],
     going: Callable[[], list[int]],
     histories: Sequence[History],
     schedule: Schedule,
@@ -128,7 +131,7 @@ def _drive(
 
 
 def _round(history: History) -> int:
-    return history.loom.state.round
+    return history.simulation.state.round
 
 
 def _is_old(secured: float, schedule: Schedule) -> bool:
@@ -146,7 +149,7 @@ def _secure(histories: Sequence[History], going: Sequence[int]) -> None:
         directory = histories[n].directory
         if directory is not None:
             directory.sync()
-            checkpoint.save(histories[n].loom, directory.checkpoint)
+            checkpoint.save(histories[n].simulation, directory.checkpoint)
 
 
 @contextmanager

@@ -20,10 +20,10 @@ from fedloom.core.records import leaves, map_record, rebuild, skeleton, take
 from fedloom.core.streams import fold
 from fedloom.core.task import Batch
 from fedloom.engine.job import (
-    Crew,
+    CohortDownload,
     Job,
-    Outcome,
-    Sent,
+    LocalResults,
+    Participants,
     noise_key,
     phase_key,
     plan_phase,
@@ -59,7 +59,7 @@ class Weave:
         self._advances: dict[tuple[int, int, int], Advance] = {}
         self._jobs: list[Job] = []  # keeps the ids in the keys above alive
 
-    def run(self, job: Job, sent: Sent, crew: Crew) -> Outcome:
+    def run(self, job: Job, sent: CohortDownload, crew: Participants) -> LocalResults:
         """Run the job for all clients, longest first within sorted chunks."""
         lengths = self._lengths(job, sent, crew)
         order = _by_length(lengths, job.train.sizes[crew.rows])
@@ -81,7 +81,7 @@ class Weave:
         """Apply a function to all rows at once."""
         return vmap(function)
 
-    def _lengths(self, job: Job, sent: Sent, crew: Crew) -> Tensor:
+    def _lengths(self, job: Job, sent: CohortDownload, crew: Participants) -> Tensor:
         """(phases, n) how many steps each client takes at most in each phase."""
         sizes = job.train.sizes[crew.rows]
         lengths = [sizes.new_zeros((0, len(sizes)))]
@@ -95,7 +95,9 @@ class Weave:
             lengths.append(steps[None])
         return torch.cat(lengths)
 
-    def _chunk(self, job: Job, sent: Sent, crew: Crew, lengths: Tensor) -> Outcome:
+    def _chunk(
+        self, job: Job, sent: CohortDownload, crew: Participants, lengths: Tensor
+    ) -> LocalResults:
         begin = sent.over(lambda d, m, c: job.begin(d, m, c, job.task))
         progress = _Progress(
             work=map_record(_settled, begin(crew.memory, crew.client)),
@@ -107,14 +109,14 @@ class Weave:
         finish = sent.over(lambda d, w, m, c: job.finish(w, d, m, c, job.task))
         result = finish(progress.work, crew.memory, crew.client)
         mean = progress.loss / progress.steps.clamp(min=1)
-        return Outcome(result, mean, progress.steps)
+        return LocalResults(result, mean, progress.steps)
 
     def _phase(
         self,
         job: Job,
         number: int,
-        sent: Sent,
-        crew: Crew,
+        sent: CohortDownload,
+        crew: Participants,
         lengths: Tensor,
         progress: _Progress,
     ) -> _Progress:
@@ -161,7 +163,7 @@ class Weave:
         return _Progress(rebuild(work, flat), loss, count)
 
     def _advance(
-        self, job: Job, number: int, work: Any, sent: Sent, width: int
+        self, job: Job, number: int, work: Any, sent: CohortDownload, width: int
     ) -> Advance:
         """The function that moves a chunk by some steps, compiled if we compile."""
         key = (id(job), number, width)
@@ -178,7 +180,7 @@ class Weave:
         return self._advances[key]
 
 
-def _advance(job: Job, phase: Phase, work: Any, sent: Sent) -> Advance:
+def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance:
     step = job.method(phase.step)
     until = job.method(phase.until) if phase.until is not None else None
     work_like, down_like = skeleton(work), skeleton(sent.record)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.algorithms import REGISTRY
-from fedloom.compare import compare, parse_comparison, run_directory
+from fedloom.comparison import compare, parse_comparison, run_directory
 from fedloom.results.directory import RunDirectory
 from fedloom.results.table import closing_table
 

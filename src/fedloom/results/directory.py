@@ -6,7 +6,7 @@
     start.safetensors      the first model, where the settings do not determine it
     rounds.jsonl           one line per round
     clients/000010.parquet every client's scores at round 10
-    notes/000010.parquet   what drove each participant of round 10
+    client_log/000010.parquet   what drove each participant of round 10
     gain.parquet           each client against training alone, if that was asked for
     arrays/000010.safetensors  larger things a method recorded, such as a matrix
     checkpoint.safetensors all that is needed to go on; beside it the one before
@@ -34,7 +34,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from fedloom.core.errors import ConfigError, DataError, MessageError
-from fedloom.core.files import PART, cannot_write, remove, sync, whole
+from fedloom.core.files import PART, atomic_write, cannot_write, remove, sync
 from fedloom.results.gain import Gain
 from fedloom.results.lock import hold
 from fedloom.results.rows import Round
@@ -43,7 +43,7 @@ from fedloom.results.scores import Scores
 COMPARISON = "compare.toml"
 """What says that a directory holds a comparison; its runs lie two levels below."""
 
-_NUMBERED = ("clients", "notes", "arrays")
+_NUMBERED = ("clients", "client_log", "arrays")
 """Folders with one file per round."""
 
 
@@ -184,7 +184,7 @@ class RunDirectory:
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a file whole or not at all; it is on disk when this returns."""
-        with whole(path, lasting=True) as part:
+        with atomic_write(path, lasting=True) as part:
             part.write_text(text)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -290,29 +290,31 @@ class RunDirectory:
             columns[name] = np.concatenate([s.more[name] for s in found])
         self._write_parquet("clients", round_, columns)
 
-    def write_notes(self, round_: int, columns: Mapping[str, NDArray[Any]]) -> None:
+    def write_client_log(
+        self, round_: int, columns: Mapping[str, NDArray[Any]]
+    ) -> None:
         """What drove each participant of a round, one row per participant."""
-        self._write_parquet("notes", round_, columns)
+        self._write_parquet("client_log", round_, columns)
 
     def write_arrays(self, round_: int, arrays: dict[str, NDArray[Any]]) -> None:
         """Larger things a method recorded of a round."""
         plain = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
         path = self._numbered("arrays", round_, "safetensors")
-        with whole(path, errors=(SafetensorError,)) as part:
+        with atomic_write(path, errors=(SafetensorError,)) as part:
             save_file(plain, part)
 
     def write_gain(self, gain: Gain) -> None:
         """Every client's gain over training alone, gain.parquet."""
-        with whole(self.path / "gain.parquet", lasting=True) as part:
+        with atomic_write(self.path / "gain.parquet", lasting=True) as part:
             pq.write_table(pa.table(gain.columns()), part)
 
     def read_clients(self) -> pa.Table:
         """All rows of clients/, as one table."""
         return self._read_parquet("clients")
 
-    def read_notes(self) -> pa.Table:
-        """All rows of notes/, as one table."""
-        return self._read_parquet("notes")
+    def read_client_log(self) -> pa.Table:
+        """All rows of client_log/, as one table."""
+        return self._read_parquet("client_log")
 
     def _numbered(self, folder: str, round_: int, suffix: str) -> Path:
         path = self.path / folder / f"{round_:06d}.{suffix}"
@@ -322,7 +324,7 @@ class RunDirectory:
     def _write_parquet(
         self, folder: str, round_: int, columns: Mapping[str, Any]
     ) -> None:
-        with whole(self._numbered(folder, round_, "parquet")) as part:
+        with atomic_write(self._numbered(folder, round_, "parquet")) as part:
             pq.write_table(pa.table(dict(columns)), part)
 
     def _read_parquet(self, folder: str) -> pa.Table:

@@ -27,7 +27,7 @@ class Round:
     """From team servers to the global server."""
     seconds: float = 0.0
     """Training time, evaluation not counted."""
-    account: dict[str, float] = field(default_factory=dict)
+    server_log: dict[str, float] = field(default_factory=dict)
     """Scalars that the method recorded of its aggregation."""
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     """`scores[kind][part][number]`; empty for a round that was not evaluated."""
@@ -41,9 +41,11 @@ class Round:
         found = {
             name: value
             for name, value in asdict(self).items()
-            if name not in ("round", "account", "scores") and value is not None
+            if name not in ("round", "server_log", "scores") and value is not None
         }
-        found |= {f"account/{name}": value for name, value in self.account.items()}
+        found |= {
+            f"server_log/{name}": value for name, value in self.server_log.items()
+        }
         for kind, parts in self.scores.items():
             for part, numbers in parts.items():
                 for name, value in numbers.items():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fedloom.engine.record import History
+from fedloom.engine.history import History
 from fedloom.results.table import closing_table
 from fedloom.trackers.tracker import About, Ending, Tracker
 
@@ -57,16 +57,18 @@ def follow(
         raise
     finally:
         history.follower = None
-        table = closing_table(history.rounds, history.loom.task.metric)
+        table = closing_table(history.rounds, history.simulation.task.metric)
         tell("end", Ending(table=table, failure=failure))
 
 
 def _about(history: History, config: Mapping[str, Any]) -> About:
     directory = history.directory
     return About(
-        name=history.loom.algorithm.name if directory is None else str(directory.path),
+        name=history.simulation.algorithm.name
+        if directory is None
+        else str(directory.path),
         path=None if directory is None else directory.path,
         config=config,
         manifest={} if directory is None else directory.read_manifest(),
-        first=history.loom.state.round,
+        first=history.simulation.state.round,
     )

@@ -8,7 +8,7 @@ import pytest
 from driver import fedloom, refused
 
 from fedloom.config import read_toml
-from fedloom.tune.trials import Trials
+from fedloom.tuning.trials import Trials
 
 SMALL = (
     *("--set", "partition.name=label-skew", "--set", "partition.clients=4"),

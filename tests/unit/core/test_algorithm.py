@@ -9,7 +9,7 @@ from torch import nn
 from fedloom.algorithms import Ditto, FedAvg, Local, ditto
 from fedloom.core.algorithm import Cohort, Phase, Population
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Nothing
+from fedloom.core.records import Empty
 from fedloom.core.task import Batch, Task
 
 
@@ -58,7 +58,7 @@ def test_the_record_types_are_read_off_the_class() -> None:
         ditto.Work,
         ditto.Upload,
     )
-    assert (Local.records[0], Local.records[4]) == (Nothing, Nothing)
+    assert (Local.records[0], Local.records[4]) == (Empty, Empty)
 
 
 def test_algorithms_are_values() -> None:
@@ -76,21 +76,21 @@ def batch(round_: int) -> Batch:
 
 def test_a_vector_departs_with_velocity_only_if_there_is_momentum() -> None:
     theta = torch.ones(4)
-    assert FedAvg().depart(theta).velocity.shape == (0,)
-    assert torch.equal(FedAvg(momentum=0.9).depart(theta).velocity, torch.zeros(4))
+    assert FedAvg().sgd_start(theta).velocity.shape == (0,)
+    assert torch.equal(FedAvg(momentum=0.9).sgd_start(theta).velocity, torch.zeros(4))
 
 
 def test_plain_descent_is_one_gradient_step() -> None:
     theta, gradient = torch.tensor([1.0, 2.0]), torch.tensor([4.0, -4.0])
     method = FedAvg(lr=0.25)
-    point = method.descend(method.depart(theta), gradient, batch(3))
+    point = method.sgd_step(method.sgd_start(theta), gradient, batch(3))
     assert torch.equal(point.at, torch.tensor([0.0, 3.0]))
 
 
 def test_another_rate_may_be_given_to_a_step_and_decays_too() -> None:
     theta, gradient = torch.zeros(1), torch.ones(1)
     method = FedAvg(lr=0.25, lr_decay=0.5)
-    point = method.descend(method.depart(theta), gradient, batch(3), lr=8.0)
+    point = method.sgd_step(method.sgd_start(theta), gradient, batch(3), lr=8.0)
     assert point.at.tolist() == [-1.0]
 
 
@@ -98,14 +98,14 @@ def test_another_rate_may_be_given_to_a_step_and_decays_too() -> None:
 def test_a_step_keeps_the_type_of_its_vector(dtype: torch.dtype) -> None:
     method = FedAvg(lr=0.1, momentum=0.9, clip=0.1, weight_decay=0.1, lr_decay=0.9)
     theta = torch.ones(3, dtype=dtype)
-    point = method.descend(method.depart(theta), theta, batch(2))
+    point = method.sgd_step(method.sgd_start(theta), theta, batch(2))
     assert (point.at.dtype, point.velocity.dtype) == (dtype, dtype)
 
 
 def test_a_gradient_of_nothing_survives_clipping() -> None:
     method = FedAvg(clip=1.0)
     theta = torch.ones(3)
-    point = method.descend(method.depart(theta), torch.zeros(3), batch(0))
+    point = method.sgd_step(method.sgd_start(theta), torch.zeros(3), batch(0))
     assert torch.equal(point.at, theta)
 
 
@@ -113,7 +113,7 @@ def test_a_long_gradient_is_scaled_to_the_clip() -> None:
     method = FedAvg(lr=1.0, clip=1.0)
     theta = torch.zeros(2, dtype=torch.float64)
     gradient = torch.tensor([30.0, 40.0]).double()
-    point = method.descend(method.depart(theta), gradient, batch(0))
+    point = method.sgd_step(method.sgd_start(theta), gradient, batch(0))
     torch.testing.assert_close(point.at, torch.tensor([-0.6, -0.8]).double())
 
 
@@ -155,14 +155,14 @@ def test_some_rows_of_a_cohort_keep_their_teams_and_sizes() -> None:
 def test_what_a_method_must_write_is_missing_until_it_does() -> None:
     from fedloom.core.algorithm import Algorithm
 
-    class Bare(Algorithm[Nothing, Nothing, Nothing, Nothing, Nothing]):
+    class Bare(Algorithm[Empty, Empty, Empty, Empty, Empty]):
         name = "bare"
         group = "local"
 
-    bare, nothing = Bare(), Nothing()
+    bare, nothing = Bare(), Empty()
     with pytest.raises(NotImplementedError):
-        bare.start(cohort([1.0]).population)
-    assert bare.conclude(nothing, cohort([1.0])) is nothing
-    assert bare.account(nothing, nothing, cohort([1.0])) == Nothing()
+        bare.init_server(cohort([1.0]).population)
+    assert bare.end_round(nothing, cohort([1.0])) is nothing
+    assert bare.server_log(nothing, nothing, cohort([1.0])) == Empty()
     assert bare.exchanges == 1
     assert bare.adaptation == ()

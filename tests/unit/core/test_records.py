@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedloom.core.errors import MessageError
 from fedloom.core.records import (
-    Nothing,
-    Rows,
+    Empty,
+    PerClient,
     from_named,
     leaves,
     map_record,
@@ -23,26 +23,26 @@ from fedloom.core.records import (
 )
 
 
-class Point(NamedTuple):
+class SGDState(NamedTuple):
     at: Tensor
     velocity: Tensor
 
 
 class Both(NamedTuple):
-    left: Point
+    left: SGDState
     right: Tensor
     pair: tuple[Tensor, Tensor]
 
 
 class Down(NamedTuple):
     shared: Tensor
-    own: Rows
-    point: Point
+    own: PerClient
+    point: SGDState
 
 
 def both(value: float = 0.0) -> Both:
     return Both(
-        left=Point(torch.full((3,), value), torch.full((0,), value)),
+        left=SGDState(torch.full((3,), value), torch.full((0,), value)),
         right=torch.full((), value, dtype=torch.float64),
         pair=(torch.full((2, 2), value), torch.full((1,), int(value))),
     )
@@ -52,24 +52,24 @@ def test_leaves_come_in_the_order_of_the_fields() -> None:
     record = both()
     expected = [*record.left, record.right, *record.pair]
     assert all(one is two for one, two in zip(leaves(record), expected, strict=True))
-    assert leaves(Nothing()) == []
+    assert leaves(Empty()) == []
 
 
 def test_rebuilding_is_the_inverse_of_taking_leaves() -> None:
     record = both(1.0)
     again = rebuild(both(0.0), leaves(record))
     assert type(again) is Both
-    assert type(again.left) is Point
+    assert type(again.left) is SGDState
     assert type(again.pair) is tuple
     assert all(
         one is two for one, two in zip(leaves(again), leaves(record), strict=True)
     )
-    assert rebuild(Nothing(), []) == Nothing()
+    assert rebuild(Empty(), []) == Empty()
 
 
 def test_a_skeleton_holds_no_tensor_and_can_be_filled() -> None:
     bones = skeleton(both())
-    assert bones == Both(Point(None, None), None, (None, None))  # type: ignore[arg-type]
+    assert bones == Both(SGDState(None, None), None, (None, None))  # type: ignore[arg-type]
     assert named(rebuild(bones, leaves(both(2.0)))).keys() == named(both()).keys()
 
 
@@ -110,7 +110,7 @@ def test_a_function_is_applied_to_each_tensor_of_several_records() -> None:
 
 def test_records_of_different_shape_are_not_mapped_together() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        map_record(torch.add, both(), Nothing())  # type: ignore[arg-type]
+        map_record(torch.add, both(), Empty())  # type: ignore[arg-type]
 
 
 def test_stacking_and_taking_are_inverse() -> None:
@@ -124,18 +124,18 @@ def test_stacking_and_taking_are_inverse() -> None:
 
 
 def test_only_fields_declared_so_have_one_row_per_client() -> None:
-    point = Point(torch.zeros(3), torch.zeros(3))
+    point = SGDState(torch.zeros(3), torch.zeros(3))
     assert row_fields(Down(torch.zeros(3), torch.zeros(5, 3), point)) == [
         False,
         True,
         False,
         False,
     ]
-    assert row_fields(Nothing()) == []
+    assert row_fields(Empty()) == []
 
 
 def test_bytes_are_counted_from_types() -> None:
-    point = Point(torch.zeros(3, dtype=torch.float64), torch.zeros(0))
+    point = SGDState(torch.zeros(3, dtype=torch.float64), torch.zeros(0))
     down = Down(torch.zeros(3), torch.zeros(5, 7, dtype=torch.float16), point)
     # 3 floats, one client's row of 7 halves, 3 doubles, nothing.
     found = message_bytes(down, has_rows=row_fields(down))
@@ -143,4 +143,4 @@ def test_bytes_are_counted_from_types() -> None:
     stacked = stack([both(), both()])
     # 3 floats, nothing, one double, 4 floats, one int64.
     assert message_bytes(stacked) == 3 * 4 + 8 + 4 * 4 + 8
-    assert message_bytes(Nothing()) == 0
+    assert message_bytes(Empty()) == 0

@@ -11,8 +11,8 @@ import pytest
 import fedloom
 from fedloom.config import parse
 from fedloom.data.dataset import Dataset
-from fedloom.data.places import VARIABLE
-from fedloom.run import run_config
+from fedloom.data.locations import VARIABLE
+from fedloom.runs import run_config
 
 
 def need(*folders: str) -> None:
@@ -35,5 +35,5 @@ def train_a_round(**tables: object) -> fedloom.Result:
     """One round of FedAvg, a third of the clients, uncompiled."""
     cohort, engine = {"rate": 0.3}, {"compile": "off"}
     return run_config(
-        parse({"rounds": 1, "cohort": cohort, "engine": engine, **tables})
+        parse({"rounds": 1, "sampling": cohort, "engine": engine, **tables})
     )

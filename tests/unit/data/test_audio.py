@@ -13,7 +13,7 @@ from sounds import RATE, tone, write_fsdd, write_wav
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Fsdd
-from fedloom.data.places import VARIABLE
+from fedloom.data.locations import VARIABLE
 from fedloom.data.spectrogram import FLOOR_DB, LogMel, from_mel, to_mel
 from fedloom.data.wav import read_wav, read_waves
 

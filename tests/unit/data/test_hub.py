@@ -24,7 +24,7 @@ from PIL import Image
 import fedloom
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Cifar100, Femnist, Mnist, fetch, load
-from fedloom.data.places import VARIABLE
+from fedloom.data.locations import VARIABLE
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 

@@ -12,7 +12,7 @@ import torch
 from fedloom.core.errors import DataError
 from fedloom.data import FashionMnist, Mnist
 from fedloom.data.checksums import SUMS
-from fedloom.data.places import VARIABLE
+from fedloom.data.locations import VARIABLE
 
 IMAGES = "train-images-idx3-ubyte.gz"
 

@@ -14,7 +14,7 @@ import torch
 import fedloom
 from fedloom.core.errors import DataError
 from fedloom.data import Dataset, load
-from fedloom.data.places import VARIABLE
+from fedloom.data.locations import VARIABLE
 
 
 def real(name: str, values: dict[str, Any]) -> Dataset:

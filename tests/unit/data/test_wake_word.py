@@ -14,7 +14,7 @@ from fedloom.core.streams import generator
 from fedloom.data import WakeWord, acoustics
 from fedloom.data.devices import DEVICES, STATES, Home, hear
 from fedloom.data.fsdd import Recordings, read_recordings
-from fedloom.run import run_config
+from fedloom.runs import run_config
 
 SETTINGS = {"word": 1, "test_takes": 2, "pooled_takes": 3, "bands": 16, "hop_s": 0.05}
 SMALL = WakeWord(**SETTINGS, clients=2)

@@ -9,18 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Phase, Point, Population
-from fedloom.core.records import Rows
+from fedloom.clients.cohorts import Sampling
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+)
+from fedloom.core.records import PerClient
 from fedloom.core.settings import NonNegative
 from fedloom.core.streams import normal, seeded
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.job import AnyAlgorithm, Runner
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
-from fedloom.federation.cohorts import Sampling
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
+from fedloom.engine.rounds import Simulation
 
 SIZES = (2, 9, 5, 1, 14, 7)
 TESTS = (3, 0, 2, 300, 1, 4)
@@ -51,11 +58,11 @@ class Memory(NamedTuple):
 
 class Download(NamedTuple):
     shared: Tensor
-    own: Rows
+    own: PerClient
 
 
 class Work(NamedTuple):
-    personal: Point
+    personal: SGDState
     total: Tensor
     """Loss of the last pass over all data."""
     last: Tensor
@@ -70,7 +77,7 @@ class Upload(NamedTuple):
     empty: Tensor
 
 
-class Notes(NamedTuple):
+class ClientLog(NamedTuple):
     round: Tensor
     exchange: Tensor
     uploads: Tensor
@@ -78,7 +85,7 @@ class Notes(NamedTuple):
     positions: Tensor
 
 
-class Account(NamedTuple):
+class ServerLog(NamedTuple):
     weight: Tensor
     concluded: Tensor
 
@@ -115,7 +122,7 @@ class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
     def adaptation(self) -> tuple[Phase, ...]:
         return (Phase(step="tune", steps=3),)
 
-    def start(self, population: Population) -> Server:
+    def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
         models = theta.repeat(population.count, 1)
         return Server(theta, theta, models, torch.zeros((), dtype=torch.int64))
@@ -128,11 +135,11 @@ class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
         models = server.models.index_copy(0, cohort.clients, uploads.personal)
         return Server(shared, server.shared, models, server.concluded)
 
-    def conclude(self, server: Server, cohort: Cohort) -> Server:
+    def end_round(self, server: Server, cohort: Cohort) -> Server:
         return server._replace(concluded=server.concluded + 1)
 
-    def account(self, server: Server, uploads: Upload, cohort: Cohort) -> Account:
-        return Account(cohort.by_size(), server.concluded)
+    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
+        return ServerLog(cohort.by_size(), server.concluded)
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return server.shared
@@ -141,7 +148,7 @@ class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
         link = Link(server.shared, server.concluded)
         return link, link._replace(extra=server.concluded.expand(3))
 
-    def first(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         trace = Trace(torch.zeros_like(client.round), client.round < 0)
         return Memory(down.shared, trace, down.shared[:0])
 
@@ -149,7 +156,7 @@ class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
         nothing = torch.zeros_like(client.size)
         none = torch.zeros_like(client.round)
         start = 0.5 * memory.personal + 0.25 * (down.shared + down.own)
-        return Work(self.depart(start), nothing + 1e9, nothing + 2e9, none, none)
+        return Work(self.sgd_start(start), nothing + 1e9, nothing + 2e9, none, none)
 
     def own_length(
         self, down: Download, memory: Memory, client: Client, task: Task
@@ -161,7 +168,7 @@ class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
         gradient = task.grad(work.personal.at, batch)
         gradient = gradient + self.noise * normal(batch.key, (task.d,), task.dtype)
         return work._replace(
-            personal=self.descend(work.personal, gradient, batch),
+            personal=self.sgd_step(work.personal, gradient, batch),
             epochs_ended=work.epochs_ended + batch.ends_epoch,
             positions=work.positions + batch.step,
         )
@@ -173,14 +180,14 @@ class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
         looking = work.personal.at - 0.1 * task.grad(work.personal.at, here)
         gradient = task.grad(looking, there)
         return work._replace(
-            personal=self.descend(work.personal, gradient, here),
+            personal=self.sgd_step(work.personal, gradient, here),
             epochs_ended=work.epochs_ended + here.ends_epoch,
             positions=work.positions + here.step,
         )
 
     def settle(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         at = work.personal.at
-        point = self.descend(work.personal, task.grad(at, batch), batch)
+        point = self.sgd_step(work.personal, task.grad(at, batch), batch)
         return work._replace(
             personal=point, total=task.loss(at, batch), last=work.total
         )
@@ -195,10 +202,10 @@ class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
         at = work.personal.at
         return Memory(at, trace, at[:0]), Upload(at, work.total, at[:0])
 
-    def notes(
+    def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Notes:
-        return Notes(
+    ) -> ClientLog:
+        return ClientLog(
             client.round,
             client.exchange,
             client.uploads,
@@ -252,8 +259,8 @@ def loom_of(
     task: Task | None = None,
     seed: int = 0,
     **sampling: Any,
-) -> Loom:
-    return Loom(
+) -> Simulation:
+    return Simulation(
         algorithm,
         task if task is not None else small_task(dtype),
         federation if federation is not None else small_federation(),

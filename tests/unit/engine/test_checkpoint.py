@@ -17,20 +17,20 @@ from fedloom.core.records import named
 from fedloom.core.task import Task
 from fedloom.engine import checkpoint
 from fedloom.engine.checkpoint import restore, save
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
 
 
-def patchwork(**sampling: Any) -> Loom:
+def patchwork(**sampling: Any) -> Simulation:
     return loom_of(Patchwork(), Weave(4), **sampling)
 
 
-def standing(loom: Loom) -> dict[str, torch.Tensor]:
-    personal = {"personal models": loom.personal(torch.arange(COUNT))}
-    return named(loom.state.server) | loom.state.table.dump() | personal
+def standing(simulation: Simulation) -> dict[str, torch.Tensor]:
+    personal = {"personal models": simulation.personal(torch.arange(COUNT))}
+    return named(simulation.state.server) | simulation.state.table.dump() | personal
 
 
-def assert_identical(one: Loom, two: Loom) -> None:
+def assert_identical(one: Simulation, two: Simulation) -> None:
     assert (one.state.round, one.state.exchange) == (
         two.state.round,
         two.state.exchange,
@@ -43,12 +43,12 @@ def assert_identical(one: Loom, two: Loom) -> None:
 @pytest.mark.parametrize("stop", [0, 1, 4, 6])
 def test_a_run_may_stop_after_any_exchange(stop: int, tmp_path: Path) -> None:
     whole, before, after = (patchwork(rate=0.4) for _ in range(3))
-    whole_tallies = [whole.advance() for _ in range(6)]
+    whole_tallies = [whole.run_exchange() for _ in range(6)]
     for _ in range(stop):
-        before.advance()
+        before.run_exchange()
     save(before, tmp_path / "run.safetensors")
     restore(after, tmp_path / "run.safetensors")
-    tallies = [after.advance() for _ in range(6 - stop)]
+    tallies = [after.run_exchange() for _ in range(6 - stop)]
     assert_identical(after, whole)
     for one, two in zip(tallies, whole_tallies[stop:], strict=True):
         assert (one is None) == (two is None)
@@ -58,22 +58,22 @@ def test_a_run_may_stop_after_any_exchange(stop: int, tmp_path: Path) -> None:
 
 def test_restoring_forgets_what_came_after(tmp_path: Path) -> None:
     early, late = patchwork(rate=0.4), patchwork(rate=0.4)
-    early.advance()
+    early.run_exchange()
     save(early, tmp_path / "run.safetensors")
     for _ in range(4):
-        late.advance()
+        late.run_exchange()
     restore(late, tmp_path / "run.safetensors")
     assert_identical(late, early)
     assert replace(late.state.tally, seconds=0) == replace(early.state.tally, seconds=0)
 
 
 def test_server_fields_that_share_memory_are_saved(tmp_path: Path) -> None:
-    loom = patchwork()
-    assert loom.state.server.shared is loom.state.server.before
-    save(loom, tmp_path / "run.safetensors")
+    simulation = patchwork()
+    assert simulation.state.server.shared is simulation.state.server.before
+    save(simulation, tmp_path / "run.safetensors")
     again = patchwork()
     restore(again, tmp_path / "run.safetensors")
-    assert_identical(again, loom)
+    assert_identical(again, simulation)
 
 
 def test_the_folder_is_made(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_a_truncated_file_is_refused(keep: int, tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     save(patchwork(), path)
     path.write_bytes(path.read_bytes()[:keep])
-    loom = patchwork()
+    simulation = patchwork()
     with pytest.raises(MessageError, match=r"run\.safetensors: not a whole checkpoint"):
-        restore(loom, path)
+        restore(simulation, path)
 
 
 def test_something_else_is_refused(tmp_path: Path) -> None:
@@ -139,65 +139,65 @@ def test_a_checkpoint_of_another_model_is_refused(
 ) -> None:
     path = tmp_path / "run.safetensors"
     saved = loom_of(method)
-    saved.advance()
+    saved.run_exchange()
     save(saved, path)
     other = Task(nn.Linear(3, 2, bias=False), dtype=torch.float64)
-    loom = loom_of(method, task=other)
-    before = standing(loom)
+    simulation = loom_of(method, task=other)
+    before = standing(simulation)
     with pytest.raises(MessageError, match=r"should be torch\.float64"):
-        restore(loom, path)
-    assert all(torch.equal(before[name], t) for name, t in standing(loom).items())
+        restore(simulation, path)
+    assert all(torch.equal(before[name], t) for name, t in standing(simulation).items())
 
 
 def test_a_checkpoint_with_a_field_missing_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     saved = patchwork()
-    saved.advance()
+    saved.run_exchange()
     save(saved, path)
     with checkpoint.safe_open(path, framework="pt") as file:
         metadata = file.metadata()
     tensors = load_file(path)
     del tensors["memory.personal"]
     save_file(tensors, path, metadata=metadata)
-    loom = patchwork()
-    before = standing(loom)
+    simulation = patchwork()
+    before = standing(simulation)
     with pytest.raises(MessageError, match="its checksum is wrong"):
-        restore(loom, path)
-    assert all(torch.equal(before[name], t) for name, t in standing(loom).items())
-    assert (loom.state.round, loom.state.exchange) == (0, 0)
+        restore(simulation, path)
+    assert all(torch.equal(before[name], t) for name, t in standing(simulation).items())
+    assert (simulation.state.round, simulation.state.exchange) == (0, 0)
 
 
 def test_an_interrupted_save_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.safetensors"
-    loom, old = patchwork(), patchwork()
-    save(loom, path)
+    simulation, old = patchwork(), patchwork()
+    save(simulation, path)
 
     def half(tensors: Any, name: Path, metadata: Any) -> None:
         save_file(tensors, name, metadata=metadata)
         name.write_bytes(name.read_bytes()[:50])
         raise KeyboardInterrupt
 
-    loom.advance()
+    simulation.run_exchange()
     monkeypatch.setattr(checkpoint, "save_file", half)
     with pytest.raises(KeyboardInterrupt):
-        save(loom, path)
+        save(simulation, path)
     again = patchwork()
-    again.advance()
+    again.run_exchange()
     restore(again, path)
     assert_identical(again, old)
 
 
-def saved_thrice(path: Path) -> list[Loom]:
+def saved_thrice(path: Path) -> list[Simulation]:
     """The run as it was at three checkpoints, one exchange apart."""
-    loom, copies = patchwork(), []
+    simulation, copies = patchwork(), []
     for exchange in range(3):
-        save(loom, path)
+        save(simulation, path)
         copies.append(patchwork())
         for _ in range(exchange):
-            copies[-1].advance()
-        loom.advance()
+            copies[-1].run_exchange()
+        simulation.run_exchange()
     return copies
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from fedloom.algorithms import FedAvg
+from fedloom.clients import Iid, Sampling, Split, divide
 from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
 from fedloom.data import Digits
@@ -12,7 +13,6 @@ from fedloom.engine import choice as module
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
-from fedloom.federation import Iid, Sampling, Split, divide
 from fedloom.models import LSTM
 
 CLIENTS = divide(Digits().load(None, 0), Iid(clients=30), Split(), seed=0)

@@ -10,7 +10,7 @@ from fedloom.config import parse
 from fedloom.core.streams import seeded
 from fedloom.data.dataset import Dataset
 from fedloom.models import LSTM
-from fedloom.run import run_config
+from fedloom.runs import run_config
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +29,7 @@ def test_a_gpu_run_equals_the_loop_on_the_cpu(name, compiled):
         tables = {
             "rounds": 2,
             "algorithm": {"name": name},
-            "cohort": {"rate": 0.5},
+            "sampling": {"rate": 0.5},
             "partition": {"name": "label-skew", "clients": 8, "classes": 5},
             "teams": {"name": "blocks", "teams": 2},
             "model": {"name": "mlp", "hidden": [8], "normalised": name == "fedbn"},

@@ -9,22 +9,24 @@ from sklearn.metrics import f1_score, mean_absolute_error, r2_score, roc_auc_sco
 from torch import nn
 
 from fedloom.algorithms import FedAvg, Local, PFedMT
+from fedloom.clients.federation import Federation
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.evaluate import evaluate
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation.federation import Federation
 
 
-def by_hand(loom: Loom, thetas: torch.Tensor) -> tuple[list[float], list[float]]:
+def by_hand(
+    simulation: Simulation, thetas: torch.Tensor
+) -> tuple[list[float], list[float]]:
     """Mean loss and accuracy of each client's test samples under its own theta."""
-    data, module = loom.federation.dataset, loom.task.fresh_module()
+    data, module = simulation.federation.dataset, simulation.task.fresh_module()
     losses, scores = [], []
-    for rows, theta in zip(loom.federation.test, thetas, strict=True):
+    for rows, theta in zip(simulation.federation.test, thetas, strict=True):
         x, y = data.inputs[0][rows], data.targets[rows]
-        out = torch.func.functional_call(module, loom.task.unflatten(theta), (x,))
+        out = torch.func.functional_call(module, simulation.task.unflatten(theta), (x,))
         losses.append(float(F.cross_entropy(out, y)) if len(rows) else np.nan)
         right = (out.argmax(1) == y).double()
         scores.append(float(right.mean()) if len(rows) else np.nan)
@@ -36,10 +38,10 @@ def by_hand(loom: Loom, thetas: torch.Tensor) -> tuple[list[float], list[float]]
 def test_personal_models_are_scored_on_their_own_clients(
     runner: Loop | Weave, block: int
 ) -> None:
-    loom = loom_of(Local(lr=0.5), runner)
-    loom.advance()
-    (scores,) = evaluate(loom, "test", block=block)
-    losses, accuracies = by_hand(loom, loom.personal(torch.arange(COUNT)))
+    simulation = loom_of(Local(lr=0.5), runner)
+    simulation.run_exchange()
+    (scores,) = evaluate(simulation, "test", block=block)
+    losses, accuracies = by_hand(simulation, simulation.personal(torch.arange(COUNT)))
     assert (scores.kind, scores.part) == ("personal", "test")
     assert scores.samples.tolist() == list(TESTS)
     np.testing.assert_allclose(scores.loss, losses, rtol=1e-10)
@@ -47,10 +49,12 @@ def test_personal_models_are_scored_on_their_own_clients(
 
 
 def test_the_shared_model_is_scored_on_every_client() -> None:
-    loom = loom_of(FedAvg(lr=0.5), Weave(4))
-    loom.advance()
-    shared, personal = evaluate(loom, "test")
-    losses, accuracies = by_hand(loom, loom.state.server.shared.expand(COUNT, -1))
+    simulation = loom_of(FedAvg(lr=0.5), Weave(4))
+    simulation.run_exchange()
+    shared, personal = evaluate(simulation, "test")
+    losses, accuracies = by_hand(
+        simulation, simulation.state.server.shared.expand(COUNT, -1)
+    )
     assert (shared.kind, personal.kind) == ("shared", "personal")
     for scores in (shared, personal):
         np.testing.assert_allclose(scores.loss, losses, rtol=1e-10)
@@ -58,8 +62,8 @@ def test_the_shared_model_is_scored_on_every_client() -> None:
 
 
 def test_a_client_without_test_samples_has_no_score() -> None:
-    loom = loom_of(FedAvg(), Weave(4))
-    for scores in evaluate(loom, "test"):
+    simulation = loom_of(FedAvg(), Weave(4))
+    for scores in evaluate(simulation, "test"):
         missing = np.isnan(scores.loss)
         assert missing.nonzero()[0].tolist() == [TESTS.index(0)]
         assert np.array_equal(missing, np.isnan(scores.score))
@@ -74,19 +78,19 @@ def test_a_part_without_any_sample_has_no_scores(method: FedAvg | Local) -> None
 
 
 def test_a_model_that_adapts_is_scored_after_adapting() -> None:
-    loom = loom_of(FedAvg(lr=0.5, tuning=2), Weave(4))
-    loom.advance()
-    shared, personal = evaluate(loom, "test")
-    losses, _ = by_hand(loom, loom.personal(torch.arange(COUNT)))
+    simulation = loom_of(FedAvg(lr=0.5, tuning=2), Weave(4))
+    simulation.run_exchange()
+    shared, personal = evaluate(simulation, "test")
+    losses, _ = by_hand(simulation, simulation.personal(torch.arange(COUNT)))
     np.testing.assert_allclose(personal.loss, losses, rtol=1e-10)
     assert not np.allclose(personal.loss, shared.loss, equal_nan=True)
 
 
 def test_evaluation_does_not_depend_on_blocks() -> None:
-    loom = loom_of(Patchwork(), Weave(4), rate=0.5)
-    loom.advance()
-    one = evaluate(loom, "test", block=2)
-    two = evaluate(loom, "test", block=COUNT)
+    simulation = loom_of(Patchwork(), Weave(4), rate=0.5)
+    simulation.run_exchange()
+    one = evaluate(simulation, "test", block=2)
+    two = evaluate(simulation, "test", block=COUNT)
     for a, b in zip(one, two, strict=True):
         np.testing.assert_allclose(a.loss, b.loss, rtol=1e-10)
 
@@ -95,8 +99,8 @@ def test_evaluation_changes_nothing() -> None:
     looked, not_looked = (loom_of(Patchwork(), Weave(4), rate=0.5) for _ in range(2))
     for _ in range(4):
         evaluate(looked, "test")
-        looked.advance()
-        not_looked.advance()
+        looked.run_exchange()
+        not_looked.run_exchange()
     one, two = looked.state.table.dump(), not_looked.state.table.dump()
     assert all(torch.equal(one[name], two[name]) for name in two)
     assert torch.equal(looked.state.server.shared, not_looked.state.server.shared)
@@ -116,8 +120,8 @@ def test_a_regression_is_scored_by_its_squared_error() -> None:
     model = nn.Linear(3, 1, bias=False)
     nn.init.zeros_(model.weight)
     task = Task(model, "squared-error", dtype=torch.float64)
-    loom = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
-    for scores in evaluate(loom, "test"):
+    simulation = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
+    for scores in evaluate(simulation, "test"):
         for n, rows in enumerate(source.test):
             if len(rows):
                 expected = float(inputs[rows].sum(1).square().mean())
@@ -125,12 +129,12 @@ def test_a_regression_is_scored_by_its_squared_error() -> None:
                 assert scores.score[n] == pytest.approx(expected, rel=1e-10)
 
 
-def probabilities(loom: Loom, thetas: torch.Tensor) -> list[np.ndarray]:
+def probabilities(simulation: Simulation, thetas: torch.Tensor) -> list[np.ndarray]:
     """Each client's probability of class 1 for its test samples, by its own theta."""
-    data, module = loom.federation.dataset, loom.task.fresh_module()
+    data, module = simulation.federation.dataset, simulation.task.fresh_module()
     found = []
-    for rows, theta in zip(loom.federation.test, thetas, strict=True):
-        params = loom.task.unflatten(theta)
+    for rows, theta in zip(simulation.federation.test, thetas, strict=True):
+        params = simulation.task.unflatten(theta)
         out = torch.func.functional_call(module, params, (data.inputs[0][rows],))
         found.append(out.softmax(1)[:, 1].detach().numpy())
     return found
@@ -141,14 +145,17 @@ def probabilities(loom: Loom, thetas: torch.Tensor) -> list[np.ndarray]:
 def test_two_classes_have_auc_and_f1_by_client_and_pooled(
     runner: Loop | Weave, block: int
 ) -> None:
-    loom = loom_of(FedAvg(lr=0.5, tuning=3), runner)
-    loom.advance()
-    shared, personal = evaluate(loom, "test", block=block)
-    own = loom.personal(torch.arange(COUNT))
-    one = loom.state.server.shared.expand(COUNT, -1)
-    targets = [loom.federation.dataset.targets[r].numpy() for r in loom.federation.test]
+    simulation = loom_of(FedAvg(lr=0.5, tuning=3), runner)
+    simulation.run_exchange()
+    shared, personal = evaluate(simulation, "test", block=block)
+    own = simulation.personal(torch.arange(COUNT))
+    one = simulation.state.server.shared.expand(COUNT, -1)
+    targets = [
+        simulation.federation.dataset.targets[r].numpy()
+        for r in simulation.federation.test
+    ]
     for scores, thetas in ((shared, one), (personal, own)):
-        said = probabilities(loom, thetas)
+        said = probabilities(simulation, thetas)
         for n, (p, y) in enumerate(zip(said, targets, strict=True)):
             if len(set(y)) == 2:
                 expected = roc_auc_score(y, p)
@@ -166,14 +173,18 @@ def test_two_classes_have_auc_and_f1_by_client_and_pooled(
 
 
 def test_a_team_model_ranks_the_samples_of_its_own_clients() -> None:
-    loom = loom_of(PFedMT(lr=0.1), Weave(4))
-    loom.advance()
-    found = {scores.kind: scores for scores in evaluate(loom, "test")}
-    teams = loom.algorithm.team_models(loom.state.server, loom.task)
+    simulation = loom_of(PFedMT(lr=0.1), Weave(4))
+    simulation.run_exchange()
+    found = {scores.kind: scores for scores in evaluate(simulation, "test")}
+    teams = simulation.algorithm.team_models(simulation.state.server, simulation.task)
     assert teams is not None
-    said = probabilities(loom, teams[torch.as_tensor(loom.federation.teams)])
+    said = probabilities(
+        simulation, teams[torch.as_tensor(simulation.federation.teams)]
+    )
     largest = int(np.argmax(TESTS))
-    y = loom.federation.dataset.targets[loom.federation.test[largest]].numpy()
+    y = simulation.federation.dataset.targets[
+        simulation.federation.test[largest]
+    ].numpy()
     expected = roc_auc_score(y, said[largest])
     assert found["team"].more["auc"][largest] == pytest.approx(expected, abs=1e-12)
 
@@ -199,12 +210,12 @@ def test_a_regression_has_its_numbers_by_client_and_pooled(outputs: int) -> None
     )
     model = nn.Linear(3, outputs)
     task = Task(model, "squared-error", dtype=torch.float64)
-    loom = loom_of(FedAvg(lr=0.05), Weave(4), federation=federation, task=task)
-    loom.advance()
-    theta = loom.state.server.shared
+    simulation = loom_of(FedAvg(lr=0.05), Weave(4), federation=federation, task=task)
+    simulation.run_exchange()
+    theta = simulation.state.server.shared
     said = task.predict(theta, (inputs,)).reshape(targets.shape).detach().numpy()
     truth = targets.numpy()
-    for scores in evaluate(loom, "test"):
+    for scores in evaluate(simulation, "test"):
         for n, rows in enumerate(source.test):
             y, p = truth[rows], said[rows]
             if len(rows) == 0:
@@ -242,8 +253,8 @@ def test_a_regression_without_samples_in_a_part_has_no_numbers() -> None:
         teams=source.teams,
     )
     task = Task(nn.Linear(3, 1), "squared-error", dtype=torch.float64)
-    loom = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
-    for scores in evaluate(loom, "validation"):
+    simulation = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
+    for scores in evaluate(simulation, "validation"):
         for values in scores.more.values():
             assert np.isnan(values).all()
 
@@ -261,5 +272,5 @@ def test_several_classes_have_no_auc() -> None:
         teams=source.teams,
     )
     task = Task(nn.Linear(3, 3), dtype=torch.float64)
-    loom = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
-    assert all(not scores.more for scores in evaluate(loom, "test"))
+    simulation = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
+    assert all(not scores.more for scores in evaluate(simulation, "test"))

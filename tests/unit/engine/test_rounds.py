@@ -20,32 +20,32 @@ from patchwork import (
 from torch import Tensor, nn
 
 from fedloom.algorithms import Ditto, FedAvg, Local, fedavg
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import Client, Phase
 from fedloom.core.errors import ContractError, NumericalError
-from fedloom.core.records import Nothing, leaves, named
+from fedloom.core.records import Empty, leaves, named
 from fedloom.core.streams import fold
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.job import noise_key
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom, Tally
+from fedloom.engine.rounds import RoundCost, Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation.federation import Federation
-from fedloom.federation.ragged import Ragged
 
 
-def history(loom: Loom, rounds: int) -> dict[str, Tensor]:
+def history(simulation: Simulation, rounds: int) -> dict[str, Tensor]:
     """Everything that some rounds met and came to."""
     found: dict[str, Tensor] = {}
-    for n in range(rounds * loom.algorithm.exchanges):
-        loom.advance()
-        last = loom.last
+    for n in range(rounds * simulation.algorithm.exchanges):
+        simulation.run_exchange()
+        last = simulation.last
         assert last is not None
         met = {"loss": last.loss, "steps": last.steps}
-        met |= named(last.notes) | named(last.account)
+        met |= named(last.client_log) | named(last.server_log)
         found |= {f"exchange {n}: {name}": t for name, t in met.items()}
-    found |= named(loom.state.server) | loom.state.table.dump()
-    found["personal models"] = loom.personal(torch.arange(COUNT))
+    found |= named(simulation.state.server) | simulation.state.table.dump()
+    found["personal models"] = simulation.personal(torch.arange(COUNT))
     return found
 
 
@@ -112,11 +112,11 @@ def test_passes_over_data_of_many_sizes_can_be_compiled(
     federation = regression([[1.0] * 2**n for n in range(10)])
     method = Passing(lr=0.1)
     compiled = Weave(1, compiled=True)
-    loom = loom_of(method, compiled, federation=federation, task=number())
+    simulation = loom_of(method, compiled, federation=federation, task=number())
     slow = loom_of(method, federation=federation, task=number())
-    loom.advance()
-    slow.advance()
-    torch.testing.assert_close(loom.state.server, slow.state.server)
+    simulation.run_exchange()
+    slow.run_exchange()
+    torch.testing.assert_close(simulation.state.server, slow.state.server)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,15 +140,15 @@ class Strolling(Patchwork):
 @pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
 def test_a_client_takes_its_own_number_of_steps_up_to_the_most(runner: Any) -> None:
     """(size // 2) * 2, and one fewer on the second visit; never above 5."""
-    loom = loom_of(Strolling(), runner)
-    loom.advance()
-    assert loom.last is not None
-    assert loom.last.steps.tolist() == [2, 5, 4, 0, 5, 5]
-    assert loom.last.loss[3] == 0.0
+    simulation = loom_of(Strolling(), runner)
+    simulation.run_exchange()
+    assert simulation.last is not None
+    assert simulation.last.steps.tolist() == [2, 5, 4, 0, 5, 5]
+    assert simulation.last.loss[3] == 0.0
     # The sum of the positions 0, 1, 2, ... in the phase.
-    assert loom.last.notes.positions.tolist() == [1, 10, 6, 0, 10, 10]
-    loom.advance()
-    assert loom.last.steps.tolist() == [1, 5, 3, 0, 5, 5]
+    assert simulation.last.client_log.positions.tolist() == [1, 10, 6, 0, 10, 10]
+    simulation.run_exchange()
+    assert simulation.last.steps.tolist() == [1, 5, 3, 0, 5, 5]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +161,10 @@ class Shrinking(Strolling):
 
 @pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
 def test_a_length_below_nothing_is_nothing(runner: Any) -> None:
-    loom = loom_of(Shrinking(), runner)
-    loom.advance()
-    assert loom.last is not None
-    assert loom.last.steps.tolist() == [0, 3, 0, 0, 5, 1]
+    simulation = loom_of(Shrinking(), runner)
+    simulation.run_exchange()
+    assert simulation.last is not None
+    assert simulation.last.steps.tolist() == [0, 3, 0, 0, 5, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,12 +178,12 @@ class Settling(Patchwork):
 
 @pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
 def test_a_client_that_has_settled_stops(runner: Any) -> None:
-    loom = loom_of(Settling(lr=0.2), runner)
-    loom.advance()
-    assert loom.last is not None
-    steps = loom.last.steps.tolist()
+    simulation = loom_of(Settling(lr=0.2), runner)
+    simulation.run_exchange()
+    assert simulation.last is not None
+    steps = simulation.last.steps.tolist()
     expected = []
-    train, task = small_federation().train, loom.task
+    train, task = small_federation().train, simulation.task
     data = small_federation().dataset
     for rows in train:
         x, y = data.inputs[0][rows], data.targets[rows]
@@ -209,10 +209,10 @@ def test_a_client_settled_from_the_start_takes_no_step() -> None:
             return work.total > 0
 
     for runner in (Loop(), Weave(4)):
-        loom = loom_of(Settled(), runner)
-        loom.advance()
-        assert loom.last is not None
-        assert loom.last.steps.tolist() == [0] * COUNT
+        simulation = loom_of(Settled(), runner)
+        simulation.run_exchange()
+        assert simulation.last is not None
+        assert simulation.last.steps.tolist() == [0] * COUNT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class Looking(FedAvg):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        return (self.span("step"), Phase(step="look", passes=2))
+        return (self.local_phase("step"), Phase(step="look", passes=2))
 
     def look(self, work: Any, down: Any, batch: Any, task: Task) -> Any:
         loss = task.loss(work.shared.at, batch)
@@ -231,7 +231,7 @@ class Looking(FedAvg):
 @pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
 def test_a_step_without_a_gradient_is_no_gradient_step(runner: Any) -> None:
     looking, plain = loom_of(Looking(), runner), loom_of(FedAvg(), runner)
-    assert (looking.advance(), plain.advance()) != (None, None)
+    assert (looking.run_exchange(), plain.run_exchange()) != (None, None)
     assert looking.last is not None
     assert plain.last is not None
     assert torch.equal(looking.last.steps, plain.last.steps)
@@ -239,12 +239,12 @@ def test_a_step_without_a_gradient_is_no_gradient_step(runner: Any) -> None:
 
 
 def test_steps_know_the_ends_of_epochs() -> None:
-    loom = loom_of(Patchwork(batch_size=3), Weave(COUNT))
-    loom.advance()
-    assert loom.last is not None
+    simulation = loom_of(Patchwork(batch_size=3), Weave(COUNT))
+    simulation.run_exchange()
+    assert simulation.last is not None
     # In `pair`, one epoch: 1. In `stroll`, own lengths 2, 5, 4, 0, 5, 5 of epochs of
     # ceil(size / 3) = 1, 3, 2, 1, 5, 3 steps: 2, 1, 2, 0, 1, 1.
-    assert loom.last.notes.epochs_ended.tolist() == [3, 2, 3, 1, 2, 2]
+    assert simulation.last.client_log.epochs_ended.tolist() == [3, 2, 3, 1, 2, 2]
 
 
 def test_two_batches_of_a_step_are_drawn_apart() -> None:
@@ -256,7 +256,7 @@ def test_two_batches_of_a_step_are_drawn_apart() -> None:
             met.append((batch[0].inputs[0][:, 0], batch[1].inputs[0][:, 0]))
             return super().pair(work, down, batch, task)
 
-    loom_of(Spying(batch_size=14)).advance()
+    loom_of(Spying(batch_size=14)).run_exchange()
     largest = max(met, key=lambda pair: len(pair[0]))
     assert len(largest[0]) == 14
     assert not torch.equal(*largest)
@@ -264,19 +264,19 @@ def test_two_batches_of_a_step_are_drawn_apart() -> None:
 
 
 def test_a_round_of_two_exchanges_ends_with_the_second() -> None:
-    loom = loom_of(Patchwork(), rate=0.5)
+    simulation = loom_of(Patchwork(), rate=0.5)
     places = []
     for n in range(4):
-        tally = loom.advance()
+        tally = simulation.run_exchange()
         assert (tally is not None) == (n % 2 == 1)
-        assert loom.last is not None
+        assert simulation.last is not None
         places.append(
             (
-                loom.last.clients.tolist(),
-                loom.last.notes.round.unique().tolist(),
-                loom.last.notes.exchange.unique().tolist(),
-                int(loom.state.server.concluded),
-                int(loom.last.account.concluded),
+                simulation.last.clients.tolist(),
+                simulation.last.client_log.round.unique().tolist(),
+                simulation.last.client_log.exchange.unique().tolist(),
+                int(simulation.state.server.concluded),
+                int(simulation.last.server_log.concluded),
             )
         )
     assert [p[1:] for p in places] == [
@@ -287,17 +287,17 @@ def test_a_round_of_two_exchanges_ends_with_the_second() -> None:
     ]
     assert places[0][0] == places[1][0]
     assert places[2][0] == places[3][0]
-    assert (loom.state.round, loom.state.exchange) == (2, 0)
+    assert (simulation.state.round, simulation.state.exchange) == (2, 0)
 
 
 def test_the_exchanges_of_a_round_meet_other_batches() -> None:
     """Else the second exchange would see the noise and order of the first again."""
-    loom = loom_of(Patchwork())
-    one = loom._keys(torch.arange(COUNT), "train")
-    loom.advance()
-    two = loom._keys(torch.arange(COUNT), "train")
-    loom.advance()
-    three = loom._keys(torch.arange(COUNT), "train")
+    simulation = loom_of(Patchwork())
+    one = simulation._keys(torch.arange(COUNT), "train")
+    simulation.run_exchange()
+    two = simulation._keys(torch.arange(COUNT), "train")
+    simulation.run_exchange()
+    three = simulation._keys(torch.arange(COUNT), "train")
     assert len(torch.cat([one, two, three]).unique()) == 3 * COUNT
 
 
@@ -317,9 +317,9 @@ def test_bytes_are_what_the_types_say() -> None:
     Down: the shared model and one row of models. Up: one model, a scalar, nothing.
     A team's link is one model and one int64 down, one model and three int64 up.
     """
-    loom = loom_of(Patchwork(), Weave(COUNT))
-    assert loom.advance() is None
-    tally = loom.advance()
+    simulation = loom_of(Patchwork(), Weave(COUNT))
+    assert simulation.run_exchange() is None
+    tally = simulation.run_exchange()
     assert tally is not None
     assert tally.bytes_down == 2 * 6 * (2 * D * 8)
     assert tally.bytes_up == 2 * 6 * (D * 8 + 8)
@@ -335,7 +335,7 @@ def test_bytes_are_what_the_types_say() -> None:
 def test_bytes_count_those_who_download_and_those_who_upload(
     method: Any, down: int, up: int
 ) -> None:
-    some = loom_of(method, rate=0.5, dtype=torch.float32).advance()
+    some = loom_of(method, rate=0.5, dtype=torch.float32).run_exchange()
     assert some is not None
     assert (some.participants, some.bytes_down, some.bytes_up) == (
         3,
@@ -344,7 +344,7 @@ def test_bytes_count_those_who_download_and_those_who_upload(
     )
     everyone = loom_of(
         method, rate=0.5, protocol="train-all", dtype=torch.float32
-    ).advance()
+    ).run_exchange()
     assert everyone is not None
     assert (everyone.participants, everyone.bytes_down, everyone.bytes_up) == (
         6,
@@ -355,19 +355,21 @@ def test_bytes_count_those_who_download_and_those_who_upload(
 
 
 def test_clients_know_whether_their_upload_is_used() -> None:
-    loom = loom_of(Patchwork(), rate=0.5, protocol="train-all")
-    loom.advance()
-    assert loom.last is not None
-    sampled = loom.sampling.draw(COUNT, 0, 0)
-    assert loom.last.notes.uploads.nonzero()[:, 0].tolist() == sampled.tolist()
+    simulation = loom_of(Patchwork(), rate=0.5, protocol="train-all")
+    simulation.run_exchange()
+    assert simulation.last is not None
+    sampled = simulation.sampling.draw(COUNT, 0, 0)
+    assert (
+        simulation.last.client_log.uploads.nonzero()[:, 0].tolist() == sampled.tolist()
+    )
 
 
 def test_the_tally_weighs_losses_by_steps() -> None:
-    loom = loom_of(Patchwork(), Weave(COUNT))
-    loom.advance()
-    one = loom.last
-    tally = loom.advance()
-    two = loom.last
+    simulation = loom_of(Patchwork(), Weave(COUNT))
+    simulation.run_exchange()
+    one = simulation.last
+    tally = simulation.run_exchange()
+    two = simulation.last
     assert one is not None
     assert two is not None
     assert tally is not None
@@ -380,11 +382,11 @@ def test_the_tally_weighs_losses_by_steps() -> None:
 
 
 def test_tallies_add_up() -> None:
-    tally = Tally()
-    tally.add(Tally(3, 10, 20, 1, 2, steps=4, loss=1.0, seconds=0.5))
-    tally.add(Tally(2, 1, 2, 3, 4, steps=12, loss=2.0, seconds=0.25))
-    assert tally == Tally(3, 11, 22, 4, 6, steps=16, loss=1.75, seconds=0.75)
-    tally.add(Tally(0, loss=9.0))
+    tally = RoundCost()
+    tally.add(RoundCost(3, 10, 20, 1, 2, steps=4, loss=1.0, seconds=0.5))
+    tally.add(RoundCost(2, 1, 2, 3, 4, steps=12, loss=2.0, seconds=0.25))
+    assert tally == RoundCost(3, 11, 22, 4, 6, steps=16, loss=1.75, seconds=0.75)
+    tally.add(RoundCost(0, loss=9.0))
     assert tally.loss == 1.75
 
 
@@ -415,9 +417,11 @@ def number() -> Task:
 def test_divergence_names_round_client_phase_and_step(runner: Any) -> None:
     """Products overflow float32 above 1e38: client 2 fails where it meets 1e30."""
     federation = regression([[1.0, 2.0], [1.0], [1.0, 1e30, 2.0], [1.0]])
-    loom = loom_of(FedAvg(batch_size=1), runner, federation=federation, task=number())
+    simulation = loom_of(
+        FedAvg(batch_size=1), runner, federation=federation, task=number()
+    )
     with pytest.raises(NumericalError) as caught:
-        loom.advance()
+        simulation.run_exchange()
     message = str(caught.value)
     assert message.startswith("round 0, client 2, phase 0, step ")
     assert "loss is inf. Last finite loss" in message
@@ -429,17 +433,17 @@ def test_divergence_leaves_the_state_as_it_was(runner: Any) -> None:
     """lr = 1000 multiplies the error by -1999 each step: float32 lasts 11 steps."""
     federation = regression([[1.0, 1.0], [1.0]])
     method = Ditto(lr=1000.0, pull=0.0, batch_size=2, epochs=2)
-    loom = loom_of(method, runner, federation=federation, task=number())
+    simulation = loom_of(method, runner, federation=federation, task=number())
     for _ in range(5):
-        loom.advance()
-    server = [t.clone() for t in leaves(loom.state.server)]
-    memory = loom.state.table.dump()
+        simulation.run_exchange()
+    server = [t.clone() for t in leaves(simulation.state.server)]
+    memory = simulation.state.table.dump()
     with pytest.raises(NumericalError, match=r"^round 5, client 0, phase 0, step"):
-        loom.advance()
-    assert (loom.state.round, loom.state.exchange) == (5, 0)
-    assert loom.state.tally == Tally()
-    assert all(map(torch.equal, server, leaves(loom.state.server)))
-    after = loom.state.table.dump()
+        simulation.run_exchange()
+    assert (simulation.state.round, simulation.state.exchange) == (5, 0)
+    assert simulation.state.tally == RoundCost()
+    assert all(map(torch.equal, server, leaves(simulation.state.server)))
+    after = simulation.state.table.dump()
     assert all(torch.equal(memory[name], after[name]) for name in memory)
 
 
@@ -456,12 +460,12 @@ def test_divergence_in_a_later_phase_is_placed_there() -> None:
             return work.total < 0
 
     for runner in (Loop(), Weave(COUNT)):
-        loom = loom_of(Bursting(), runner)
+        simulation = loom_of(Bursting(), runner)
         with pytest.raises(
             NumericalError,
             match=r"^round 0, client 0, phase 2, step 3: the parameters are not finite",
         ):
-            loom.advance()
+            simulation.run_exchange()
 
 
 def test_a_result_that_is_not_finite_is_refused_even_if_every_step_was() -> None:
@@ -469,14 +473,14 @@ def test_a_result_that_is_not_finite_is_refused_even_if_every_step_was() -> None
     class Dividing(FedAvg):
         def finish(
             self, work: Any, down: Any, memory: Any, client: Client, task: Task
-        ) -> tuple[Nothing, fedavg.Upload]:
+        ) -> tuple[Empty, fedavg.Upload]:
             bad = torch.where(client.size == SIZES[4], torch.nan, 1.0)
             return memory, fedavg.Upload(work.shared.at * bad)
 
-    loom = loom_of(Dividing(), Weave(COUNT))
+    simulation = loom_of(Dividing(), Weave(COUNT))
     with pytest.raises(NumericalError, match=r"^round 0, client 4: its result is not"):
-        loom.advance()
-    assert loom.state.round == 0
+        simulation.run_exchange()
+    assert simulation.state.round == 0
 
 
 def test_a_phase_that_names_no_method_is_refused() -> None:
@@ -488,7 +492,7 @@ def test_a_phase_that_names_no_method_is_refused() -> None:
 
     for runner in (Loop(), Weave(2)):
         with pytest.raises(ContractError, match="Lost: a phase names the method 'stri"):
-            loom_of(Lost(), runner).advance()
+            loom_of(Lost(), runner).run_exchange()
 
 
 def test_looking_at_personal_models_changes_nothing() -> None:
@@ -496,8 +500,8 @@ def test_looking_at_personal_models_changes_nothing() -> None:
     for _ in range(4):
         looked.personal(torch.tensor([5, 0]))
         looked.shared()
-        looked.advance()
-        not_looked.advance()
+        looked.run_exchange()
+        not_looked.run_exchange()
     assert_same(
         named(looked.state.server) | looked.state.table.dump(),
         named(not_looked.state.server) | not_looked.state.table.dump(),
@@ -505,19 +509,19 @@ def test_looking_at_personal_models_changes_nothing() -> None:
 
 
 def test_personal_models_come_in_the_order_asked() -> None:
-    loom = loom_of(Patchwork(), Weave(4))
-    loom.advance()
-    everyone = loom.personal(torch.arange(COUNT))
-    some = loom.personal(torch.tensor([5, 0, 3]))
+    simulation = loom_of(Patchwork(), Weave(4))
+    simulation.run_exchange()
+    everyone = simulation.personal(torch.arange(COUNT))
+    some = simulation.personal(torch.tensor([5, 0, 3]))
     torch.testing.assert_close(some, everyone[[5, 0, 3]], rtol=1e-12, atol=1e-12)
 
 
 def test_memory_is_kept_for_the_cohort_alone() -> None:
-    loom = loom_of(Patchwork(), rate=0.5)
-    loom.advance()
-    sampled = loom.sampling.draw(COUNT, 0, 0).tolist()
-    assert loom.state.table.seen.nonzero()[:, 0].tolist() == sampled
-    assert loom.state.table.dump()["memory.trace.visits"].tolist() == [1, 1, 1]
+    simulation = loom_of(Patchwork(), rate=0.5)
+    simulation.run_exchange()
+    sampled = simulation.sampling.draw(COUNT, 0, 0).tolist()
+    assert simulation.state.table.seen.nonzero()[:, 0].tolist() == sampled
+    assert simulation.state.table.dump()["memory.trace.visits"].tolist() == [1, 1, 1]
 
 
 def test_dropout_is_woven_as_it_is_looped() -> None:
@@ -528,10 +532,10 @@ def test_dropout_is_woven_as_it_is_looped() -> None:
     thetas = []
     for runner in (Loop(), Weave(4), Weave(1)):
         task = Task(model, dtype=torch.float64)
-        loom = loom_of(FedAvg(batch_size=4), runner, task=task)
+        simulation = loom_of(FedAvg(batch_size=4), runner, task=task)
         for _ in range(3):
-            loom.advance()
-        thetas.append(loom.state.server.shared)
+            simulation.run_exchange()
+        thetas.append(simulation.state.server.shared)
     torch.testing.assert_close(thetas[1], thetas[0], rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(thetas[2], thetas[0], rtol=1e-10, atol=1e-10)
 
@@ -541,18 +545,18 @@ def test_a_runner_serves_several_runs() -> None:
     weave = Weave(4)
     one = loom_of(FedAvg(lr=0.1), weave)
     two = loom_of(FedAvg(lr=0.3), weave)
-    one.advance()
-    two.advance()
+    one.run_exchange()
+    two.run_exchange()
     alone = loom_of(FedAvg(lr=0.3), Weave(4))
-    alone.advance()
+    alone.run_exchange()
     assert torch.equal(two.state.server.shared, alone.state.server.shared)
     assert not torch.equal(one.state.server.shared, two.state.server.shared)
 
 
 def test_the_first_model_is_the_tasks_own() -> None:
-    loom = loom_of(FedAvg(), seed=5)
-    assert torch.equal(loom.state.server.shared, small_task().start)
-    assert torch.equal(loom.population.theta(2), loom.task.initial(5, 2))
-    assert loom.population.rate == 1.0
-    assert loom.population.sizes.tolist() == list(SIZES)
-    assert loom.population.team_count == 2
+    simulation = loom_of(FedAvg(), seed=5)
+    assert torch.equal(simulation.state.server.shared, small_task().start)
+    assert torch.equal(simulation.population.theta(2), simulation.task.initial(5, 2))
+    assert simulation.population.rate == 1.0
+    assert simulation.population.sizes.tolist() == list(SIZES)
+    assert simulation.population.team_count == 2

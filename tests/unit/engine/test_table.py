@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import MessageError
-from fedloom.core.records import Nothing, leaves, named, stack
+from fedloom.core.records import Empty, leaves, named, stack
 from fedloom.engine.table import Table
 
 CPU = torch.device("cpu")
@@ -71,9 +71,9 @@ def test_reading_gives_copies() -> None:
 
 
 def test_nothing_can_be_kept() -> None:
-    table = Table(Nothing(), 3, CPU)
-    table.write(torch.tensor([2]), Nothing())
-    assert table.read(torch.tensor([0, 2]), Nothing()) == Nothing()
+    table = Table(Empty(), 3, CPU)
+    table.write(torch.tensor([2]), Empty())
+    assert table.read(torch.tensor([0, 2]), Empty()) == Empty()
     assert table.seen.tolist() == [False, False, True]
     assert table.row_bytes == 0
 

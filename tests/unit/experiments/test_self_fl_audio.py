@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedloom
-from fedloom.data.places import VARIABLE
+from fedloom.data.locations import VARIABLE
 from fedloom.experiments import EXPERIMENTS
 from fedloom.experiments.self_fl import audio
 from fedloom.experiments.self_fl.audio_tables import TABLES, Row, to_markdown

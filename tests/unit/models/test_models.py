@@ -8,15 +8,15 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedloom.algorithms import FedAvg
+from fedloom.clients import Given, Split, divide
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import build, settings_of
 from fedloom.core.task import Task
 from fedloom.data import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Loom
+from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
-from fedloom.federation import Given, Split, divide
 from fedloom.models import CNN2, CNN6, MLP, MLR, MODELS, LeNet, Model, ResNet18
 
 CASES = [
@@ -157,14 +157,14 @@ def test_both_runners_train_a_network_alike(
         model = settings.build(shape, 3)
     task = Task(model, dtype=torch.float64)
     assert task.head_name == "head"
-    looms = [
-        Loom(FedAvg(lr=0.1, batch_size=2), task, clients, runner, seed=0)
+    simulations = [
+        Simulation(FedAvg(lr=0.1, batch_size=2), task, clients, runner, seed=0)
         for runner in (Loop(), Weave(2))
     ]
-    for loom in looms:
-        loom.advance()
+    for simulation in simulations:
+        simulation.run_exchange()
     rows = torch.arange(2)
-    looped, woven = (loom.personal(rows) for loom in looms)
+    looped, woven = (simulation.personal(rows) for simulation in simulations)
     torch.testing.assert_close(woven, looped, rtol=1e-10, atol=1e-10)
     assert (looped - task.start).abs().max() > 1e-4
 

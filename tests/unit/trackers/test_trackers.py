@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import fedloom
-from fedloom.compare import compare, parse_comparison, run_directory
+from fedloom.comparison import compare, parse_comparison, run_directory
 from fedloom.config import parse
 from fedloom.results.rows import Round
-from fedloom.run import load, resume, run_config
+from fedloom.runs import load, resume, run_config
 from fedloom.trackers import (
     About,
     Csv,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.algorithms import REGISTRY
-from fedloom.compare import compare, parse_comparison, run_directory
+from fedloom.comparison import compare, parse_comparison, run_directory
 from fedloom.core.errors import ConfigError
 from fedloom.results.directory import RunDirectory
 
@@ -33,7 +33,7 @@ COMMON: Mapping[str, Any] = {
     "partition": {"name": "slices", "clients": 100, "classes": 5},
     "split": {"validation": 0.1, "fixed": True, "shared": True},
     "teams": {"name": "blocks", "teams": 10},
-    "cohort": {"rate": 0.1, "kind": "bernoulli", "protocol": "train-all"},
+    "sampling": {"rate": 0.1, "kind": "bernoulli", "protocol": "train-all"},
     "engine": {"compile": "off"},
 }
 """The model is the default, 784-100-10."""

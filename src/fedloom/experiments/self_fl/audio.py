@@ -33,15 +33,15 @@ from fedloom.algorithms import (
     SelfFLAugmented,
     SelfFLCluster,
 )
+from fedloom.clients import BlockTeams, Federation, Natural, Sampling, Split, divide
 from fedloom.data.devices import DEVICES, STATES
 from fedloom.data.wake_word import WakeWord
 from fedloom.engine.choice import EngineSettings
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.experiments.self_fl.audio_tables import Row, to_markdown
-from fedloom.federation import BlockTeams, Federation, Natural, Sampling, Split, divide
 from fedloom.models import AudioCNN
 from fedloom.results.detection import match, threshold_at
-from fedloom.run import Result, run
+from fedloom.runs import Result, run
 
 REJECTS = 0.05
 """Share of the wake words, over all types in their normal state, that the start

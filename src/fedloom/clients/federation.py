@@ -1,0 +1,376 @@
+"""A dataset divided among clients: who trains, validates and tests on what."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fedloom.clients.assignment import Assignment, Partition
+from fedloom.clients.natural import Natural
+from fedloom.clients.partitions import Given
+from fedloom.clients.ragged import Ragged
+from fedloom.clients.split import Split
+from fedloom.clients.teams import GivenTeams, Teams
+from fedloom.clients.transforms import Transform, reapply, spell, transformed
+from fedloom.core.errors import ConfigError, DataError, MessageError
+from fedloom.core.files import atomic_write
+from fedloom.core.task import PerChannel
+from fedloom.data.dataset import Dataset, from_arrays
+from fedloom.data.files import read_npz
+
+Part = Literal["train", "validation", "test"]
+_PARTS: tuple[Part, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Clients and their samples.
+
+    Raises:
+        DataError: A client has no training sample, or a sample is used twice.
+    """
+
+    dataset: Dataset
+    """All samples of all clients."""
+    train: Ragged
+    """Training samples of each client, at least one."""
+    validation: Ragged
+    """Validation samples of each client, perhaps none."""
+    test: Ragged
+    """Test samples of each client, perhaps none."""
+    names: tuple[str, ...]
+    """What each client is called."""
+    teams: NDArray[np.int64]
+    """(clients,) team of each client; all 0 if there are no teams."""
+    shares_test: bool = False
+    """Whether clients may test on the same samples; nobody trains on those."""
+    transform: str = ""
+    """What was done to each client's inputs, as `transforms.spell` writes it."""
+
+    def __post_init__(self) -> None:
+        lengths = {
+            "train": len(self.train),
+            "validation": len(self.validation),
+            "test": len(self.test),
+            "names": len(self.names),
+            "teams": len(self.teams),
+        }
+        if len(set(lengths.values())) > 1 or not self.names:
+            found = ", ".join(f"{what} {n}" for what, n in lengths.items())
+            raise DataError(
+                f"federation: expected one entry per client, found {found}."
+            )
+        empty = np.flatnonzero(self.train.sizes == 0)
+        if len(empty):
+            raise DataError(
+                f"federation: client {self.names[empty[0]]} has no training sample. "
+                "Leave it out or give it one."
+            )
+        self._check_indices()
+
+    def _check_indices(self) -> None:
+        used = np.concatenate([getattr(self, part).indices for part in _PARTS])
+        if used.min() < 0 or used.max() >= len(self.dataset):
+            raise DataError(
+                f"federation: indices {used.min()}..{used.max()} for samples "
+                f"0..{len(self.dataset) - 1} of {self.dataset.name}."
+            )
+        rule = "Each sample belongs to one client and one part."
+        if self.shares_test:
+            rule = "Only test samples may be shared, and only with other clients."
+            # Every test sample once, however many clients test on it.
+            tested = np.unique(self.test.indices)
+            used = np.concatenate([self.train.indices, self.validation.indices, tested])
+            if any(len(np.unique(one)) < len(one) for one in self.test):
+                raise DataError(f"federation: a client tests a sample twice. {rule}")
+        times = np.bincount(used)
+        if times.max() > 1:
+            raise DataError(
+                f"federation: sample {int(times.argmax())} is used {times.max()} "
+                f"times. {rule}"
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of clients."""
+        return len(self.names)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """(clients,) number of training samples."""
+        return self.train.sizes
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of all that makes a split; equal hashes mean an equal one.
+
+        Of indices, teams, targets and, if there is one, the transform's settings.
+        """
+        digest = hashlib.sha256()
+        arrays: list[NDArray[Any]] = []
+        for part in _PARTS:
+            ragged: Ragged = getattr(self, part)
+            arrays += [ragged.indices, ragged.offsets]
+        targets = self.dataset.targets
+        arrays += [self.teams, targets.contiguous().numpy()]
+        if self.transform:
+            arrays.append(np.frombuffer(self.transform.encode(), np.uint8))
+        for array in arrays:
+            plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+            digest.update(f"{plain.dtype.str}{plain.shape}".encode())
+            digest.update(plain.tobytes())
+        return digest.hexdigest()
+
+    def label_counts(self, part: Part = "train") -> NDArray[np.int64]:
+        """(clients, classes) samples of each class; no columns for a regression."""
+        ragged: Ragged = getattr(self, part)
+        return _label_counts(self.dataset, ragged)
+
+    def scaling(self) -> tuple[PerChannel | Tensor, PerChannel | Tensor]:
+        """Shift and scale of the task: the dataset's, or those that standardise it."""
+        if self.dataset.standardise:
+            return self.moments()
+        return self.dataset.shift, self.dataset.scale
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each feature of the first input, float64.
+
+        Over the training samples of all clients alone, so that nothing of the test
+        samples is seen. A feature that never varies has deviation 1.
+        """
+        rows = self.dataset.inputs[0][torch.from_numpy(self.train.indices)].double()
+        deviation = rows.std(dim=0, correction=0)
+        varies = rows.amax(dim=0) > rows.amin(dim=0)
+        return rows.mean(dim=0), torch.where(varies, deviation, 1.0)
+
+    def save(self, path: Path) -> None:
+        """Write the split, without the data, as .npz: all of it or nothing."""
+        arrays: dict[str, Any] = {
+            "hash": np.array(self.hash),
+            "names": np.array(self.names),
+            "samples": np.array(len(self.dataset)),
+            "teams": self.teams,
+            "shares_test": np.array(self.shares_test),
+            "transform": np.array(self.transform),
+            # For readers that do not have the data, such as a report.
+            "targets": np.array(hashlib.sha256(_bytes(self.dataset)).hexdigest()),
+            "train_labels": _compact(self.label_counts()),
+            "class_names": np.array(self.dataset.class_names or (), dtype=np.str_),
+        }
+        for part in _PARTS:
+            ragged: Ragged = getattr(self, part)
+            arrays[f"{part}_indices"] = ragged.indices
+            arrays[f"{part}_offsets"] = ragged.offsets
+        with (
+            atomic_write(path, lasting=True) as temporary,
+            temporary.open("wb") as file,
+        ):
+            np.savez_compressed(file, **arrays)
+
+
+def load_split(path: Path, dataset: Dataset) -> Federation:
+    """The federation that `Federation.save` wrote, on the dataset it was made from.
+
+    The dataset as its source gives it: a transform is applied again.
+
+    Raises:
+        MessageError: The file is not a saved split, or not a whole one.
+        DataError: The file is missing, or it was made from other data.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; a saved split was expected.")
+    try:
+        arrays = read_npz(path)
+        parts = [
+            Ragged(arrays[f"{part}_indices"], arrays[f"{part}_offsets"])
+            for part in _PARTS
+        ]
+        samples, expected = int(arrays["samples"]), str(arrays["hash"])
+        names, teams = tuple(arrays["names"].tolist()), arrays["teams"]
+        shares_test = bool(arrays.get("shares_test", False))
+        transform = str(arrays.get("transform", ""))
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        raise MessageError(
+            f"{path}: not a whole saved split ({error}). Make the split again."
+        ) from error
+    if samples != len(dataset):
+        raise DataError(
+            f"{path}: made from {samples} samples, but {dataset.name} has "
+            f"{len(dataset)}. Use the data that the split was made from."
+        )
+    if transform:
+        dataset = reapply(transform, dataset, *parts)
+    loaded = Federation(
+        dataset, parts[0], parts[1], parts[2], names, teams, shares_test, transform
+    )
+    if loaded.hash != expected:
+        raise DataError(
+            f"{path}: its hash is {expected[:12]}, but this split of {dataset.name} "
+            f"hashes to {loaded.hash[:12]}. The targets differ from those that it was "
+            "made from, or the file was changed."
+        )
+    return loaded
+
+
+def divide(
+    dataset: Dataset,
+    partition: Partition,
+    split: Split,
+    teams: Teams | None = None,
+    *,
+    transform: Transform | None = None,
+    seed: int,
+) -> Federation:
+    """Divide a dataset among clients, split each client's part, and form teams.
+
+    Args:
+        dataset: All samples.
+        partition: Who holds what.
+        split: What is dealt to clients, and set aside for validation and test.
+        teams: How teams are formed, from training labels; none means one team of all.
+        transform: How each client's inputs are changed, in a copy; none leaves them.
+        seed: The same seed gives the same federation.
+
+    Raises:
+        ConfigError: A setting does not suit the dataset.
+        DataError: A client would have no training sample.
+    """
+    if transform is not None and split.shared:
+        raise ConfigError(
+            "transform: clients see the same test samples (split.shared), which cannot "
+            "be changed for each. Set shared = false."
+        )
+    dealt = split.pool(dataset)
+    assignment = _assign(dataset, partition, dealt, seed)
+    train, validation, test = split.apply(
+        dataset, assignment.members, assignment.names, seed
+    )
+    assigned = np.zeros(len(train), dtype=np.int64)
+    if teams is not None:
+        assigned = teams.assign(_label_counts(dataset, train), seed)
+    text = ""
+    if transform is not None:
+        text = spell(transform, seed)
+        dataset = transformed(dataset, transform, seed, train, validation, test)
+    return Federation(
+        dataset,
+        train,
+        validation,
+        test,
+        assignment.names,
+        assigned,
+        split.shared,
+        text,
+    )
+
+
+def _assign(
+    dataset: Dataset, partition: Partition, dealt: NDArray[np.int64], seed: int
+) -> Assignment:
+    """A partition of some of the samples, with the numbers that all of them have."""
+    if len(dealt) == len(dataset):
+        return partition.assign(dataset, seed)
+    if isinstance(partition, Given):
+        raise ConfigError(
+            "given: the lists already say which samples are used. Leave out shared and "
+            "per_class in the split, or use another partition."
+        )
+    # A partition looks at targets and owners; copying the inputs would be a waste.
+    part = replace(
+        dataset,
+        inputs=(torch.empty(len(dealt), 0),),
+        vectors=None,
+        standardise=False,
+        groups={},
+        targets=dataset.targets[dealt],
+        owner=None if dataset.owner is None else dataset.owner[dealt],
+        fixed_test=None if dataset.fixed_test is None else dataset.fixed_test[dealt],
+        subclass=None if dataset.subclass is None else dataset.subclass[dealt],
+    )
+    found = partition.assign(part, seed)
+    return Assignment(tuple(dealt[held] for held in found.members), found.names)
+
+
+def federation(
+    x: ArrayLike | Tensor | tuple[ArrayLike | Tensor, ...],
+    y: ArrayLike | Tensor,
+    *,
+    clients: ArrayLike | Tensor | None = None,
+    partition: Partition | None = None,
+    test: float = 0.25,
+    validation: float = 0.0,
+    teams: Teams | Sequence[int] | None = None,
+    transform: Transform | None = None,
+    classes: int | None = None,
+    standardise: bool = False,
+    seed: int = 0,
+) -> Federation:
+    """A federation from the user's own arrays.
+
+    Args:
+        x: One array with a row per sample; a tuple of them for a model that takes
+            several arguments.
+        y: One target per sample; floating numbers mean regression.
+        clients: Client of each sample, whole numbers or text.
+        partition: Instead of `clients`, how to divide the samples.
+        test: Share of each client's samples kept for testing.
+        validation: Share of the rest kept for validation.
+        teams: How teams are formed, or the team of each client.
+        transform: How each client's inputs are changed, in a copy; none leaves them.
+        classes: Number of classes; the largest label + 1 if not given.
+        standardise: Whether features enter the model with mean 0 and standard
+            deviation 1, over the training samples of all clients.
+        seed: The same seed gives the same federation.
+
+    Raises:
+        ConfigError: A setting does not suit the data, or not exactly one of `clients`
+            and `partition` is given.
+        DataError: The arrays cannot be used.
+    """
+    if (clients is None) == (partition is None):
+        found = "neither" if clients is None else "both"
+        raise ConfigError(
+            "federation: give either clients (whose each sample is) or partition (how "
+            f"to divide them), found {found}."
+        )
+    dataset = from_arrays(
+        x, y, clients=clients, classes=classes, standardise=standardise
+    )
+    if teams is not None and not hasattr(teams, "assign"):
+        teams = GivenTeams(members=tuple(int(team) for team in teams))
+    return divide(
+        dataset,
+        partition or Natural(),
+        Split(test=test, validation=validation),
+        teams,
+        transform=transform,
+        seed=seed,
+    )
+
+
+def _bytes(dataset: Dataset) -> bytes:
+    return dataset.targets.contiguous().numpy().tobytes()
+
+
+def _compact(counts: NDArray[np.int64]) -> NDArray[Any]:
+    """Counts in the smallest unsigned type that holds them."""
+    return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
+
+
+def _label_counts(dataset: Dataset, ragged: Ragged) -> NDArray[np.int64]:
+    if dataset.classes is None:
+        return np.zeros((len(ragged), 0), dtype=np.int64)
+    client = np.repeat(np.arange(len(ragged)), ragged.sizes)
+    labels = dataset.targets.numpy()[ragged.indices]
+    cells = len(ragged) * dataset.classes
+    counts = np.bincount(client * dataset.classes + labels, minlength=cells)
+    return counts.reshape(len(ragged), dataset.classes).astype(np.int64)

@@ -1,0 +1,80 @@
+"""The clients that the data themselves name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedloom.clients.assignment import Assignment, Indices, cut
+from fedloom.core.errors import DataError
+from fedloom.core.settings import Count, Rate, check
+from fedloom.core.streams import generator
+from fedloom.data.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Natural:
+    """The clients that the dataset itself names, in sorted order."""
+
+    least: Count = 1
+    """Clients with fewer samples are small; LEAF's Sent140 keeps users from 31 on."""
+    small: Literal["drop", "pool"] = "drop"
+    """Leave small clients out, or join them in order until a pool has `least`."""
+    share: Rate = 1.0
+    """Share of the samples that is used: whole clients in random order until they hold
+    so much, before small ones are sought."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def assign(self, dataset: Dataset, seed: int) -> Assignment:
+        """Group the samples by owner; the seed matters only for a share below 1."""
+        if dataset.owner is None:
+            raise DataError(
+                f"{dataset.name} does not say whose each sample is, so it has no "
+                "natural clients. Name the client column (or pass clients=), or choose "
+                "another partition: iid, label-skew, dirichlet, ..."
+            )
+        try:
+            owners, inverse = np.unique(dataset.owner, return_inverse=True)
+        except TypeError:
+            raise DataError(
+                f"{dataset.name}: client ids mix types that cannot be ordered. Make "
+                "all of them text or all whole numbers."
+            ) from None
+        counts = np.bincount(inverse, minlength=len(owners))
+        pieces = cut(np.argsort(inverse, kind="stable"), counts)
+        used = np.arange(len(owners))
+        if self.share < 1.0:
+            order = generator(seed, "partition").permutation(len(owners))
+            before = np.cumsum(counts[order]) - counts[order]
+            used = np.sort(order[before < self.share * len(dataset)])
+        large = [i for i in used if counts[i] >= self.least]
+        members = [pieces[i] for i in large]
+        names = [str(owners[i]) for i in large]
+        if self.small == "pool":
+            pools = self._pools([pieces[i] for i in used if counts[i] < self.least])
+            members += pools
+            names += [f"pool {n}" for n in range(len(pools))]
+        if not members:
+            raise DataError(
+                f"{dataset.name}: no client has {self.least} samples, the largest has "
+                f"{counts[used].max()}. Lower least"
+                + (', or set small = "pool".' if self.small == "drop" else ".")
+            )
+        return Assignment(members=tuple(members), names=tuple(names))
+
+    def _pools(self, pieces: list[Indices]) -> list[Indices]:
+        """Small clients joined in order; what is left at the end joins the last."""
+        pools: list[list[Indices]] = [[]]
+        for piece in pieces:
+            if sum(len(one) for one in pools[-1]) >= self.least:
+                pools.append([])
+            pools[-1].append(piece)
+        if sum(len(one) for one in pools[-1]) < self.least:
+            rest = pools.pop()
+            if pools:
+                pools[-1] += rest
+        return [np.concatenate(pool) for pool in pools]

@@ -1,0 +1,283 @@
+"""Who holds which samples. Every partition is disjoint and leaves no client empty."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedloom.clients.assignment import (
+    Assignment,
+    Indices,
+    Partition,
+    check_classes,
+    check_enough,
+    class_pools,
+    cut,
+    lognormal,
+    numbered,
+)
+from fedloom.clients.consecutive import Consecutive, DrawnSizes
+from fedloom.clients.counts import apportion
+from fedloom.clients.natural import Natural
+from fedloom.clients.slices import ConceptDrift, Slices
+from fedloom.core.errors import ConfigError
+from fedloom.core.settings import Count, Positive, check
+from fedloom.core.streams import generator
+from fedloom.data.dataset import Dataset
+
+_DRAWS = 20
+"""How often `dirichlet` draws anew before it repairs the best draw."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iid:
+    """Samples dealt at random, sizes equal up to one."""
+
+    clients: Count = 20
+    """Number of clients."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def assign(self, dataset: Dataset, seed: int) -> Assignment:
+        """Shuffle and cut into equal pieces."""
+        check_enough(dataset, self.clients)
+        order = generator(seed, "partition").permutation(len(dataset))
+        return numbered(np.array_split(order, self.clients))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSkew:
+    """Every client holds exactly `classes` classes (the "pathological" split).
+
+    Clients in turn take the classes that have fewest holders, ties at random: every
+    class is used and no class has two holders more than another. The samples of a
+    class are divided among its holders.
+    """
+
+    clients: Count = 20
+    """Number of clients."""
+    classes: Count = 2
+    """Classes of one client."""
+    sizes: Literal["equal", "random"] = "equal"
+    """How a class is divided among its holders; `random` draws lognormal shares."""
+    spread: Positive = 1.0
+    """Standard deviation of the logarithm of a random share."""
+    least: Count = 1
+    """Fewest samples of one class that a holder of it gets."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def assign(self, dataset: Dataset, seed: int) -> Assignment:
+        """Deal classes to clients, then samples to the holders of each class."""
+        pools = class_pools(dataset, "label-skew")
+        check_classes(dataset, self.classes, len(pools))
+        if self.clients * self.classes < len(pools):
+            raise ConfigError(
+                f"label-skew: {self.clients} clients with {self.classes} classes each "
+                f"cannot hold all {len(pools)} classes of {dataset.name}. Raise one."
+            )
+        draw = generator(seed, "partition")
+        holders: list[list[int]] = [[] for _ in pools]
+        for client in range(self.clients):
+            keys = draw.permutation(len(pools))
+            rank = np.lexsort((keys, np.array([len(h) for h in holders])))
+            for chosen in rank[: self.classes]:
+                holders[chosen].append(client)
+        members: list[list[Indices]] = [[] for _ in range(self.clients)]
+        for pool, held in zip(pools, holders, strict=True):
+            label = int(dataset.targets[pool[0]])
+            if len(pool) < self.least * len(held):
+                raise ConfigError(
+                    f"label-skew: class {label} has {len(pool)} samples for "
+                    f"{len(held)} clients, at least {self.least} each. Use fewer "
+                    "clients or fewer classes per client."
+                )
+            draw.shuffle(pool)
+            weights = np.ones(len(held))
+            if self.sizes == "random":
+                weights = lognormal(draw, self.spread, len(held))
+            counts = apportion(len(pool), weights, least=self.least)
+            for client, part in zip(held, cut(pool, counts), strict=True):
+                members[client].append(part)
+        return numbered([np.concatenate(parts) for parts in members])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet:
+    """Each class is spread over the clients by one draw of a Dirichlet distribution.
+
+    A draw that leaves a client below `least` is drawn anew a bounded number of times.
+    After that the best one is repaired: clients below the minimum receive samples, one
+    at a time, from whoever is largest at that moment.
+    """
+
+    clients: Count = 20
+    """Number of clients."""
+    alpha: Positive = 0.5
+    """Concentration; small means that a class sits with few clients."""
+    least: Count = 1
+    """Fewest samples of a client."""
+    cap: bool = False
+    """Class by class, give nothing more to a client that holds its fair share already
+    (samples / clients), as some libraries do. Sizes and skew become milder."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def assign(self, dataset: Dataset, seed: int) -> Assignment:
+        """Draw, and repair if need be; it always returns."""
+        pools = class_pools(dataset, "dirichlet")
+        check_enough(dataset, self.clients, self.least)
+        draw = generator(seed, "partition")
+        best, missing = self._draw(pools, draw)
+        for _ in range(_DRAWS - 1):
+            if missing == 0:
+                break
+            counts, lacking = self._draw(pools, draw)
+            if lacking < missing:
+                best, missing = counts, lacking
+        members: list[list[Indices]] = [[] for _ in range(self.clients)]
+        for pool, shares in zip(pools, best, strict=True):
+            draw.shuffle(pool)
+            for held, part in zip(members, cut(pool, shares), strict=True):
+                held.append(part)
+        joined = [draw.permutation(np.concatenate(parts)) for parts in members]
+        return numbered(_repair(joined, self.least) if missing else joined)
+
+    def _draw(
+        self, pools: Sequence[Indices], draw: np.random.Generator
+    ) -> tuple[list[Indices], int]:
+        """Counts per class and client, and how many samples are missing to the rule."""
+        counts = []
+        sizes = np.zeros(self.clients, dtype=np.int64)
+        fair = sum(len(pool) for pool in pools) / self.clients
+        for pool in pools:
+            share = draw.dirichlet(np.full(self.clients, self.alpha))
+            if not np.isfinite(share).all() or share.sum() <= 0:
+                # Out of the range of floating numbers: the limit of the distribution.
+                share = np.full(self.clients, 1.0 / self.clients)
+                if self.alpha < 1:
+                    share = np.eye(self.clients)[draw.integers(self.clients)]
+            if self.cap:
+                is_open = sizes < fair
+                open_share = np.where(is_open, share, 0.0)
+                # All that was drawn may have gone to clients that are full by now.
+                share = open_share if open_share.sum() > 0 else is_open.astype(float)
+                share /= share.sum()
+            ends = np.round(np.cumsum(share)[:-1] * len(pool)).astype(np.int64)
+            ends = np.concatenate([[0], np.minimum(ends, len(pool)), [len(pool)]])
+            counts.append(np.diff(ends))
+            sizes += counts[-1]
+        return counts, int(np.maximum(self.least - sizes, 0).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerLaw:
+    """Samples dealt at random, sizes very different."""
+
+    clients: Count = 20
+    """Number of clients."""
+    law: Literal["lognormal", "power"] = "lognormal"
+    """Random lognormal sizes, or the k-th client in proportion to k^-exponent."""
+    spread: Positive = 2.0
+    """Lognormal: standard deviation of the logarithm of a size."""
+    exponent: Positive = 1.0
+    """Power: how fast sizes fall."""
+    least: Count = 1
+    """Fewest samples of a client."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def assign(self, dataset: Dataset, seed: int) -> Assignment:
+        """Draw sizes, shuffle, and cut."""
+        check_enough(dataset, self.clients, self.least)
+        draw = generator(seed, "partition")
+        if self.law == "lognormal":
+            weights = lognormal(draw, self.spread, self.clients)
+        else:
+            weights = np.arange(1.0, self.clients + 1.0) ** -self.exponent
+        counts = apportion(len(dataset), weights, least=self.least)
+        return numbered(cut(draw.permutation(len(dataset)), counts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """The user's own lists of sample indices."""
+
+    members: tuple[tuple[int, ...], ...]
+    """For each client the indices of its samples; no sample may occur twice."""
+
+    def __post_init__(self) -> None:
+        plain = tuple(
+            tuple(np.asarray(one).tolist()) if isinstance(one, np.ndarray) else one
+            for one in self.members
+        )
+        object.__setattr__(self, "members", plain)
+        check(self)
+        if not plain:
+            raise ConfigError("Given: members is empty; give one list per client.")
+
+    def assign(self, dataset: Dataset, seed: int) -> Assignment:
+        """Check the lists against the dataset; the seed changes nothing."""
+        members = [np.asarray(one, dtype=np.int64) for one in self.members]
+        holder = np.full(len(dataset), -1)
+        for client, held in enumerate(members):
+            if len(held) == 0:
+                raise ConfigError(
+                    f"given: client {client} has no samples. Remove its list."
+                )
+            outside = held[(held < 0) | (held >= len(dataset))]
+            if len(outside):
+                raise ConfigError(
+                    f"given: client {client} has index {outside[0]}, but "
+                    f"{dataset.name} has samples 0..{len(dataset) - 1}."
+                )
+            taken = held[holder[held] >= 0]
+            if len(taken):
+                raise ConfigError(
+                    f"given: sample {taken[0]} is held by clients {holder[taken[0]]} "
+                    f"and {client}. Give each sample to one client."
+                )
+            holder[held] = client
+            values, times = np.unique(held, return_counts=True)
+            if len(values) < len(held):
+                raise ConfigError(
+                    f"given: client {client} holds sample {values[times > 1][0]} "
+                    "twice. Give each sample once."
+                )
+        return numbered(members)
+
+
+PARTITIONS: dict[str, type[Partition]] = {
+    "concept-drift": ConceptDrift,
+    "consecutive": Consecutive,
+    "dirichlet": Dirichlet,
+    "drawn-sizes": DrawnSizes,
+    "given": Given,
+    "iid": Iid,
+    "label-skew": LabelSkew,
+    "natural": Natural,
+    "power-law": PowerLaw,
+    "slices": Slices,
+}
+"""Every partition by its name in a config."""
+
+
+def _repair(members: Sequence[Indices], least: int) -> list[Indices]:
+    """Move samples from the largest clients to those below `least`."""
+    held = [one.tolist() for one in members]
+    largest = [(-len(one), client) for client, one in enumerate(held)]
+    heapq.heapify(largest)
+    for one in [one for one in held if len(one) < least]:
+        while len(one) < least:
+            size, giver = largest[0]
+            one.append(held[giver].pop())
+            heapq.heapreplace(largest, (size + 1, giver))
+    return [np.asarray(one, dtype=np.int64) for one in held]

@@ -1,0 +1,19 @@
+"""Models on their way home: to files, to clients, to clients who were never there."""
+
+from __future__ import annotations
+
+from fedloom.export.alone import alone_like
+from fedloom.export.folders import export, load_model
+from fedloom.export.models import Models
+from fedloom.export.newcomer import Newcomer
+from fedloom.export.predictions import prediction_columns, write_csv
+
+__all__ = [
+    "Models",
+    "Newcomer",
+    "alone_like",
+    "export",
+    "load_model",
+    "prediction_columns",
+    "write_csv",
+]

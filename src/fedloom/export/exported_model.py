@@ -1,0 +1,92 @@
+"""What is handed over: a model, and all that can be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedloom.core.task import Task
+from fedloom.data.dataset import Dataset
+from fedloom.engine.rounds import Simulation
+from fedloom.results.scores import Scores
+
+
+@dataclass(frozen=True, eq=False)
+class RunInfo:
+    """The run that a model comes from."""
+
+    simulation: Simulation
+    config: Mapping[str, Any]
+    """The resolved settings; without [data] and [model] if these came from Python."""
+    manifest: Mapping[str, Any]
+    """Versions, seed, hardware; empty for a run without a directory."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """What the models were trained on."""
+        return self.simulation.federation.dataset
+
+    @property
+    def data_name(self) -> str:
+        """What a card calls the data: of a file its name, not where it lay."""
+        is_file = self.config.get("data", {}).get("name") == "file"
+        return Path(self.dataset.name).name if is_file else self.dataset.name
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a model did on one part of the data."""
+
+    kind: str
+    part: str
+    samples: int
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class ExportedModel:
+    """One model, ready to be written down."""
+
+    kind: str
+    """personal, shared or newcomer."""
+    client: str | None
+    """Whose it is; None for the shared model."""
+    samples: int
+    """Training samples of that client, or of all of them."""
+    module: nn.Module
+    scores: Sequence[Score]
+    remarks: Sequence[str] = ()
+    """What else is known of it, a sentence each, such as its gain."""
+
+    @property
+    def title(self) -> str:
+        """What a card is headed by."""
+        if self.client is None:
+            return "The model that all clients share"
+        newcomer = ", who joined later" if self.kind == "newcomer" else ""
+        return f"The model of client {self.client}{newcomer}"
+
+
+def module_of(task: Task, theta: Tensor) -> nn.Module:
+    """An ordinary module of the user's own class, with these parameters."""
+    module = task.fresh_module()
+    params = {name: p.detach().clone() for name, p in task.unflatten(theta).items()}
+    module.load_state_dict(params, strict=False)
+    return module
+
+
+def scores_of(found: Sequence[Scores], row: int) -> list[Score]:
+    """One client's scores; parts in which it has no sample are left out."""
+    kept = []
+    for s in found:
+        if not s.samples[row]:
+            continue
+        numbers = {s.metric: float(s.score[row]), "loss": float(s.loss[row])}
+        if s.metric != "mse":
+            numbers |= {n: float(getattr(s, n)[row]) for n in ("nll", "brier", "ece")}
+        kept.append(Score(s.kind, s.part, int(s.samples[row]), numbers))
+    return kept

@@ -1,0 +1,306 @@
+"""Models as files that need no Fedloom run beside them.
+
+    model.safetensors  a plain state dict under the module's own names
+    model.toml         what rebuilds the module, and what goes in and comes out
+    README.md          the model card
+
+One model is written to the directory itself; several get a folder each, and models.csv
+lists them.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from fedloom.config import read_toml, to_toml
+from fedloom.core.errors import ConfigError, DataError, MessageError, unknown
+from fedloom.core.settings import build
+from fedloom.engine.rounds import Simulation
+from fedloom.export.card import plain, prepares, write_card
+from fedloom.export.exported_model import (
+    ExportedModel,
+    RunInfo,
+    Score,
+    module_of,
+    scores_of,
+)
+from fedloom.models import MODELS, TokenModel
+from fedloom.results.scores import Scores
+
+_FORMAT = "fedloom-model-1"
+_FILES = ("model.safetensors", "model.toml", "README.md")
+_INDEX = "models.csv"
+
+
+def parcels(
+    simulation: Simulation,
+    scores: Sequence[Scores],
+    rows: Iterable[int],
+    *,
+    has_shared: bool = False,
+    directory: Path | None = None,
+) -> list[ExportedModel]:
+    """Models of a trained run, ready to be written.
+
+    Args:
+        simulation: the run.
+        scores: of all clients, at its last evaluated round.
+        rows: whose personal models.
+        has_shared: the shared model too.
+        directory: of the run, where its gain.parquet lies if there is one.
+
+    Raises:
+        DataError: the shared model is asked for, and the method has none.
+    """
+    found = []
+    if has_shared:
+        theta = simulation.shared()
+        if theta is None:
+            raise DataError(
+                f"{simulation.algorithm.name} has no shared model. Export the clients' "
+                "own."
+            )
+        sizes = simulation.federation.sizes
+        found.append(
+            ExportedModel(
+                kind="shared",
+                client=None,
+                samples=int(sizes.sum()),
+                module=module_of(simulation.task, theta),
+                scores=[
+                    Score(
+                        s.kind, s.part, int(s.samples.sum()), _means(s.summary(sizes))
+                    )
+                    for s in scores
+                    if s.kind == "shared"
+                ],
+            )
+        )
+    gain = _read_gain(directory)
+    for row in rows:
+        place = torch.tensor([row], device=simulation.task.device)
+        found.append(
+            ExportedModel(
+                kind="personal",
+                client=simulation.federation.names[row],
+                samples=int(simulation.federation.sizes[row]),
+                module=module_of(simulation.task, simulation.personal(place)[0]),
+                scores=scores_of(scores, row),
+                remarks=[gain[row]] if gain else [],
+            )
+        )
+    return found
+
+
+def _means(summary: Mapping[str, float]) -> dict[str, float]:
+    names = ("accuracy", "mse", "loss", "nll", "brier", "ece")
+    return {name: summary[name] for name in names if name in summary}
+
+
+def _read_gain(directory: Path | None) -> list[str]:
+    """A sentence per client, from gain.parquet if the run has one."""
+    if directory is None or not (directory / "gain.parquet").is_file():
+        return []
+    rows = pq.read_table(directory / "gain.parquet").to_pylist()
+    return [
+        f"Gain over training alone with the same local work, on test data: "
+        f"{row['gain']:+.4f} ({row['together']:.4f} instead of {row['alone']:.4f})."
+        for row in rows
+    ]
+
+
+def export(
+    origin: RunInfo,
+    models: Sequence[ExportedModel],
+    out: Path,
+    *,
+    fresh: bool = False,
+) -> Path:
+    """Write models to a new directory, all of them or nothing.
+
+    Args:
+        origin: the run they come from.
+        models: one or more.
+        out: the directory.
+        fresh: replace an earlier export that is there.
+
+    Raises:
+        ConfigError: the directory is not empty, or not only an earlier export.
+    """
+    _refuse(out, fresh=fresh)
+    part = out.with_name(out.name + ".part")
+    if part.exists():
+        shutil.rmtree(part)
+    try:
+        part.mkdir(parents=True)
+        if len(models) == 1:
+            _write(origin, models[0], part)
+        else:
+            _write_all(origin, models, part)
+        old = out.with_name(out.name + ".old")
+        if out.exists():
+            out.replace(old)
+        part.replace(out)
+        if old.exists():
+            shutil.rmtree(old)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise ConfigError(f"{out}: cannot be written ({error}).") from error
+    return out
+
+
+def _refuse(out: Path, *, fresh: bool) -> None:
+    """Refuse a directory that holds what nobody said may go."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: expected a directory, found a file.")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    foreign = [p for p in _inside(out) if p.name not in (*_FILES, _INDEX)]
+    is_export = (out / "model.toml").is_file() or (out / _INDEX).is_file()
+    if not is_export or foreign:
+        example = foreign[0].relative_to(out) if foreign else "no model.toml"
+        raise ConfigError(
+            f"{out}: holds something else than exported models ({example}). Choose "
+            "another --out."
+        )
+    if not fresh:
+        raise ConfigError(
+            f"{out}: already holds exported models. Choose another --out, or replace "
+            "them with --fresh."
+        )
+
+
+def _inside(out: Path) -> list[Path]:
+    return [p for p in sorted(out.rglob("*")) if not p.is_dir()]
+
+
+def _write_all(origin: RunInfo, models: Sequence[ExportedModel], out: Path) -> None:
+    folders = [_folder(model, n) for n, model in enumerate(models)]
+    with (out / _INDEX).open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["folder", "kind", "client", "samples", "test", "validation"])
+        for model, folder in zip(models, folders, strict=True):
+            (out / folder).mkdir()
+            _write(origin, model, out / folder)
+            kind = "shared" if model.client is None else "personal"
+            held = {s.part: s.numbers for s in model.scores if s.kind == kind}
+            metric = origin.simulation.task.metric
+            cells = [held.get(p, {}).get(metric, "") for p in ("test", "validation")]
+            writer.writerow([folder, model.kind, model.client, model.samples, *cells])
+
+
+def _folder(model: ExportedModel, number: int) -> str:
+    """A client's name, if it can name a folder."""
+    if model.client is None:
+        return "shared"
+    plain_name = model.client.replace("-", "").replace("_", "").isalnum()
+    return f"client-{model.client if plain_name else number}"
+
+
+def _write(origin: RunInfo, model: ExportedModel, folder: Path) -> None:
+    tensors = {
+        # Cloned, because safetensors refuses parameters that share memory.
+        name: value.detach().cpu().contiguous().clone()
+        for name, value in model.module.state_dict().items()
+    }
+    # One entry only: safetensors writes several in any order, and files would differ.
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.toml").write_text(to_toml(_tables(origin, model)))
+    (folder / "README.md").write_text(write_card(origin, model))
+
+
+def _tables(origin: RunInfo, model: ExportedModel) -> dict[str, Any]:
+    """What rebuilds the module and feeds it."""
+    task, dataset = origin.simulation.task, origin.dataset
+    own = {"class": type(model.module).__qualname__}
+    inputs: dict[str, Any] = {
+        "shape": list(dataset.input_shape),
+        "types": [str(x.dtype).removeprefix("torch.") for x in dataset.inputs],
+    }
+    if prepares(task, dataset.inputs):
+        inputs |= {"shift": plain(task.shift), "scale": plain(task.scale)}
+    if dataset.features is not None:
+        inputs["features"] = list(dataset.features)
+    if dataset.tokens is not None:
+        inputs["tokens"] = dataset.tokens
+    if dataset.vectors is not None:
+        inputs["vectors"] = list(dataset.vectors.shape)
+    output: dict[str, Any] = {
+        "outputs": dataset.outputs,
+        "task": "regression" if dataset.classes is None else "classification",
+    }
+    if dataset.class_names is not None:
+        output["classes"] = list(dataset.class_names)
+    return {
+        "format": _FORMAT,
+        "kind": model.kind,
+        "client": model.client or "",
+        "dtype": str(task.dtype).removeprefix("torch."),
+        "model": dict(origin.config.get("model", own)),
+        "input": inputs,
+        "output": output,
+        "run": {
+            "algorithm": origin.simulation.algorithm.name,
+            "dataset": origin.data_name,
+            "split": origin.simulation.federation.hash,
+            "seed": origin.simulation.seed,
+            "round": origin.simulation.state.round,
+        },
+    }
+
+
+def load_model(folder: str | Path) -> nn.Module:
+    """A built-in model from an exported folder, ready to predict.
+
+    It takes inputs as numbers: the preparation in model.toml is not part of it.
+
+    Raises:
+        ConfigError: the model is a class of its maker's own, which only they can build.
+        DataError: there is no exported model.
+        MessageError: the files do not belong together.
+    """
+    folder = Path(folder)
+    if not all((folder / name).is_file() for name in _FILES[:2]):
+        raise DataError(f"{folder}: holds no exported model ({' and '.join(_FILES)}).")
+    tables = read_toml(folder / "model.toml")
+    where = f"{folder / 'model.toml'} [model]"
+    if tables.get("format") != _FORMAT:
+        raise MessageError(
+            f"{folder / 'model.toml'}: format is {tables.get('format')!r}, expected "
+            f"{_FORMAT!r}."
+        )
+    settings = tables["model"]
+    if "class" in settings:
+        raise ConfigError(
+            f"{where}: the model is {settings['class']}, a class of its maker's own. "
+            "Build it and load model.safetensors; README.md shows how."
+        )
+    name = settings.pop("name")
+    if name not in MODELS:
+        raise ConfigError(f"{where}: {unknown('model', name, MODELS)}")
+    made = build(MODELS[name], settings, where)
+    inputs, outputs = tables["input"], tables["output"]["outputs"]
+    if "tokens" in inputs and isinstance(made, TokenModel):
+        # The vectors themselves are in the state dict.
+        vectors = torch.zeros(*inputs["vectors"]) if "vectors" in inputs else None
+        module = made.build_for_tokens(inputs["tokens"], outputs, vectors)
+    else:
+        module = made.build(tuple(inputs["shape"]), outputs)
+    module = module.to(getattr(torch, tables["dtype"]))
+    try:
+        module.load_state_dict(load_file(folder / "model.safetensors"))
+    except (SafetensorError, RuntimeError) as error:
+        raise MessageError(
+            f"{folder / 'model.safetensors'}: does not fit model.toml ({error})."
+        ) from error
+    return module.eval()

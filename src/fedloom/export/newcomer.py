@@ -1,0 +1,256 @@
+"""A client who was never there gets a model of its own from a trained run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from fedloom.clients import Federation, Split
+from fedloom.core.errors import ConfigError, DataError, NumericalError
+from fedloom.data.dataset import Dataset
+from fedloom.data.new_samples import Inputs, inputs_like, targets_like
+from fedloom.engine.evaluate import evaluate
+from fedloom.engine.guest import Guest
+from fedloom.engine.rounds import Simulation
+from fedloom.export.alone import alone_like
+from fedloom.export.exported_model import ExportedModel, RunInfo, module_of, scores_of
+from fedloom.export.folders import export
+from fedloom.results.scores import Scores
+
+
+@dataclass(frozen=True, eq=False)
+class Newcomer:
+    """A client who joined a trained run; prints as a sentence."""
+
+    name: str
+    module: nn.Module
+    """Its personal model, an ordinary module."""
+    metric: str
+    """What the scores are: accuracy, or mse."""
+    samples: int
+    """Its training samples."""
+    tested: int
+    """Its test samples, which the scores are taken on."""
+    steps: int
+    """Gradient steps that its model took."""
+    team: int
+    """The team that it joined; 0 where there are none."""
+    scores: Sequence[Scores]
+    """Every kind of model on its test data; empty if it has none."""
+    alone: float
+    """Score of as many steps of training alone, from the run's first model."""
+    alone_throughout: float
+    """Score of training alone for as many rounds as the run had."""
+    origin: RunInfo
+    guest: Guest
+
+    @property
+    def score(self) -> float:
+        """Score of its personal model."""
+        return self._score("personal")
+
+    @property
+    def shared(self) -> float | None:
+        """Score of the run's shared model on its data; None if there is none."""
+        has_shared = self.guest.shared() is not None
+        return self._score("shared") if has_shared else None
+
+    @property
+    def gain(self) -> float:
+        """What it gains over as much training alone; positive is better."""
+        return self._over(self.alone)
+
+    @property
+    def gain_throughout(self) -> float:
+        """What it gains over training alone for as many rounds as the run had."""
+        return self._over(self.alone_throughout)
+
+    @property
+    def gain_over_shared(self) -> float | None:
+        """What it gains over the shared model; None if there is none."""
+        return None if self.shared is None else self._over(self.shared)
+
+    def predict(self, x: Inputs) -> Tensor:
+        """What its model says of new inputs, as `Result.predict`."""
+        inputs = inputs_like(self.guest.federation.dataset, x)
+        row = torch.zeros(1, dtype=torch.int64, device=self.guest.task.device)
+        return predict(self.guest, row, inputs)
+
+    def sentence(self) -> str:
+        """What it gains, in one line."""
+        if not self.tested:
+            return (
+                f"{self.name}: {self.samples} training samples and none to test on, so "
+                "there is no score"
+            )
+        text = (
+            f"{self.name}: {self.metric} {self.score:.4f} on {self.tested} test samples"
+            f" after {self.steps} steps; gain over as many steps alone {self.gain:+.4f}"
+            f", over training alone throughout {self.gain_throughout:+.4f}"
+        )
+        if self.gain_over_shared is not None:
+            text += f", over the shared model {self.gain_over_shared:+.4f}"
+        return text
+
+    def parcel(self) -> ExportedModel:
+        """Ready to be written like any other model."""
+        return ExportedModel(
+            kind="newcomer",
+            client=self.name,
+            samples=self.samples,
+            module=self.module,
+            scores=scores_of(self.scores, 0),
+            remarks=[f"Gain: {self.sentence()}."] if self.tested else [],
+        )
+
+    def export(self, out: str | Path, *, fresh: bool = False) -> Path:
+        """Write its model to a new directory, with a card, as `Result.export`."""
+        return export(self.origin, [self.parcel()], Path(out), fresh=fresh)
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+    def _score(self, kind: str) -> float:
+        for found in self.scores:
+            if found.kind == kind:
+                return float(found.score[0])
+        return math.nan
+
+    def _over(self, other: float) -> float:
+        gap = self.score - other
+        return -gap if self.metric == "mse" else gap
+
+
+def personalize(
+    origin: RunInfo,
+    x: Inputs,
+    y: ArrayLike | Tensor,
+    *,
+    name: str = "newcomer",
+    test: float = 0.25,
+    rounds: int = 1,
+    team: int | None = None,
+) -> Newcomer:
+    """Give a client who was never there a model, on the method's own path.
+
+    It is sent what the server sends a client that was never sampled, trains for a round
+    without uploading, and its model is what the method then calls personal, adapted if
+    the method adapts. Nobody else's model changes.
+
+    Args:
+        origin: the trained run.
+        x: its inputs, like those of the run.
+        y: its targets, like those of the run.
+        name: what to call it.
+        test: share of its samples kept for testing.
+        rounds: how many rounds it trains.
+        team: the team that it joins; if not given, the one whose model fits its
+            training data best.
+    """
+    if rounds < 1:
+        raise ConfigError(f"personalize: rounds must be at least 1, found {rounds}.")
+    host = origin.simulation
+    federation = _alone(host, x, y, name, test)
+    joined = _closest_team(host, federation) if team is None else team
+    guest = Guest(host, federation, team=joined)
+    steps = sum(guest.visit() for _ in range(rounds))
+    adapted = guest.adapt()
+    steps += int(adapted.steps.sum())
+    has_test = bool(federation.test.sizes.any())
+    return Newcomer(
+        name=name,
+        module=module_of(guest.task, adapted.result[0]),
+        metric=guest.task.metric,
+        samples=int(federation.sizes[0]),
+        tested=int(federation.test.sizes[0]),
+        steps=steps,
+        team=joined,
+        scores=evaluate(guest, "test") if has_test else (),
+        alone=_train_alone(guest, 1, steps=max(steps, 1)),
+        alone_throughout=_train_alone(guest, host.state.round),
+        origin=origin,
+        guest=guest,
+    )
+
+
+def predict(simulation: Simulation, row: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+    """What one client's model says: probabilities, or numbers for a regression.
+
+    Averaged over the client's posterior where the method has one.
+    """
+    task = simulation.task
+    thetas = (
+        simulation.draws(row)[0]
+        if simulation.has_posterior
+        else simulation.personal(row)
+    )
+    with torch.no_grad():
+        outputs = task.predict_average(thetas, tuple(x.to(task.device) for x in inputs))
+    return outputs.exp() if task.metric == "accuracy" else outputs
+
+
+def _alone(
+    host: Simulation, x: Inputs, y: ArrayLike | Tensor, name: str, test: float
+) -> Federation:
+    """A federation of the newcomer alone, in the terms of the run's data."""
+    like = host.federation.dataset
+    inputs, targets = inputs_like(like, x), targets_like(like, y)
+    if len(inputs[0]) != len(targets):
+        raise DataError(
+            f"{name}: {len(inputs[0])} samples and {len(targets)} targets. Give as "
+            "many."
+        )
+    dataset = Dataset(
+        name=name,
+        inputs=inputs,
+        targets=targets,
+        classes=like.classes,
+        shift=like.shift,
+        scale=like.scale,
+        class_names=like.class_names,
+        features=like.features,
+    )
+    everything = [np.arange(len(dataset), dtype=np.int64)]
+    split = Split(test=test)
+    train, validation, tested = split.apply(dataset, everything, [name], host.seed)
+    return Federation(
+        dataset, train, validation, tested, (name,), np.zeros(1, dtype=np.int64)
+    )
+
+
+def _closest_team(host: Simulation, federation: Federation) -> int:
+    """The team whose model has the smallest loss on the newcomer's training data."""
+    models = host.algorithm.team_models(host.state.server, host.task)
+    if models is None:
+        return 0
+    device, rows = host.task.device, torch.as_tensor(federation.train[0])
+    inputs = tuple(part[rows].to(device) for part in federation.dataset.inputs)
+    targets = federation.dataset.targets[rows].to(device)
+    with torch.no_grad():
+        losses = [host.task.measure(m, inputs, targets).loss.mean() for m in models]
+    return int(torch.stack(losses).argmin())
+
+
+def _train_alone(guest: Guest, rounds: int, **changes: int) -> float:
+    """Score on test data of local training from the run's first model."""
+    federation = guest.federation
+    if not federation.test.sizes.any():
+        return math.nan
+    method = alone_like(guest.algorithm, **changes)
+    simulation = Simulation(
+        method, guest.task, federation, guest.runner, seed=guest.seed
+    )
+    try:
+        for _ in range(rounds):
+            simulation.run_exchange()
+    except NumericalError:
+        return math.nan
+    (personal,) = evaluate(simulation, "test")
+    return float(personal.score[0])

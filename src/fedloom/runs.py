@@ -1,0 +1,423 @@
+"""The composition root: config to data to federation to engine to results."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedloom.algorithms import REGISTRY
+from fedloom.clients import Federation, Sampling
+from fedloom.config import (
+    RunConfig,
+)
+from fedloom.core.errors import (
+    ConfigError,
+    DataError,
+    unknown,
+    with_resume_hint,
+)
+from fedloom.core.task import Loss
+from fedloom.engine import checkpoint
+from fedloom.engine.checkpoint import Position
+from fedloom.engine.choice import EngineSettings, choose
+from fedloom.engine.history import History
+from fedloom.engine.job import AnyAlgorithm
+from fedloom.engine.loop import Loop
+from fedloom.engine.resume import restore_latest, truncate_after
+from fedloom.engine.rounds import Simulation
+from fedloom.engine.schedule import Progress, Schedule, train
+from fedloom.export import Models, alone_like
+from fedloom.plan import (
+    Plan,
+    environment_changes,
+    make_clients,
+    make_module,
+    make_plan,
+    plan_for,
+    plan_from_directory,
+    write_run_metadata,
+)
+from fedloom.results.by_size import BySize, by_size
+from fedloom.results.directory import COMPARISON, RunDirectory
+from fedloom.results.gain import Gain
+from fedloom.results.scores import Scores
+from fedloom.results.statistics import LEVEL, Estimate, over_clients
+from fedloom.results.table import ClosingTable, closing_table
+from fedloom.trackers import Tracker, follow
+
+
+class Result(Models):
+    """A trained federation: every client's model, and how it came to be."""
+
+    def __init__(self, plan: Plan, history: History) -> None:
+        super().__init__(plan.simulation, history, plan.tables)
+        self._plan = plan
+
+    def table(self) -> ClosingTable:
+        """The numbers of the last round, shared and personal; prints as a table."""
+        return closing_table(self.history.rounds, self._plan.simulation.task.metric)
+
+    def scores(
+        self, kind: str = "personal", part: str = "test", number: str | None = None
+    ) -> NDArray[np.float64]:
+        """(M,) every client's score at the last evaluated round.
+
+        nan for a client without a sample in that part, or for whom the number is not
+        defined, such as the AUC of a client with one class.
+
+        Args:
+            kind: shared, team, personal or averaged.
+            part: validation or test.
+            number: accuracy or mse by default; else loss, nll, brier, ece, auc, f1,
+                rmse, mae or explained_variance, as the task has it.
+        """
+        return self._scores(kind, part).of(number)
+
+    def interval(
+        self,
+        kind: str = "personal",
+        part: str = "test",
+        number: str | None = None,
+        *,
+        level: float = LEVEL,
+    ) -> Estimate:
+        """The mean over clients of a score, and its bootstrap interval.
+
+        Args:
+            kind: as for `scores`.
+            part: as for `scores`.
+            number: as for `scores`.
+            level: how often the interval should hold the true mean.
+        """
+        return over_clients(self.scores(kind, part, number), level)
+
+    def by_size(
+        self,
+        kind: str = "personal",
+        part: str = "test",
+        number: str | None = None,
+        *,
+        bins: int = 10,
+    ) -> BySize:
+        """Mean score against how many training samples clients have.
+
+        Args:
+            kind: as for `scores`.
+            part: as for `scores`.
+            number: as for `scores`.
+            bins: groups of clients at most.
+        """
+        return by_size(
+            self.federation.sizes, self.scores(kind, part, number), bins=bins
+        )
+
+    def gain(
+        self, number: str | None = None, *, progress: Progress | None = None
+    ) -> Gain:
+        """Train every client alone with the same local work, and compare.
+
+        The same clients, cohorts, start and settings of local training; written to
+        gain.parquet if the run has a directory.
+
+        Args:
+            number: what is compared, as for `scores`.
+            progress: told of every round of training alone.
+        """
+        plan = self._plan
+        together = self.scores(number=number)
+        alone = _train(_plan_alone(plan), None, progress)
+        found = Gain(
+            metric=number if number is not None else plan.simulation.task.metric,
+            names=self.federation.names,
+            samples=self.federation.sizes,
+            together=together,
+            alone=alone.scores(number=number),
+        )
+        if self.history.directory is not None:
+            self.history.directory.write_gain(found)
+        return found
+
+    def save(self, path: str | Path) -> Path:
+        """Write the run to a new directory, as `run(..., out=path)` would have."""
+        with RunDirectory.create(Path(path)) as directory:
+            write_run_metadata(self._plan, directory)
+            self.history.write(directory)
+            directory.sync()
+            checkpoint.save(self._plan.simulation, directory.checkpoint)
+        return directory.path
+
+    def _scores(self, kind: str, part: str) -> Scores:
+        for found in self.history.scores[max(self.history.scores)]:
+            if (found.kind, found.part) == (kind, part):
+                return found
+        raise DataError(f"There are no {kind} scores on {part} data in this run.")
+
+
+def run(
+    algorithm: str | AnyAlgorithm,
+    model: str | nn.Module | Callable[[], nn.Module],
+    clients: Federation,
+    *,
+    rounds: int = 50,
+    seed: int = 0,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    sampling: Sampling | None = None,
+    engine: EngineSettings | None = None,
+    evaluate_every: int = 1,
+    checkpoint_every: int = 10,
+    checkpoint_minutes: float | None = 10.0,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    track: Sequence[Tracker] = (),
+) -> Result:
+    """Train every client a model of its own.
+
+    Args:
+        algorithm: a method such as `fedloom.Ditto(lr=0.1)`, or its name.
+        model: a module (its parameters are the common start), a function that makes
+            one (called under `seed`), or the name of a built-in model.
+        clients: who holds what; see `fedloom.federation`.
+        rounds: communication rounds.
+        seed: of cohorts, batches, noise, and the first model if we make it.
+        loss: "cross-entropy", "squared-error", or a function of (outputs, targets)
+            with one value per sample; by default what the targets call for.
+        head: name of the model's last part, for methods that split the model.
+        sampling: who takes part in a round; by default everybody.
+        engine: how the work is done; by default all clients at once on the best
+            device.
+        evaluate_every: rounds between evaluations.
+        checkpoint_every: rounds between checkpoints, when there is a directory.
+        checkpoint_minutes: the age at which a checkpoint gets a successor in any case.
+        out: a new directory to write the run to while it goes on; `fedloom.resume`
+            goes on with it after a stop.
+        progress: told of every round.
+        track: trackers that follow the run, such as `fedloom.trackers.TensorBoard()`.
+    """
+    schedule = Schedule(
+        rounds=rounds,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        checkpoint_minutes=checkpoint_minutes,
+    )
+    engine = engine if engine is not None else EngineSettings()
+    sampling = sampling if sampling is not None else Sampling()
+    if isinstance(algorithm, str):
+        if algorithm not in REGISTRY:
+            raise ConfigError(unknown("method", algorithm, REGISTRY))
+        algorithm = REGISTRY[algorithm]()
+    config = RunConfig(
+        schedule=schedule, algorithm=algorithm, sampling=sampling, engine=engine
+    )
+    module = make_module(model, clients, seed)
+    plan = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
+    return _train(plan, out, progress, track=track)
+
+
+def run_config(
+    config: RunConfig,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    track: Sequence[Tracker] = (),
+) -> Result:
+    """Run what a config says.
+
+    Args:
+        config: as `fedloom.config.parse` gives it.
+        out: a new directory to write the run to.
+        fresh: replace a run that is already in `out`.
+        data_dir: where the files of named datasets lie.
+        progress: told of every round.
+        track: trackers that follow the run.
+    """
+    plan = _plan_config(config, data_dir)
+    return _train(plan, out, progress, track=track, fresh=fresh)
+
+
+def resume(
+    path: str | Path,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    clients: Federation | None = None,
+    *,
+    algorithm: AnyAlgorithm | None = None,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    track: Sequence[Tracker] = (),
+) -> Result:
+    """Go on with a run, to the same result as without a stop.
+
+    From its last checkpoint; from the start if there is none yet.
+
+    Args:
+        path: the run's directory.
+        model: what was given to `run`; not needed for a run of a config file. The first
+            parameters are those of the run, whatever the module's are.
+        clients: what was given to `run`; not needed for a run of a config file.
+        algorithm: what was given to `run`; needed for a method of your own only.
+        loss: what was given to `run`.
+        head: what was given to `run`.
+        data_dir: where the files of named datasets lie.
+        progress: told of every round.
+        track: trackers that follow the run.
+
+    Raises:
+        ConfigError: the settings were changed since, or another process writes to the
+            directory.
+        DataError: there is no run, or the data are not those of the run.
+        MessageError: the files of the run were damaged or exchanged.
+    """
+    directory = RunDirectory.open(Path(path))
+    comparison = directory.path.resolve().parent.parent
+    if (comparison / COMPARISON).is_file():
+        raise ConfigError(
+            f"{path}: this run is part of a comparison, which trains its seeds "
+            f"together. Go on with all of it: `fedloom resume {_quoted(comparison)}`."
+        )
+    with directory.hold():
+        plan = plan_from_directory(
+            directory,
+            model,
+            clients,
+            algorithm=algorithm,
+            loss=loss,
+            head=head,
+            data_dir=data_dir,
+        )
+        # The order of a sum, and so its last bits, may depend on how many add up.
+        torch.set_num_threads(directory.read_manifest()["threads"])
+        remarks = [
+            restore_latest(plan.simulation, directory),
+            *environment_changes(directory, plan.simulation.task),
+        ]
+        reason = "; ".join(filter(None, [*remarks, plan.choice.reason]))
+        plan = replace(plan, choice=replace(plan.choice, reason=reason))
+        state = plan.simulation.state
+        at = Position(state.round, state.exchange)
+        with with_resume_hint(_command(directory)):
+            history = History(plan.simulation, truncate_after(directory, at), directory)
+            if state.round >= plan.schedule.rounds:
+                history.evaluate(state.round)
+            return _go_on(plan, history, progress, track)
+
+
+def load(
+    path: str | Path,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    clients: Federation | None = None,
+    *,
+    algorithm: AnyAlgorithm | None = None,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    data_dir: Path | None = None,
+) -> Result:
+    """A run from its directory, at its last checkpoint; nothing is written.
+
+    Args:
+        path: the directory.
+        model: what was given to `run`; not needed for a run of a config file.
+        clients: what was given to `run`; not needed for a run of a config file.
+        algorithm: what was given to `run`; needed for a method of your own only.
+        loss: what was given to `run`.
+        head: what was given to `run`.
+        data_dir: where the files of named datasets lie.
+    """
+    directory = RunDirectory.open(Path(path))
+    if not checkpoint.exists(directory.checkpoint):
+        raise DataError(
+            f"{path}: the run was stopped before its first checkpoint. Go on with it: "
+            f"{_command(directory)}."
+        )
+    plan = plan_from_directory(
+        directory,
+        model,
+        clients,
+        algorithm=algorithm,
+        loss=loss,
+        head=head,
+        data_dir=data_dir,
+    )
+    checkpoint.restore(plan.simulation, directory.checkpoint)
+    number = plan.simulation.state.round
+    rounds = [row for row in directory.read_rounds() if row.round <= number]
+    history = History(plan.simulation, rounds, directory)
+    history.evaluate(number)
+    return Result(plan, history)
+
+
+def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
+    return make_plan(*make_clients(config, data_dir), data_dir)
+
+
+def _plan_alone(plan: Plan) -> Plan:
+    """The same run without the federation: as much local work, nothing exchanged."""
+    simulation = plan.simulation
+    alone = alone_like(simulation.algorithm)
+    last = plan.schedule.rounds
+    schedule = replace(plan.schedule, evaluate_every=last)
+    engine = EngineSettings(
+        runner="loop" if isinstance(plan.choice.runner, Loop) else "weave",
+        compile="on" if plan.choice.is_compiled else "off",
+    )
+    choice = choose(
+        engine, alone, simulation.task, simulation.federation, simulation.sampling, last
+    )
+    other = Simulation(
+        alone,
+        simulation.task,
+        simulation.federation,
+        choice.runner,
+        sampling=simulation.sampling,
+        seed=simulation.seed,
+    )
+    return replace(plan, simulation=other, choice=choice, schedule=schedule)
+
+
+def _train(
+    plan: Plan,
+    out: str | Path | None,
+    progress: Progress | None,
+    *,
+    track: Sequence[Tracker] = (),
+    fresh: bool = False,
+) -> Result:
+    if out is None:
+        return _go_on(plan, History(plan.simulation), progress, track)
+    with RunDirectory.create(Path(out), fresh=fresh) as directory:
+        write_run_metadata(plan, directory)
+        with with_resume_hint(_command(directory)):
+            history = History(plan.simulation, directory=directory)
+            return _go_on(plan, history, progress, track)
+
+
+def _go_on(
+    plan: Plan, history: History, progress: Progress | None, track: Sequence[Tracker]
+) -> Result:
+    if progress is not None:
+        progress.start(plan.simulation, plan.schedule, plan.choice.reason)
+    with follow(history, plan.tables, track):
+        train(plan.simulation, plan.schedule, history, progress)
+    return Result(plan, history)
+
+
+def _command(directory: RunDirectory) -> str:
+    """How to go on with a run, as its user would say it."""
+    if directory.read_manifest()["is_own"]:
+        return f"fedloom.resume({str(directory.path)!r}, model, clients)"
+    return f"fedloom resume {_quoted(directory.path)}"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -1,0 +1,221 @@
+"""One method's trials as a study of Optuna, kept in a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.streams import generator
+from fedloom.tuning.space import Range
+from fedloom.tuning.trials import LocalResults, Trials
+
+_REFUSALS = 50
+"""Combinations that a method itself refuses, for each that it takes, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a search found for one method."""
+
+    arm: str
+    settings: Mapping[str, Any]
+    """The best values of what was searched."""
+    score: float
+    """Of the best trial, on validation data, mean over clients and seeds."""
+    before: float | None
+    """The same with the settings that the search began with; None if that failed."""
+    metric: str
+    trials: int
+    """Trials that were run, failed ones included."""
+    failed: int
+    """Trials that diverged."""
+
+    def sentence(self) -> str:
+        """What came of it, in one line."""
+        before = "failed" if self.before is None else f"{self.before:.4f}"
+        values = ", ".join(f"{k} = {v}" for k, v in self.settings.items())
+        return (
+            f"{self.arm}: {self.metric} {self.score:.4f} on validation data "
+            f"({before} at first), {self.trials} trials, {self.failed} failed; "
+            f"{values or 'nothing to search'}"
+        )
+
+
+def library() -> Any:
+    """Optuna.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import optuna
+        import optuna.storages.journal
+    except ImportError as error:
+        raise ConfigError(
+            f"tune needs a library that is not installed ({error}). Install it with: "
+            "pip install 'fedloom[tune]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+class Study:
+    """The trials of one method, those of an earlier call included.
+
+    Args:
+        job: what a trial is.
+        journal: the file that keeps them.
+        asked: what the search is about; another search in the same file is refused.
+        seed: of what is tried.
+        tell: is told of every trial in one line.
+
+    Raises:
+        ConfigError: the journal holds another search of this method.
+    """
+
+    def __init__(
+        self,
+        job: Trials,
+        journal: Path,
+        asked: str,
+        seed: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._optuna = optuna = library()
+        self._states = optuna.trial.TrialState
+        self._job, self._seed, self._tell = job, seed, tell
+        backend = optuna.storages.journal.JournalFileBackend(str(journal))
+        self._study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend),
+            study_name=job.arm,
+            direction="minimize" if job.metric == "mse" else "maximize",
+            load_if_exists=True,
+        )
+        if self._study.user_attrs.get("asked", asked) != asked:
+            raise ConfigError(
+                f"{journal}: holds a search of {job.arm} with other settings. Choose "
+                "another --out, or start anew with --fresh."
+            )
+        self._study.set_user_attr("asked", asked)
+        for stale in self._study.get_trials(states=(self._states.RUNNING,)):
+            self._study.tell(stale.number, state=self._states.FAIL)
+        self._distributions = {
+            one.name: _distribution(optuna, one) for one in job.space
+        }
+
+    def run(self, trials: int) -> Found:
+        """Go on until so many trials were run, the first as the settings are.
+
+        Raises:
+            DataError: every one of them failed.
+        """
+        budget = trials if self._job.space else 1
+        if not self._over():
+            self._begin(budget)
+        refused = 0
+        while len(self._counted()) < budget:
+            if refused > _REFUSALS * budget:
+                self._tell(f"{self._job.arm}: nearly everything is refused; stopped")
+                break
+            refused += self._go_on(budget)
+        return self._sum_up()
+
+    def _over(self) -> list[Any]:
+        """Trials that are over; one that was cut short is as if it had never been."""
+        states = (self._states.COMPLETE, self._states.PRUNED)
+        found: list[Any] = self._study.get_trials(deepcopy=False, states=states)
+        return found
+
+    def _counted(self) -> list[Any]:
+        """Those that were run; combinations that a method refuses cost nothing."""
+        return [t for t in self._over() if "refused" not in t.user_attrs]
+
+    def _begin(self, budget: int) -> None:
+        """Try the settings as they are, so that a search never ends below them."""
+        space = self._job.space
+        settings = {one.name: one.centre for one in space}
+        score, why = outcome = self._job.run(self._job.configs(settings))
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                state=self._states.PRUNED if why else self._states.COMPLETE,
+                value=score,
+                params={one.name: one.drawn() for one in space},
+                distributions=self._distributions,
+                user_attrs={"why": why} if why else {},
+            )
+        )
+        self._say(1, budget, outcome, settings)
+
+    def _go_on(self, budget: int) -> int:
+        """One more trial; 1 if the method refused the combination, else 0.
+
+        One that diverges is pruned: it counts, and the sampler learns to keep away.
+        """
+        # A sampler of its own for each trial, so that it draws the same after a stop.
+        draw = generator(self._seed, "tune", len(self._over())).integers(2**31)
+        self._study.sampler = self._optuna.samplers.TPESampler(seed=int(draw))
+        trial = self._study.ask(self._distributions)
+        settings = {
+            one.name: one.value(trial.params[one.name]) for one in self._job.space
+        }
+        try:
+            configs = self._job.configs(settings)
+        except ConfigError as error:
+            trial.set_user_attr("refused", str(error))
+            self._study.tell(trial, state=self._states.PRUNED)
+            return 1
+        outcome = self._job.run(configs)
+        if outcome.score is None:
+            trial.set_user_attr("why", outcome.why)
+            self._study.tell(trial, state=self._states.PRUNED)
+        else:
+            self._study.tell(trial, outcome.score)
+        self._say(len(self._counted()), budget, outcome, settings)
+        return 0
+
+    def _say(
+        self,
+        number: int,
+        budget: int,
+        outcome: LocalResults,
+        settings: Mapping[str, Any],
+    ) -> None:
+        failed = outcome.score is None
+        came_to = f"failed: {outcome.why}" if failed else f"{outcome.score:.4f}"
+        values = "  ".join(f"{name}={value}" for name, value in settings.items())
+        self._tell(f"{self._job.arm} {number}/{budget}  {came_to}  {values}".rstrip())
+
+    def _sum_up(self) -> Found:
+        arm, run = self._job.arm, self._counted()
+        failed = [t for t in run if t.state == self._states.PRUNED]
+        if len(failed) == len(run):
+            raise DataError(
+                f"{arm}: every one of {len(run)} trials failed; the last: "
+                f"{failed[-1].user_attrs['why']} Begin with a smaller learning rate "
+                f"(--space lr --set algorithm.lr=0.001)."
+            )
+        best = self._study.best_trial
+        return Found(
+            arm=arm,
+            settings={
+                one.name: one.value(best.params[one.name]) for one in self._job.space
+            },
+            score=best.value,
+            before=run[0].value if run[0] not in failed else None,
+            metric=self._job.metric,
+            trials=len(run),
+            failed=len(failed),
+        )
+
+
+def _distribution(optuna: Any, one: Range) -> Any:
+    make = optuna.distributions
+    if one.kind == "choice":
+        return make.CategoricalDistribution(one.choices)
+    if one.kind == "count":
+        low, high = int(one.low), int(one.high)
+        return make.IntDistribution(low, high, log=low > 0)
+    return make.FloatDistribution(one.low, one.high, log=one.kind == "log")

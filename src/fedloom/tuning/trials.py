@@ -1,0 +1,103 @@
+"""A trial: runs of one method with some settings, scored on validation data alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedloom.clients import Federation
+from fedloom.clients.ragged import Ragged
+from fedloom.comparison import Comparison
+from fedloom.config import RunConfig
+from fedloom.core.errors import DataError, NumericalError
+from fedloom.engine.history import History
+from fedloom.engine.schedule import train
+from fedloom.plan import make_clients, make_plan
+from fedloom.tuning.space import Range
+
+Clients = Sequence[tuple[RunConfig, Federation]]
+"""For each seed the config with its partition chosen, and the clients."""
+
+
+class LocalResults(NamedTuple):
+    """What came of a trial."""
+
+    score: float | None
+    """Mean over clients and seeds of the personal models' scores; None if it failed."""
+    why: str = ""
+    """Why it failed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """One method's part of a search."""
+
+    comparison: Comparison
+    arm: str
+    space: tuple[Range, ...]
+    clients: Clients
+    data_dir: Path | None
+
+    @property
+    def metric(self) -> str:
+        """What is scored."""
+        is_regression = self.clients[0][1].dataset.classes is None
+        return "mse" if is_regression else "accuracy"
+
+    def configs(self, settings: Mapping[str, Any]) -> list[RunConfig]:
+        """A config per seed.
+
+        Raises:
+            ConfigError: the method refuses these values together.
+        """
+        arms = {**self.comparison.arms}
+        arms[self.arm] = {**arms[self.arm], **settings}
+        changed = replace(self.comparison, arms=arms)
+        configs = []
+        for seed, (divided, _) in zip(changed.seeds, self.clients, strict=True):
+            config = changed.config(self.arm, seed)
+            last = replace(config.schedule, evaluate_every=config.schedule.rounds)
+            configs.append(replace(config, schedule=last, partition=divided.partition))
+        return configs
+
+    def run(self, configs: Sequence[RunConfig]) -> LocalResults:
+        """Train, and score the last round; a run that diverges is a failed trial."""
+        scores = []
+        for config, (_, federation) in zip(configs, self.clients, strict=True):
+            assert not federation.test.sizes.any()
+            plan = make_plan(config, federation, self.data_dir)
+            history = History(plan.simulation)
+            try:
+                train(plan.simulation, plan.schedule, history)
+            except NumericalError as error:
+                return LocalResults(None, str(error))
+            numbers = history.rounds[-1].scores["personal"]["validation"]
+            scores.append(numbers[self.metric])
+        score = sum(scores) / len(scores)
+        if not math.isfinite(score):
+            return LocalResults(None, f"the score on validation data is {score}.")
+        return LocalResults(score)
+
+
+def make_clients_to_tune_on(
+    comparison: Comparison, seed: int, data_dir: Path | None
+) -> tuple[RunConfig, Federation]:
+    """The clients of one seed without their test samples.
+
+    Raises:
+        DataError: nobody has a validation sample.
+    """
+    arm = next(iter(comparison.arms))
+    config, federation = make_clients(comparison.config(arm, seed), data_dir)
+    if not federation.validation.sizes.any():
+        raise DataError(
+            f"{federation.dataset.name}: no client has a validation sample. Raise "
+            "split.validation or give clients more samples."
+        )
+    nothing = Ragged.of([np.arange(0)] * federation.count)
+    return config, replace(federation, test=nothing)

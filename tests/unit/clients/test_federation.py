@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.clients import (
+    BlockTeams,
+    Dirichlet,
+    Federation,
+    Given,
+    Iid,
+    LabelTeams,
+    Natural,
+    Ragged,
+    Split,
+    divide,
+    federation,
+    load_split,
+)
+from fedloom.core.errors import ConfigError, DataError, MessageError
+from fedloom.data import Digits, Gaussian, from_arrays
+
+X, Y = np.zeros((12, 2)), np.tile([0, 1, 2], 4)
+WHO = np.repeat(["ann", "bob", "cy"], 4)
+HASH = "178978da5d0ac58456c9453445624e9b6bcd6f033b8a17615d8116251a1083ed"
+
+
+def ragged(*lists: list[int]) -> Ragged:
+    return Ragged.of([np.array(one, dtype=np.int64) for one in lists])
+
+
+def test_arrays_with_client_ids_become_a_federation() -> None:
+    fed = federation(X, Y, clients=WHO)
+    assert isinstance(fed, Federation)
+    assert fed.names == ("ann", "bob", "cy")
+    assert fed.count == 3
+    assert fed.sizes.tolist() == [3, 3, 3]
+    assert fed.test.sizes.tolist() == [1, 1, 1]
+    assert fed.teams.tolist() == [0, 0, 0]
+    for client in range(3):
+        held = np.concatenate([fed.train[client], fed.test[client]])
+        assert sorted(held) == list(range(4 * client, 4 * client + 4))
+
+
+def test_arrays_with_a_partition_become_a_federation() -> None:
+    fed = federation(
+        (X, torch.zeros(12)), Y, partition=Iid(clients=2), test=0.0, validation=0.5
+    )
+    assert len(fed.dataset.inputs) == 2
+    assert fed.sizes.tolist() == fed.validation.sizes.tolist() == [3, 3]
+    assert fed.test.sizes.tolist() == [0, 0]
+
+
+def test_clients_or_a_partition_must_be_given_not_both() -> None:
+    with pytest.raises(ConfigError, match=r"either clients .* found neither"):
+        federation(X, Y)
+    with pytest.raises(ConfigError, match="found both"):
+        federation(X, Y, clients=WHO, partition=Iid(clients=2))
+
+
+def test_teams_may_be_a_rule_or_a_list() -> None:
+    assert federation(X, Y, clients=WHO, teams=[1, 0, 1]).teams.tolist() == [1, 0, 1]
+    fed = federation(X, Y, clients=WHO, teams=np.array([0, 1, 1]))  # type: ignore[arg-type]
+    assert fed.teams.tolist() == [0, 1, 1]
+    fed = federation(X, Y, clients=WHO, teams=BlockTeams(teams=3))
+    assert fed.teams.tolist() == [0, 1, 2]
+
+
+def test_labels_are_counted_per_client() -> None:
+    fed = federation(X, Y, partition=Given(members=((0, 3, 1), (2, 5))), test=0.0)
+    assert fed.label_counts().tolist() == [[2, 1, 0], [0, 0, 2]]
+    assert fed.label_counts("test").tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_a_regression_has_no_labels_to_count() -> None:
+    dataset = Gaussian(clients=3).load(None, 0)
+    fed = divide(dataset, Natural(), Split(), seed=0)
+    assert fed.label_counts().shape == (3, 0)
+    with pytest.raises(ConfigError, match="no labels"):
+        divide(dataset, Natural(), Split(), LabelTeams(teams=2), seed=0)
+
+
+def test_the_same_seed_gives_the_same_hash_and_another_seed_another() -> None:
+    dataset = Digits().load(None, 0)
+
+    def hash_of(seed: int, alpha: float = 0.5) -> str:
+        partition = Dirichlet(clients=10, alpha=alpha, least=5)
+        return divide(dataset, partition, Split(), seed=seed).hash
+
+    assert hash_of(0) == hash_of(0)
+    assert len({hash_of(0), hash_of(1), hash_of(0, 1.0)}) == 3
+
+
+def test_the_hash_is_the_one_it_has_always_been() -> None:
+    fed = federation(X, Y, partition=Given(members=((0, 1), (2,))), test=0.0)
+    assert fed.hash == HASH
+
+
+def test_the_hash_sees_teams_and_targets() -> None:
+    plain = federation(X, Y, clients=WHO)
+    assert federation(X + 1, Y, clients=WHO).hash == plain.hash
+    assert federation(X, Y, clients=WHO, teams=[0, 0, 1]).hash != plain.hash
+    assert federation(X, 2 - Y, clients=WHO).hash != plain.hash
+
+
+def test_a_client_without_training_sample_is_named() -> None:
+    dataset = from_arrays(X, Y)
+    none, zeros = ragged([], []), np.zeros(2, dtype=np.int64)
+    with pytest.raises(DataError, match="client bob has no training sample"):
+        Federation(dataset, ragged([1], []), none, none, ("ann", "bob"), zeros)
+
+
+def test_a_sample_used_twice_or_out_of_range_is_refused() -> None:
+    dataset = from_arrays(X, Y)
+    none, zero = ragged([]), np.zeros(1, dtype=np.int64)
+    with pytest.raises(DataError, match="sample 3 is used 2 times"):
+        Federation(dataset, ragged([3]), none, ragged([3]), ("a",), zero)
+    with pytest.raises(DataError, match=r"indices 1\.\.12 for samples 0\.\.11"):
+        Federation(dataset, ragged([1, 12]), none, none, ("a",), zero)
+    with pytest.raises(DataError, match=r"one entry per client.*names 2"):
+        Federation(dataset, ragged([1]), none, none, ("a", "b"), zero)
+
+
+def test_a_saved_split_comes_back(tmp_path: Path) -> None:
+    fed = federation(X, Y, clients=WHO, validation=0.3, teams=[0, 1, 1], seed=4)
+    path = tmp_path / "new" / "split.npz"
+    fed.save(path)
+    fed.save(path)
+    loaded = load_split(path, fed.dataset)
+    assert loaded.hash == fed.hash
+    assert loaded.names == fed.names
+    for field in dataclasses.fields(fed):
+        if field.type == "Ragged":
+            one, other = getattr(fed, field.name), getattr(loaded, field.name)
+            assert [a.tolist() for a in one] == [b.tolist() for b in other]
+    assert [entry.name for entry in path.parent.iterdir()] == ["split.npz"]
+
+
+def test_a_saved_split_is_refused_for_other_data(tmp_path: Path) -> None:
+    path = tmp_path / "split.npz"
+    federation(X, Y, clients=WHO).save(path)
+    with pytest.raises(DataError, match=r"hash.*targets differ"):
+        load_split(path, from_arrays(X, 2 - Y))
+    with pytest.raises(DataError, match="made from 12 samples, but arrays has 6"):
+        load_split(path, from_arrays(X[:6], Y[:6]))
+    with pytest.raises(DataError, match="no such file"):
+        load_split(tmp_path / "gone.npz", from_arrays(X, Y))
+
+
+def test_a_changed_or_broken_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "split.npz"
+    fed = federation(X, Y, clients=WHO)
+    fed.save(path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    np.savez(path, **{**arrays, "teams": np.array([0, 1, 0])})
+    with pytest.raises(DataError, match="the file was changed"):
+        load_split(path, fed.dataset)
+    arrays.pop("train_offsets")
+    np.savez(path, **arrays)
+    with pytest.raises(MessageError, match="not a whole saved split"):
+        load_split(path, fed.dataset)
+    path.write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(MessageError, match="not a whole saved split"):
+        load_split(path, fed.dataset)
+
+
+def shared_federation(**changes: object) -> Federation:
+    y = np.tile([0, 1], 6)
+    dataset = dataclasses.replace(
+        from_arrays(np.zeros((12, 1)), y), fixed_test=np.arange(12) >= 8
+    )
+    split = Split(fixed=True, shared=True, **changes)  # type: ignore[arg-type]
+    return divide(dataset, Iid(clients=3), split, seed=0)
+
+
+def test_shared_test_samples_are_dealt_to_nobody_and_tested_by_many(
+    tmp_path: Path,
+) -> None:
+    fed = shared_federation()
+    assert fed.shares_test
+    assert sorted(fed.train.indices.tolist()) == list(range(8))
+    assert all(set(held.tolist()) <= {8, 9, 10, 11} for held in fed.test)
+    assert fed.test.sizes.sum() > 4
+    fed.save(tmp_path / "split.npz")
+    loaded = load_split(tmp_path / "split.npz", fed.dataset)
+    assert loaded.shares_test
+    assert loaded.hash == fed.hash
+
+
+def test_a_shared_test_sample_is_still_nobodys_training_sample() -> None:
+    dataset, none = from_arrays(X, Y), ragged([], [])
+    zeros = np.zeros(2, dtype=np.int64)
+    train, names = ragged([1], [2]), ("a", "b")
+    Federation(dataset, train, none, ragged([3], [3]), names, zeros, True)
+    with pytest.raises(DataError, match="sample 3 is used 2 times"):
+        Federation(dataset, train, none, ragged([3], [3]), names, zeros)
+    with pytest.raises(DataError, match=r"sample 2 is used 2 times. Only test samples"):
+        Federation(dataset, train, none, ragged([2], [3]), names, zeros, True)
+    with pytest.raises(DataError, match="a client tests a sample twice"):
+        Federation(dataset, train, none, ragged([3, 3], [3]), names, zeros, True)
+
+
+def test_limited_data_are_dealt_by_their_own_numbers() -> None:
+    fed = shared_federation(per_class=2)
+    assert sorted(fed.train.indices.tolist()) == [0, 1, 2, 3]
+    y = fed.dataset.targets[fed.train.indices]
+    assert y.bincount().tolist() == [2, 2]
+
+
+def test_given_lists_already_say_which_samples_are_used() -> None:
+    split, lists = Split(per_class=1), Given(members=((0, 1),))
+    with pytest.raises(ConfigError, match="lists already say"):
+        divide(from_arrays(X, Y), lists, split, seed=0)
+
+
+def test_owners_and_subclasses_of_limited_data_are_those_of_the_samples() -> None:
+    dataset = dataclasses.replace(
+        from_arrays(X, Y, clients=WHO), subclass=np.arange(12) % 2
+    )
+    fed = divide(dataset, Natural(), Split(per_class=2, test=0.0), seed=0)
+    assert fed.names == ("ann", "bob")
+    assert [held.tolist() for held in fed.train] == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_more_clients_than_samples_of_limited_data_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"7 clients .* need 7, .* has 6"):
+        divide(from_arrays(X, Y), Iid(clients=7), Split(per_class=2), seed=0)
+
+
+def test_clients_of_one_sample_train_and_have_nothing_to_test_on() -> None:
+    fed = federation(X, Y, partition=Iid(clients=12), test=0.25)
+    assert fed.sizes.tolist() == [1] * 12
+    assert fed.test.sizes.tolist() == [0] * 12
+
+
+def test_a_saved_split_tells_label_counts_to_those_without_the_data(
+    tmp_path: Path,
+) -> None:
+    fed = federation(X, Y, clients=WHO)
+    fed.save(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as arrays:
+        counts = arrays["train_labels"]
+        assert np.array_equal(counts, fed.label_counts())
+        assert counts.dtype == np.uint8
+        first = str(arrays["targets"])
+    other = federation(X, Y[::-1].copy(), clients=WHO)
+    other.save(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as arrays:
+        assert str(arrays["targets"]) != first

@@ -1,0 +1,65 @@
+"""Dividing a dataset is quick and copies nothing; the limits are generous."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+import torch
+from labels import MNIST, labelled
+
+from fedloom.clients import (
+    Consecutive,
+    Dirichlet,
+    Partition,
+    Rotation,
+    Slices,
+    Split,
+    divide,
+)
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_of_mnist_are_made_in_two_seconds() -> None:
+    images = torch.zeros(sum(MNIST), 1, 28, 28, dtype=torch.uint8)
+    dataset = dataclasses.replace(labelled(*MNIST), inputs=(images,))
+    began = time.perf_counter()
+    fed = divide(dataset, Consecutive(clients=1000), Split(test=0.1), seed=0)
+    assert len(fed.hash) == 64
+    assert time.perf_counter() - began < 2.0
+    assert fed.count == 1000
+    assert fed.dataset.inputs[0] is images
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("partition", "split"),
+    [
+        (Slices(clients=200, classes=5), Split(fixed=True, shared=True)),
+        (Dirichlet(clients=500, alpha=0.5, least=10), Split(validation=0.1, most=50)),
+    ],
+)
+def test_data_of_the_size_of_cifar_10_are_divided_in_five_seconds(
+    partition: Partition, split: Split
+) -> None:
+    images = torch.zeros(60_000, 3, 32, 32, dtype=torch.uint8)
+    dataset = labelled(*[5000] * 10, tests=(1000,) * 10)
+    dataset = dataclasses.replace(dataset, inputs=(images,))
+    began = time.perf_counter()
+    fed = divide(dataset, partition, split, seed=0)
+    assert len(fed.hash) == 64
+    assert time.perf_counter() - began < 5.0
+    assert fed.dataset.inputs[0] is images
+
+
+@pytest.mark.slow
+def test_the_images_of_cifar_10_are_turned_in_ten_seconds_and_stay_bytes() -> None:
+    images = torch.zeros(60_000, 3, 32, 32, dtype=torch.uint8)
+    images[:, :, 0, 0] = 255
+    dataset = dataclasses.replace(labelled(*[6000] * 10), inputs=(images,))
+    turn = Rotation(angles=(0, 90, 45))
+    began = time.perf_counter()
+    fed = divide(dataset, Slices(clients=100), Split(), transform=turn, seed=0)
+    assert time.perf_counter() - began < 10.0
+    assert fed.dataset.inputs[0].dtype == torch.uint8

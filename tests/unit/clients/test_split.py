@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedloom.clients import Split
+from fedloom.clients.counts import round_share
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.data import Dataset, from_arrays
+
+
+def one_client(y: list[int], split: Split, seed: int = 0) -> list[list[int]]:
+    dataset = from_arrays(np.zeros((len(y), 1)), y, classes=10)
+    parts = split.apply(dataset, [np.arange(len(y))], ["ann"], seed)
+    return [part[0].tolist() for part in parts]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    y=st.lists(st.integers(0, 9), min_size=1, max_size=80),
+    test=st.floats(0.0, 0.9),
+    validation=st.floats(0.0, 0.9),
+    stratified=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_a_split_loses_nothing_and_keeps_a_training_sample(
+    y: list[int], test: float, validation: float, stratified: bool, seed: int
+) -> None:
+    split = Split(test=test, validation=validation, stratified=stratified)
+    tested = round_share(test, len(y))
+    rest = len(y) - tested
+    if rest - round_share(validation, rest) < 1:
+        with pytest.raises(DataError, match=f"client ann has {len(y)} samples"):
+            one_client(y, split, seed)
+        return
+    parts = one_client(y, split, seed)
+    assert sorted(i for part in parts for i in part) == list(range(len(y)))
+    assert len(parts[2]) == tested
+    assert len(parts[1]) == round_share(validation, rest)
+    assert all(part == sorted(part) for part in parts)
+    assert parts == one_client(y, split, seed)
+
+
+@settings(deadline=None, max_examples=50)
+@given(y=st.lists(st.integers(0, 9), min_size=4, max_size=80))
+def test_a_stratified_split_takes_from_every_class_in_proportion(y: list[int]) -> None:
+    test = one_client(y, Split(test=0.25))[2]
+    taken = np.bincount(np.array(y)[test], minlength=10)
+    exact = np.bincount(y, minlength=10) * len(test) / len(y)
+    assert np.abs(taken - exact).max() < 1
+
+
+def test_equal_claims_are_settled_at_random() -> None:
+    y = list(range(8))
+    tests = {tuple(one_client(y, Split(test=0.25), seed)[2]) for seed in range(20)}
+    assert len(tests) > 5
+
+
+def test_a_regression_is_split_without_strata() -> None:
+    dataset = from_arrays(np.zeros(8), np.arange(8.0))
+    train, _, test = Split().apply(dataset, [np.arange(8)], ["0"], 0)
+    assert (train.sizes.tolist(), test.sizes.tolist()) == ([6], [2])
+
+
+def test_a_client_without_training_samples_is_named_with_its_size() -> None:
+    dataset = from_arrays(np.zeros(5), [0, 1, 0, 1, 0])
+    members = [np.arange(4), np.array([4])]
+    with pytest.raises(DataError, match=r"client bob has 1 samples .* 1 for testing"):
+        Split(test=0.5).apply(dataset, members, ["ann", "bob"], 0)
+
+
+def fixed_dataset(fixed: list[bool]) -> Dataset:
+    return Dataset(
+        "toy",
+        (torch.zeros(len(fixed), 1),),
+        torch.zeros(len(fixed), dtype=torch.int64),
+        classes=1,
+        fixed_test=np.array(fixed),
+    )
+
+
+def test_fixed_test_samples_are_tested_and_nothing_else() -> None:
+    dataset = fixed_dataset([False, False, False, True, False, True])
+    members = [np.array([0, 3, 1, 2]), np.array([4, 5])]
+    split = Split(fixed=True, validation=0.3)
+    train, validation, test = split.apply(dataset, members, ["0", "1"], 0)
+    assert [held.tolist() for held in test] == [[3], [5]]
+    assert (train.sizes.tolist(), validation.sizes.tolist()) == ([2, 1], [1, 0])
+
+
+def test_fixed_test_samples_must_exist_and_leave_some_for_training() -> None:
+    plain = from_arrays(np.zeros(2), [0, 1])
+    with pytest.raises(DataError, match=r"does not designate test.*fixed = false"):
+        Split(fixed=True).apply(plain, [np.arange(2)], ["0"], 0)
+    dataset = fixed_dataset([True, True])
+    with pytest.raises(DataError, match="client ann has 2 samples and none is left"):
+        Split(fixed=True).apply(dataset, [np.arange(2)], ["ann"], 0)
+
+
+def test_a_share_above_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="test must be number at least 0 and at most"):
+        Split(test=1.5)
+
+
+def shared_dataset() -> Dataset:
+    """Classes 0, 1, 2 with 10 samples each to train on and 4 each to test on."""
+    y = torch.tensor([0, 1, 2] * 14)
+    return Dataset(
+        "toy",
+        (torch.zeros(42, 1),),
+        y,
+        classes=3,
+        fixed_test=np.arange(42) >= 30,
+    )
+
+
+def test_shared_test_samples_are_those_of_the_classes_that_a_client_trains_on() -> None:
+    dataset = shared_dataset()
+    members = [np.array([0, 3, 1]), np.array([2, 5, 8])]
+    split = Split(fixed=True, shared=True)
+    train, validation, test = split.apply(dataset, members, ["0", "1"], 0)
+    assert train.sizes.tolist() == [3, 3]
+    assert validation.sizes.tolist() == [0, 0]
+    assert test[0].tolist() == [30, 31, 33, 34, 36, 37, 39, 40]
+    assert test[1].tolist() == [32, 35, 38, 41]
+
+
+def test_shared_test_samples_go_by_subclass_where_there_are_any() -> None:
+    finer = np.arange(42) // 3 % 2
+    dataset = dataclasses.replace(shared_dataset(), subclass=finer)
+    members = [np.array([0, 6]), np.array([0, 3])]
+    test = Split(fixed=True, shared=True).apply(dataset, members, ["0", "1"], 0)[2]
+    assert test[0].tolist() == [30, 36]
+    assert test[1].tolist() == [30, 33, 36, 39]
+
+
+def test_only_designated_samples_can_be_shared() -> None:
+    with pytest.raises(ConfigError, match="so fixed must be true as well"):
+        Split(shared=True)
+
+
+def test_the_pool_is_everything_unless_told_otherwise() -> None:
+    dataset = shared_dataset()
+    assert Split().pool(dataset).tolist() == list(range(42))
+    assert Split(fixed=True).pool(dataset).tolist() == list(range(42))
+    assert Split(fixed=True, shared=True).pool(dataset).tolist() == list(range(30))
+
+
+def test_limited_data_are_the_first_samples_of_each_class() -> None:
+    dataset = shared_dataset()
+    shared = Split(fixed=True, shared=True, per_class=2)
+    assert shared.pool(dataset).tolist() == [0, 1, 2, 3, 4, 5]
+    # Designated test samples are neither counted nor lost.
+    fixed = Split(fixed=True, per_class=1).pool(dataset)
+    assert fixed.tolist() == [0, 1, 2, *range(30, 42)]
+    assert Split(per_class=11).pool(dataset).tolist() == list(range(33))
+    assert len(Split(per_class=99).pool(dataset)) == 42
+
+
+def test_limits_that_make_no_sense_are_refused() -> None:
+    plain = from_arrays(np.zeros(4), np.zeros(4))
+    with pytest.raises(ConfigError, match="per_class is set, but arrays is a regress"):
+        Split(per_class=1).pool(plain)
+    with pytest.raises(DataError, match="designates all samples for testing"):
+        Split(fixed=True, shared=True).pool(fixed_dataset([True, True]))
+
+
+def test_fewer_training_samples_leave_test_and_validation_as_they_were() -> None:
+    y = [0] * 60 + [1] * 30 + [2] * 10
+    whole = one_client(y, Split(validation=0.2))
+    few = one_client(y, Split(validation=0.2, most=20))
+    assert few[1:] == whole[1:]
+    assert set(few[0]) < set(whole[0])
+    assert np.bincount(np.array(y)[few[0]]).tolist() == [12, 6, 2]
+    assert one_client(y, Split(validation=0.2, most=60))[0] == whole[0]
+
+
+def test_a_small_client_keeps_what_it_has_when_others_are_cut() -> None:
+    dataset = from_arrays(np.zeros((12, 1)), [0] * 12)
+    members = [np.arange(8), np.arange(8, 12)]
+    train, _, test = Split(most=5).apply(dataset, members, ["0", "1"], 0)
+    assert train.sizes.tolist() == [5, 3]
+    assert test.sizes.tolist() == [2, 1]
+
+
+def test_a_client_of_one_class_is_split_like_any_other() -> None:
+    train, validation, test = one_client([4] * 8, Split(validation=0.5))
+    assert (len(train), len(validation), len(test)) == (3, 3, 2)

@@ -1,0 +1,246 @@
+"""The page and the live view in a real browser, without a screen."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+from made_runs import write_comparison
+
+import fedloom
+from fedloom.reports import write_report
+from fedloom.reports.live import Server, Watch
+from fedloom.results.rows import Round
+
+webdriver = pytest.importorskip(
+    "selenium.webdriver", reason="selenium is not installed"
+)
+
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+pytestmark = pytest.mark.skipif(
+    BROWSER is None or DRIVER is None,
+    reason="needs a browser: install the packages chromium and chromium-driver",
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for argument in (
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"),
+        *("--no-first-run", "--disable-background-networking", "--disable-sync"),
+        *("--disable-component-update", "--window-size=1200,1000"),
+        "--force-prefers-reduced-motion",  # no smooth scrolling under a click
+        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):
+        options.add_argument(argument)
+    logs = {"browser": "ALL", "performance": "ALL"}
+    options.set_capability("goog:loggingPrefs", logs)
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    draw = np.random.default_rng(5)
+    lows = {"local": 0.5, "better": 0.7, "a, b=1": 0.6}
+    methods = {
+        name: (low + 0.2 * draw.random((3, 6, 5))).tolist()
+        for name, low in lows.items()
+    }
+    path = tmp_path_factory.mktemp("browser") / "c"
+    write_comparison(path, methods, validation=methods, has_arrays=True)
+    _, files = write_report([path])
+    return files[0]
+
+
+@pytest.fixture
+def opened(browser: webdriver.Chrome, written: Path) -> webdriver.Chrome:
+    browser.get_log("browser")
+    browser.get_log("performance")
+    browser.get(written.as_uri())
+    return browser
+
+
+def first_column(browser: webdriver.Chrome, table: str) -> list[str]:
+    cells = browser.find_elements(By.CSS_SELECTOR, f"#{table} tbody th")
+    return [cell.text for cell in cells]
+
+
+def test_charts_draw_without_an_error_and_nothing_leaves_the_page(
+    opened: webdriver.Chrome,
+) -> None:
+    charts = opened.find_elements(By.CSS_SELECTOR, "svg.chart")
+    shown = [chart for chart in charts if chart.is_displayed()]
+    assert len(shown) > 10
+    assert all(chart.rect["height"] > 40 for chart in shown)
+    assert opened.get_log("browser") == []
+    asked = [
+        entry["message"]
+        for entry in opened.get_log("performance")
+        if "Network.requestWillBeSent" in entry["message"]
+    ]
+    for message in asked:
+        assert '"url":"file://' in message or '"url":"data:' in message
+
+
+def test_a_table_sorts_both_ways_and_says_so(opened: webdriver.Chrome) -> None:
+    before = first_column(opened, "ranking-table")
+    assert before[0] == "better"
+    head = opened.find_element(By.CSS_SELECTOR, "#ranking-table thead th:nth-child(2)")
+    button = head.find_element(By.TAG_NAME, "button")
+    button.click()
+    assert head.get_attribute("aria-sort") == "descending"
+    assert first_column(opened, "ranking-table") == before
+    button.click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert first_column(opened, "ranking-table") == before[::-1]
+
+
+def test_a_method_can_be_hidden_and_shown_again(opened: webdriver.Chrome) -> None:
+    button = opened.find_element(By.CSS_SELECTOR, '[data-toggle="better"]')
+    lines = opened.find_elements(By.CSS_SELECTOR, 'g[data-method="better"]')
+    assert len(lines) >= 7
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert not any(line.is_displayed() for line in lines)
+    others = opened.find_elements(By.CSS_SELECTOR, 'g[data-method="local"]')
+    assert any(line.is_displayed() for line in others)
+    button.click()
+    assert any(line.is_displayed() for line in lines)
+
+
+def test_a_pointer_is_told_what_it_points_at(opened: webdriver.Chrome) -> None:
+    line = opened.find_element(
+        By.CSS_SELECTOR, '#learning g[data-method="better"] .mark'
+    )
+    opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", line)
+    ActionChains(opened).move_to_element(line).perform()
+    tip = opened.find_element(By.ID, "tip")
+    WebDriverWait(opened, 10).until(lambda _: tip.is_displayed())
+    assert tip.text.startswith("better, round 5: ")
+    cover = opened.find_element(By.CSS_SELECTOR, "#data .cover")
+    opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", cover)
+    ActionChains(opened).move_to_element(cover).perform()
+    WebDriverWait(opened, 10).until(lambda _: tip.text.startswith("client c"))
+
+
+def test_colours_follow_the_button_and_the_system(opened: webdriver.Chrome) -> None:
+    def paper() -> str:
+        return str(
+            opened.execute_script(
+                "return getComputedStyle(document.body).backgroundColor"
+            )
+        )
+
+    button = opened.find_element(By.ID, "theme")
+    assert button.text == "Colours: auto"
+    light = paper()
+    opened.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": "dark"}]},
+    )
+    dark = paper()
+    assert dark != light
+    button.click()
+    assert paper() == light
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    button.click()
+    assert paper() == dark
+    button.click()
+    assert paper() == light
+
+
+def test_on_a_phone_the_page_does_not_scroll_sideways(opened: webdriver.Chrome) -> None:
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    wide = opened.execute_script("return document.documentElement.scrollWidth")
+    opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert wide == 390
+
+
+def test_tables_and_buttons_can_be_reached_by_keyboard(
+    opened: webdriver.Chrome,
+) -> None:
+    unreachable = opened.execute_script(
+        "return [...document.querySelectorAll('.scroll, button, a, summary, pre')]"
+        ".filter((e) => e.tabIndex < 0).length"
+    )
+    assert unreachable == 0
+    unnamed = opened.execute_script(
+        "return [...document.querySelectorAll('button')]"
+        ".filter((b) => !b.textContent.trim() && !b.ariaLabel).length"
+    )
+    assert unnamed == 0
+
+
+def test_the_live_view_follows_a_run_while_it_goes_on(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    """A real run, held up after two rounds until the browser has seen it going on."""
+    seen, reached = Event(), Event()
+
+    class Gate:
+        def start(self, simulation: object, schedule: object, reason: str) -> None:
+            pass
+
+        def round(self, row: Round) -> None:
+            if row.round == 2:
+                reached.set()
+                assert seen.wait(60)
+
+    draw = np.random.default_rng(0)
+    clients = fedloom.federation(
+        draw.normal(size=(60, 3)).astype("float32"),
+        draw.integers(0, 2, size=60),
+        clients=np.repeat(["a", "b", "c"], 20),
+    )
+    run = Thread(
+        target=fedloom.run,
+        args=("ditto", "mlr", clients),
+        kwargs={"rounds": 6, "out": tmp_path / "run", "progress": Gate()},
+    )
+
+    def says(words: str) -> Callable[[object], bool]:
+        return lambda _: words in browser.find_element(By.ID, "headline").text
+
+    with Server(Watch([tmp_path])) as server:
+        serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        serving.start()
+        try:
+            browser.get_log("browser")
+            browser.get(server.url)
+            WebDriverWait(browser, 30).until(says("No run yet"))
+            run.start()
+            assert reached.wait(60)
+            WebDriverWait(browser, 30).until(says("1 run: 1 going on"))
+            row = browser.find_element(By.CSS_SELECTOR, "#runs tbody tr").text
+            assert "2 of 6" in row
+            before = len(_line(browser))
+            seen.set()
+            WebDriverWait(browser, 30).until(says("1 run: 1 finished"))
+            assert len(_line(browser)) > before
+            assert browser.get_log("browser") == []
+        finally:
+            seen.set()
+            server.shutdown()
+            serving.join()
+            run.join()
+
+
+def _line(browser: webdriver.Chrome) -> str:
+    line = browser.find_element(By.CSS_SELECTOR, "#drawing .series .line")
+    return str(line.get_attribute("d"))

@@ -1,0 +1,147 @@
+"""The live view's server: what it tells, to whom, and of half-written files."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from made_runs import steady, write_comparison, write_run
+
+from fedloom.core.errors import ConfigError
+from fedloom.reports.live import Server, Tail, Watch
+
+
+def ask(server: Server, path: str, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    write_comparison(tmp_path / "c", {"local": steady([0.5]), "a": steady([0.7])})
+    with Server(Watch([tmp_path])) as found:
+        thread = Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def test_runs_are_listed_with_their_curves(server: Server) -> None:
+    status, text = ask(server, "/state")
+    assert status == 200
+    runs = json.loads(text)["runs"]
+    assert [(run["method"], run["state"]) for run in runs] == [
+        ("a", "finished"),
+        ("local", "finished"),
+    ]
+    assert runs[0]["curves"]["personal test accuracy"] == [[0, 0.1], [1, 0.7]]
+    assert next(iter(runs[0]["curves"])) == "personal test accuracy"
+
+
+def test_pages_are_served_and_nothing_else(server: Server, tmp_path: Path) -> None:
+    status, text = ask(server, "/")
+    assert (status, text.startswith("<!doctype html>")) == (200, True)
+    assert "/*style*/" not in text
+    assert "/*script*/" not in text
+    status, text = ask(server, "/report")
+    assert status == 200
+    assert "Use a, for now: it reaches" in text
+    for path in ("/c/compare.toml", "/../../etc/passwd", "/state?x", "/favicon.ico"):
+        assert ask(server, path)[0] == 404
+
+
+def test_other_hosts_are_refused(server: Server) -> None:
+    for host in (
+        "evil.example",
+        "evil.example:80",
+        f"0.0.0.0:{server.server_port}",
+        "",
+    ):
+        status, text = ask(server, "/state", Host=host)
+        assert status == 403
+        assert "runs" not in text
+    assert ask(server, "/state", Host=f"localhost:{server.server_port}")[0] == 200
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_report_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with Server(Watch([tmp_path / "empty"])) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        assert json.loads(ask(server, "/state")[1])["runs"] == []
+        status, text = ask(server, "/report")
+        server.shutdown()
+        thread.join()
+    assert status == 409
+    assert "no run there" in text
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with (
+        Server(Watch([tmp_path])) as server,
+        pytest.raises(ConfigError, match="cannot listen"),
+    ):
+        Server(Watch([tmp_path]), server.server_port)
+
+
+def test_a_half_written_line_waits_for_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "rounds.jsonl"
+    tail = Tail(file)
+    assert tail.read() == []
+    file.write_text('{"round": 0}\n{"rou')
+    assert tail.read() == [{"round": 0}]
+    with file.open("a") as more:
+        more.write('nd": 1}\n')
+    assert tail.read() == [{"round": 0}, {"round": 1}]
+
+
+def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    """As when a run goes on from an earlier checkpoint."""
+    file, other = tmp_path / "rounds.jsonl", tmp_path / "other"
+    file.write_text('{"round": 0}\n{"round": 1}\n')
+    tail = Tail(file)
+    assert len(tail.read()) == 2
+    other.write_text('{"round": 0}\n{"round": 5}\n{"round": 6}\n')
+    os.replace(other, file)
+    assert [row["round"] for row in tail.read()] == [0, 5, 6]
+    file.write_text('{"round": 7}\n')
+    assert [row["round"] for row in tail.read()] == [7]
+
+
+def test_a_run_is_going_on_stopped_or_failed(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", [[0.1], [0.5]], planned=9)
+    watch = Watch([tmp_path])
+    run = watch.state()["runs"][0]
+    assert (run["state"], run["round"], run["planned"]) == ("going on", 1, 9)
+    assert run["seconds_left"] == pytest.approx(8 * 0.25)
+    long_ago = time.time() - 3600
+    os.utime(path / "rounds.jsonl", (long_ago, long_ago))
+    assert watch.state()["runs"][0]["state"] == "stopped"
+    (path / "failure.json").write_text('{"why": "x"}')
+    assert watch.state()["runs"][0]["state"] == "failed"
+
+
+def test_numbers_that_json_cannot_say_are_left_out(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [[0.1], [0.5]])
+    rows = tmp_path / "a" / "rounds.jsonl"
+    lines = rows.read_text().splitlines()
+    row = json.loads(lines[1])
+    row["train_loss"] = float("nan")
+    row["scores"]["personal"]["test"]["accuracy"] = float("inf")
+    rows.write_text(lines[0] + "\n" + json.dumps(row) + "\n")
+    state = Watch([tmp_path]).state()
+    json.dumps(state, allow_nan=False)
+    assert state["runs"][0]["train_loss"] is None
+    assert len(state["runs"][0]["curves"]["personal test accuracy"]) == 1

@@ -1,0 +1,152 @@
+"""Tables in four formats: what stands in them, and that nothing breaks out of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from made_runs import steady, write_comparison
+
+from fedloom.core.errors import ConfigError
+from fedloom.reports import write_report
+from fedloom.reports.tables import Cell, Column, Table, latex, to_csv
+from fedloom.reports.units import count, plain, seconds, signed, size, unit_of, words
+from fedloom.results.statistics import over_seeds
+
+ODD = Table(
+    'A & B <x> "q" 5 %',
+    (Column("na_me", False), Column("score")),
+    (
+        (Cell("a|b<c>&"), Cell("1.0 ± 0.5", 1.0, is_strong=True)),
+        (Cell("d_e"), Cell("\N{MINUS SIGN}2", -2.0)),
+    ),
+)
+
+
+def test_markdown_escapes_bars_and_marks_what_stands_out() -> None:
+    lines = ODD.to_markdown().splitlines()
+    assert lines[1] == "| --- | ---: |"
+    assert lines[2] == r"| a\|b&lt;c>& | **1.0 ± 0.5** |"
+
+
+def test_latex_escapes_what_latex_reads() -> None:
+    text = ODD.to_latex("odd")
+    assert r"\textbf{1.0 $\pm$ 0.5}" in text
+    assert r"na\_me & score \\" in text
+    assert r"a\textbar{}b\textless{}c\textgreater{}\&" in text
+    assert r"5 \%" in text
+    assert latex("\\{}$#^~") == (
+        r"\textbackslash{}\{\}\$\#\textasciicircum{}\textasciitilde{}"
+    )
+    assert text.count(r"\\") == 3
+
+
+def test_html_escapes_and_keeps_the_number_behind_the_text() -> None:
+    text = ODD.to_html("odd")
+    assert "<x>" not in text
+    assert '<th scope="row">a|b&lt;c&gt;&amp;</th>' in text
+    assert 'data-v="-2"' in text
+    assert "<caption" in text
+
+
+def test_csv_leaves_missing_numbers_empty() -> None:
+    text = to_csv(["a", "b"], [["x, y", float("nan")], ["z", None], ["w", 0.5]])
+    assert list(csv.reader(io.StringIO(text))) == [
+        ["a", "b"],
+        ["x, y", ""],
+        ["z", ""],
+        ["w", "0.5"],
+    ]
+
+
+def test_numbers_are_written_for_readers() -> None:
+    percent = unit_of("accuracy")
+    assert percent.score(0.8944) == "89.4\N{NO-BREAK SPACE}%"
+    assert percent.gap(-0.047) == "\N{MINUS SIGN}4.7"
+    assert percent.gap(0.00001) == "0.0"
+    assert percent.estimate(over_seeds([0.5])) == "50.0"
+    assert percent.estimate(over_seeds([0.4, 0.6])) == "50.0 ± 127.1"
+    assert percent.tick(0.2) == "20"
+    assert unit_of("mse").score(0.12345) == "0.1235"
+    assert [size(950), size(12345), size(4.5e6)] == ["950 B", "12.3 kB", "4.5 MB"]
+    assert [count(66), count(1999)] == ["66", "2 k"]
+    assert [seconds(0.04), seconds(3), seconds(600)] == ["40 ms", "3 s", "10 min"]
+    assert [plain(3.0), plain(0.12345), plain(float("nan"))] == ["3", "0.123", "–"]  # noqa: RUF001
+    assert [signed(0.5), signed(-0.254), signed(-0.001)] == [
+        "+0.50",
+        "\N{MINUS SIGN}0.25",
+        "0.00",
+    ]
+    assert words(["a", "b", "c"]) == "a, b and c"
+    assert words(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    local = steady([0.50, 0.60], [0.52, 0.64], [0.48, 0.62])
+    better = steady([0.70, 0.80], [0.74, 0.82], [0.70, 0.82])
+    path = tmp_path_factory.mktemp("tables") / "c"
+    return write_comparison(path, {"local": local, "better": better})
+
+
+def test_a_report_is_a_page_with_its_tables_beside(comparison: Path) -> None:
+    _, written = write_report([comparison])
+    assert [path.name for path in written] == [
+        "report.html",
+        "report.md",
+        "report.tex",
+        "report.csv",
+        "report-pairs.csv",
+        "report-clients.csv",
+    ]
+    assert not list(comparison.glob("*.part"))
+    rows = rows_of(comparison / "report.csv")
+    assert [row["method"] for row in rows] == ["better", "local"]
+    assert float(rows[0]["last_mean"]) == pytest.approx((0.75 + 0.78 + 0.76) / 3)
+    assert rows[0]["gaining"] == "2"
+    clients = rows_of(comparison / "report-clients.csv")
+    assert len(clients) == 2 * 3 * 2
+    first = next(
+        r
+        for r in clients
+        if (r["method"], r["seed"], r["client"]) == ("better", "1", "c1")
+    )
+    assert float(first["accuracy"]) == pytest.approx(0.82)
+    assert float(first["gain"]) == pytest.approx((0.20 + 0.18 + 0.20) / 3)
+    pairs = rows_of(comparison / "report-pairs.csv")
+    assert [(row["first"], row["second"]) for row in pairs] == [("better", "local")]
+
+
+@pytest.mark.parametrize(
+    ("format_", "words_"),
+    [
+        (
+            "md",
+            ["| **better** | 76.3 ±", "Use better: it reaches", "2 of 2 clients gain"],
+        ),
+        ("latex", [r"\toprule", r"\label{tab:gains}", "booktabs"]),
+        ("csv", ["place,method,algorithm,last_mean"]),
+    ],
+)
+def test_one_format_writes_one_file(
+    comparison: Path, tmp_path: Path, format_: str, words_: list[str]
+) -> None:
+    _, written = write_report([comparison], tmp_path / "deep" / "out", format_)
+    assert written == [tmp_path / "deep" / "out"]
+    text = written[0].read_text()
+    for expected in words_:
+        assert expected in text
+
+
+def test_mistakes_are_named(comparison: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'html'"):
+        write_report([comparison], format_="htm")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_report([comparison], tmp_path / "file" / "report.html")

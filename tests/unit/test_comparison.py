@@ -1,0 +1,203 @@
+"""A comparison: the same clients for every method, seeds woven together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedloom.comparison import (
+    MAIN,
+    MAIN_JOB,
+    Comparison,
+    compare,
+    load_comparison,
+    parse_comparison,
+    run_directory,
+)
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.runs import load, run_config
+
+QUICK: dict[str, Any] = {
+    "methods": ["fedavg", "ditto"],
+    "seeds": 2,
+    "rounds": 3,
+    "checkpoint_every": 1,
+    "model": {"name": "mlp", "hidden": [8]},
+    "engine": {"compile": "off", "device": "cpu", "dtype": "float64"},
+}
+
+
+def theta(path: Path, client: int) -> torch.Tensor:
+    parameters = load(path).model(client).parameters()
+    return torch.cat([p.detach().reshape(-1) for p in parameters])
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("comparison") / "out"
+    return compare(parse_comparison(QUICK), out, jobs=1)
+
+
+def test_every_run_is_a_run_directory_that_agrees_with_a_run_alone(done: Path) -> None:
+    comparison = load_comparison(done)
+    for arm in comparison.arms:
+        for seed in comparison.seeds:
+            alone = run_config(comparison.config(arm, seed))
+            rows = load(run_directory(done, arm, seed)).history.rounds
+            assert len(rows) == 4
+            for found, expected in zip(rows, alone.history.rounds, strict=True):
+                assert found.bytes_up == expected.bytes_up
+                assert found.steps == expected.steps
+                assert found.scores["personal"]["test"]["loss"] == pytest.approx(
+                    expected.scores["personal"]["test"]["loss"], rel=1e-8
+                )
+
+
+def test_all_methods_meet_the_same_clients_and_seeds_do_not(done: Path) -> None:
+    splits = {
+        (arm, seed): json.loads(
+            (run_directory(done, arm, seed) / "manifest.json").read_text()
+        )["split"]
+        for arm in ("fedavg", "ditto")
+        for seed in (0, 1)
+    }
+    assert splits["fedavg", 0] == splits["ditto", 0]
+    assert splits["fedavg", 1] == splits["ditto", 1]
+    assert splits["fedavg", 0] != splits["fedavg", 1]
+
+
+def test_processes_come_to_the_same_bits(done: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    out = compare(parse_comparison(QUICK), tmp_path / "out", jobs=2, tell=lines.append)
+    assert sorted(line.partition(":")[0] for line in lines) == ["ditto", "fedavg"]
+    for arm in ("fedavg", "ditto"):
+        path = run_directory(out, arm, 1)
+        assert torch.equal(theta(path, 3), theta(run_directory(done, arm, 1), 3))
+
+
+def test_a_comparison_that_was_stopped_comes_to_the_same_bits(
+    done: Path, tmp_path: Path
+) -> None:
+    """One seed is a checkpoint behind the other, and one method never began."""
+    out = tmp_path / "out"
+    shutil.copytree(done, out)
+    shutil.rmtree(out / "ditto")
+    behind = run_directory(out, "fedavg", 1)
+    (behind / "checkpoint-before.safetensors").replace(
+        behind / "checkpoint.safetensors"
+    )
+    compare(load_comparison(out), out, jobs=1)
+    for arm in ("fedavg", "ditto"):
+        for seed in (0, 1):
+            mine, theirs = (run_directory(d, arm, seed) for d in (out, done))
+            assert torch.equal(theta(mine, 3), theta(theirs, 3))
+            rounds = [row.round for row in load(mine).history.rounds]
+            assert rounds == [0, 1, 2, 3]
+
+
+def test_what_is_finished_is_not_run_again(done: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in done.rglob("*.safetensors")}
+    lines: list[str] = []
+    compare(load_comparison(done), done, jobs=1, tell=lines.append)
+    assert lines == []
+    assert before == {p: p.stat().st_mtime_ns for p in done.rglob("*.safetensors")}
+
+
+def test_another_comparison_is_not_overwritten(done: Path) -> None:
+    other = parse_comparison({**QUICK, "rounds": 9})
+    with pytest.raises(ConfigError, match="holds another comparison"):
+        compare(other, done, jobs=1)
+
+
+def test_fresh_replaces_what_was_there(tmp_path: Path) -> None:
+    first = parse_comparison({**QUICK, "methods": ["fedavg"], "rounds": 2})
+    second = parse_comparison({**QUICK, "methods": ["local"], "rounds": 1})
+    for comparison in (first, second):
+        out = compare(comparison, tmp_path / "out", jobs=1, fresh=True)
+    assert not (run_directory(out, "fedavg", 0) / "manifest.json").exists()
+    assert len(load(run_directory(out, "local", 1)).history.rounds) == 2
+
+
+def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
+    """A rate of 1e150 overflows at once, for every seed."""
+    tables = {**QUICK, "methods": {"fedavg": {"lr": 1e150}}, "rounds": 2}
+    lines: list[str] = []
+    out = compare(parse_comparison(tables), tmp_path / "out", jobs=1, tell=lines.append)
+    assert lines == ["fedavg: (2 of 2 seeds diverged)"]
+    failure = json.loads((run_directory(out, "fedavg", 0) / "failure.json").read_text())
+    assert "round 0" in failure["why"] or "round 1" in failure["why"]
+
+
+def test_sections_give_settings_and_names() -> None:
+    tables = {
+        "methods": {"strong": {"name": "ditto", "pull": 3.0}, "fedavg": {}},
+        "algorithm": {"lr": 0.1},
+        "seeds": [4, 7],
+    }
+    comparison = parse_comparison(tables)
+    assert comparison.config("strong", 4).algorithm.lr == 0.1
+    assert comparison.config("strong", 7).algorithm.name == "ditto"
+    assert comparison.config("fedavg", 7).schedule.seed == 7
+
+
+def test_a_file_says_the_same_as_the_comparison_it_was_written_from(
+    tmp_path: Path,
+) -> None:
+    tables = {**QUICK, "methods": {"a, b": {"name": "ditto", "pull": 3.0}}}
+    first = parse_comparison(tables)
+    compare(first, tmp_path / "out", jobs=1)
+    again: Comparison = load_comparison(tmp_path / "out")
+    assert again.config("a, b", 1) == first.config("a, b", 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"methods": ["dito"]}, r"\[methods.dito\].*ditto"),
+        ({"methods": []}, "methods must be"),
+        ({"seeds": 0}, "seeds must be"),
+        ({"seeds": [1, 1]}, "seeds must be"),
+        ({"seed": 3}, "has seeds, not a seed"),
+        ({"methods": {"../up": {"name": "ditto"}}}, "name of a folder"),
+        ({"methods": {"ditto": {"pul": 1.0}}}, r"\[methods.ditto\].*pull"),
+        ({"round": 3}, "rounds"),
+    ],
+)
+def test_mistakes_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_comparison({**QUICK, **change})
+
+
+def test_a_directory_without_a_comparison_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no comparison"):
+        load_comparison(tmp_path)
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ConfigError, match="not empty"):
+        compare(parse_comparison(QUICK), tmp_path, jobs=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", MAIN)
+def test_the_main_job_agrees_with_a_run_of_each_method_alone(
+    method: str, tmp_path: Path
+) -> None:
+    engine = {"compile": "off", "device": "cpu"}
+    tables = {**MAIN_JOB, "methods": [method], "rounds": 2, "engine": engine}
+    comparison = parse_comparison({**tables, "seeds": 2})
+    out = compare(comparison, tmp_path / "out", jobs=1)
+    for seed in comparison.seeds:
+        alone = run_config(comparison.config(method, seed))
+        found = load(run_directory(out, method, seed))
+        for client in range(20):
+            one, two = (
+                torch.cat(
+                    [p.detach().reshape(-1) for p in r.model(client).parameters()]
+                )
+                for r in (found, alone)
+            )
+            torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)

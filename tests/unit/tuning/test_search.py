@@ -1,0 +1,293 @@
+"""A search: on validation data alone, the same after a stop, failures told."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedloom.comparison import parse_comparison, with_tuned
+from fedloom.config import read_toml
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.streams import generator
+from fedloom.plan import make_clients
+from fedloom.runs import run_config
+from fedloom.tuning import search
+from fedloom.tuning.trials import Trials, make_clients_to_tune_on
+
+QUICK: dict[str, Any] = {
+    "methods": ["fedavg", "ditto"],
+    "seeds": 1,
+    "rounds": 2,
+    "algorithm": {"batch_size": 100},
+    "partition": {"name": "label-skew", "clients": 4, "classes": 5},
+    "split": {"validation": 0.2},
+    "model": {"name": "mlr"},
+    "engine": {"compile": "off", "device": "cpu", "dtype": "float64"},
+}
+
+
+def trials_of(lines: list[str]) -> list[str]:
+    return [line for line in lines if "/" in line.partition("  ")[0]]
+
+
+def test_every_method_gets_the_same_trials_and_the_first_is_its_defaults(
+    tmp_path: Path,
+) -> None:
+    lines: list[str] = []
+    out = tmp_path / "tuned.toml"
+    found = search(parse_comparison(QUICK), out, trials=4, tell=lines.append)
+    assert [one.trials for one in found] == [4, 4]
+    assert [line.partition("  ")[0] for line in trials_of(lines)] == [
+        *(f"fedavg {n}/4" for n in (1, 2, 3, 4)),
+        *(f"ditto {n}/4" for n in (1, 2, 3, 4)),
+    ]
+    assert trials_of(lines)[4].endswith("lr=0.05  pull=1.0")
+    for one in found:
+        assert one.before is not None
+        assert one.score >= one.before
+    assert set(found[1].settings) == {"lr", "pull"}
+
+
+def test_the_score_is_that_of_a_run_on_its_validation_data(tmp_path: Path) -> None:
+    comparison = parse_comparison({**QUICK, "methods": ["ditto"], "seeds": 2})
+    (found,) = search(comparison, tmp_path / "t.toml", trials=2, space=["lr"])
+    arms = {"ditto": {**comparison.arms["ditto"], **found.settings}}
+    tuned = replace(comparison, arms=arms)
+    scores = [
+        run_config(tuned.config("ditto", seed)).scores("personal", "validation").mean()
+        for seed in (0, 1)
+    ]
+    assert found.score == pytest.approx(sum(scores) / 2, rel=1e-12)
+
+
+def test_test_data_are_never_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No part but validation is scored, and other test labels change nothing."""
+    from fedloom.engine import record
+
+    parts: list[str] = []
+    real = record.evaluate
+
+    def watched(simulation: Any, part: str) -> Any:
+        parts.append(part)
+        assert not simulation.federation.test.sizes.any()
+        return real(simulation, part)
+
+    monkeypatch.setattr(record, "evaluate", watched)
+    comparison = parse_comparison({**QUICK, "methods": ["ditto"]})
+    (before,) = search(comparison, tmp_path / "a.toml", trials=3)
+    assert set(parts) == {"validation"}
+
+    def spoilt(config: Any, data_dir: Any) -> Any:
+        config, federation = make_clients(config, data_dir)
+        targets = federation.dataset.targets.clone()
+        tested = torch.as_tensor(federation.test.indices)
+        targets[tested] = (targets[tested] + 1) % 10
+        dataset = replace(federation.dataset, targets=targets)
+        return config, replace(federation, dataset=dataset)
+
+    monkeypatch.setattr("fedloom.tuning.trials.make_clients", spoilt)
+    (after,) = search(comparison, tmp_path / "b.toml", trials=3)
+    assert after == before
+
+
+def test_the_same_seed_tries_the_same_and_another_does_not(tmp_path: Path) -> None:
+    comparison = parse_comparison({**QUICK, "methods": ["ditto"]})
+    told: list[list[str]] = []
+    for n, seed in enumerate((0, 0, 1)):
+        lines: list[str] = []
+        search(
+            comparison, tmp_path / f"{n}.toml", trials=3, seed=seed, tell=lines.append
+        )
+        told.append(trials_of(lines))
+    assert told[0] == told[1]
+    assert told[0][1:] != told[2][1:]
+
+
+def test_a_search_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    """Stopped inside a trial, and once between two, after the sampler's warm-up."""
+    comparison = parse_comparison({**QUICK, "methods": ["ditto"], "rounds": 1})
+    whole: list[str] = []
+    search(comparison, tmp_path / "whole.toml", trials=13, tell=whole.append)
+    real, calls = Trials.run, 0
+
+    def cut(self: Trials, configs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 12:
+            raise KeyboardInterrupt
+        return real(self, configs)
+
+    lines: list[str] = []
+    out = tmp_path / "cut.toml"
+    search(comparison, out, trials=5, tell=lines.append)
+    with pytest.MonkeyPatch.context() as patch:
+        calls = 5
+        patch.setattr(Trials, "run", cut)
+        with pytest.raises(KeyboardInterrupt):
+            search(comparison, out, trials=13, tell=lines.append)
+    search(comparison, out, trials=13, tell=lines.append)
+
+    def tried(told: list[str]) -> list[str]:
+        return [line.partition("  ")[2] for line in trials_of(told)]
+
+    assert tried(lines) == tried(whole)
+    assert read_toml(out) == read_toml(tmp_path / "whole.toml")
+
+
+def test_a_finished_search_runs_nothing_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = parse_comparison({**QUICK, "methods": ["fedavg"]})
+    first = search(comparison, tmp_path / "t.toml", trials=2)
+    monkeypatch.setattr(Trials, "run", None)
+    assert search(comparison, tmp_path / "t.toml", trials=2) == first
+
+
+def test_trials_that_diverge_count_and_are_told(tmp_path: Path) -> None:
+    """A hidden layer multiplies numbers of 1e150, the rate, and overflows at once."""
+    model = {"name": "mlp", "hidden": [8]}
+    tables = {**QUICK, "methods": {"fedavg": {"lr": 1e150}}, "model": model}
+    lines: list[str] = []
+    with pytest.raises(DataError, match="every one of 2 trials failed; the last: roun"):
+        search(
+            parse_comparison(tables),
+            tmp_path / "t.toml",
+            trials=2,
+            space=["lr"],
+            tell=lines.append,
+        )
+    failed = trials_of(lines)
+    assert len(failed) == 2
+    assert all("failed: round" in line for line in failed)
+
+
+def test_a_failure_among_successes_is_counted_and_never_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = Trials.run, 0
+
+    def sometimes(self: Trials, configs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        outcome = real(self, configs)
+        return outcome._replace(score=None, why="boom.") if calls == 2 else outcome
+
+    monkeypatch.setattr(Trials, "run", sometimes)
+    comparison = parse_comparison({**QUICK, "methods": ["fedavg"]})
+    (found,) = search(comparison, tmp_path / "t.toml", trials=3)
+    assert (found.trials, found.failed) == (3, 1)
+    assert "3 trials, 1 failed" in (tmp_path / "t.toml").read_text()
+
+
+def test_combinations_that_a_method_refuses_cost_no_trial(tmp_path: Path) -> None:
+    """pFedMT wants lr * pull below 1, which most of its space is not."""
+    methods = {"pfedmt": {"team_iterations": 1, "steps": 1}}
+    comparison = parse_comparison({**QUICK, "methods": methods, "rounds": 1})
+    lines: list[str] = []
+    (found,) = search(comparison, tmp_path / "t.toml", trials=4, tell=lines.append)
+    assert (found.trials, len(trials_of(lines))) == (4, 4)
+    assert found.settings["lr"] * found.settings["pull"] < 1
+
+
+def test_validation_data_are_set_aside_or_asked_for(tmp_path: Path) -> None:
+    tables = {**QUICK, "methods": ["fedavg"], "rounds": 1}
+    del tables["split"]
+    lines: list[str] = []
+    out = tmp_path / "t.toml"
+    search(parse_comparison(tables), out, trials=1, tell=lines.append)
+    assert "0.2 of each client's samples" in lines[0]
+    assert read_toml(out)["split"]["validation"] == 0.2
+    none = parse_comparison({**tables, "split": {"validation": 0.0}})
+    with pytest.raises(ConfigError, match=r"split\.validation is 0"):
+        search(none, tmp_path / "n.toml", trials=1)
+
+
+def test_clients_to_tune_on_keep_training_and_validation_as_they_are() -> None:
+    comparison = parse_comparison(QUICK)
+    _, whole = make_clients(comparison.config("ditto", 0))
+    _, found = make_clients_to_tune_on(comparison, 0, None)
+    for part in ("train", "validation"):
+        mine, theirs = getattr(found, part), getattr(whole, part)
+        assert np.array_equal(mine.indices, theirs.indices)
+    assert whole.test.sizes.any()
+    assert not found.test.sizes.any()
+
+
+def test_a_regression_is_tuned_to_a_small_error(tmp_path: Path) -> None:
+    draw = generator(0, "data")
+    x = draw.normal(size=(80, 2))
+    np.savez(
+        tmp_path / "d.npz", x=x, y=x @ np.array([1.0, -2.0]), who=np.arange(80) % 2
+    )
+    tables = {
+        **QUICK,
+        "methods": ["fedavg"],
+        "rounds": 3,
+        "data": {"name": "file", "path": str(tmp_path / "d.npz"), "client": "who"},
+        "partition": {"name": "natural"},
+    }
+    (found,) = search(parse_comparison(tables), tmp_path / "t.toml", trials=6)
+    assert found.metric == "mse"
+    assert found.before is not None
+    assert found.score <= found.before
+    assert math.isfinite(found.score)
+
+
+def test_the_file_is_a_comparison_with_the_tuned_settings(tmp_path: Path) -> None:
+    comparison = parse_comparison(QUICK)
+    out = tmp_path / "tuned.toml"
+    found = search(comparison, out, trials=2)
+    again = parse_comparison(read_toml(out), str(out))
+    assert len(again.seeds) == 5  # those of a comparison, not of the search
+    for one in found:
+        settings = {**comparison.arms[one.arm], **one.settings}
+        assert dict(again.arms[one.arm]) == settings
+    assert again.common == comparison.common
+    used = with_tuned({"methods": ["ditto"], "rounds": 9}, out)
+    assert used["methods"] == {"ditto": dict(again.arms["ditto"])}
+    assert used["rounds"] == 9
+    own = with_tuned({"methods": {"ditto": {"pull": 7.0}}}, out)
+    assert own["methods"]["ditto"]["pull"] == 7.0
+    assert set(with_tuned({}, out)["methods"]) == {"fedavg", "ditto"}
+    with pytest.raises(ConfigError, match="unknown tuned method 'local'"):
+        with_tuned({"methods": ["ditto", "local"]}, out)
+    (tmp_path / "other.toml").write_text("rounds = 3\n")
+    with pytest.raises(ConfigError, match=r"has no \[methods.NAME\]"):
+        with_tuned({}, tmp_path / "other.toml")
+
+
+def test_another_search_or_another_file_is_not_overwritten(tmp_path: Path) -> None:
+    comparison = parse_comparison({**QUICK, "methods": ["fedavg"], "rounds": 1})
+    out = tmp_path / "t.toml"
+    search(comparison, out, trials=1)
+    other = parse_comparison({**QUICK, "methods": ["fedavg"], "rounds": 2})
+    before = out.read_bytes()
+    with pytest.raises(ConfigError, match="with other settings"):
+        search(other, out, trials=1)
+    assert out.read_bytes() == before
+    search(other, out, trials=1, fresh=True)
+    assert out.read_bytes() != before
+    (tmp_path / "mine.toml").write_text("precious = true\n")
+    with pytest.raises(ConfigError, match="no search to go on with"):
+        search(comparison, tmp_path / "mine.toml", trials=1)
+    with pytest.raises(ConfigError, match=r"must be a \.toml file"):
+        search(comparison, tmp_path / "t.json", trials=1)
+    with pytest.raises(ConfigError, match="at least 1, found 0"):
+        search(comparison, tmp_path / "z.toml", trials=0)
+
+
+def test_a_missing_library_says_which_command_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedloom\[tune\]'"):
+        search(parse_comparison(QUICK), tmp_path / "t.toml", trials=1)
