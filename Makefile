@@ -4,13 +4,16 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.ready-dev
 
-.PHONY: demo test check format clean
+.PHONY: demo test prove check format clean
 
 demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
 	$(BIN)/fedloom compare --fresh --out runs/demo
 
-test: $(DEV)  ## The whole suite
+test: $(DEV)  ## The suite, in minutes
 	$(BIN)/pytest -n auto
+
+prove: $(DEV)  ## The slow proofs: compiled equals loop, killed at any write, compare equals run
+	$(BIN)/pytest -n auto --dist worksteal -m "slow and not gpu and not network" --durations 20
 
 check: $(DEV)  ## Format, lint, types, import layers, spelling
 	$(BIN)/ruff format --check .

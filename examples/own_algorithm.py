@@ -17,14 +17,8 @@ class Model(NamedTuple):
     shared: Tensor
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    shared: SGDState
-
-
 @dataclass(frozen=True, kw_only=True)
-class Forgetful(Algorithm[Model, Empty, Model, Work, Model]):
+class Forgetful(Algorithm[Model, Empty, Model, SGDState, Model]):
     """The server moves only part of the way to the average."""
 
     name = "forgetful"
@@ -39,23 +33,17 @@ class Forgetful(Algorithm[Model, Empty, Model, Work, Model]):
         return server
 
     def aggregate(self, server, uploads, cohort):
-        mean = cohort.by_size() @ uploads.shared
+        mean = cohort.weights("size") @ uploads.shared
         return Model(self.keep * server.shared + (1 - self.keep) * mean)
 
-    def shared(self, server, task):
-        return server.shared
-
-    def initial_memory(self, down, client, task):
-        return Empty()
-
     def begin(self, down, memory, client, task):
-        return Work(self.sgd_start(down.shared))
+        return self.sgd_start(down.shared)
 
     def step(self, work, down, batch, task):
-        return Work(self.sgd_step(work.shared, task.grad(work.shared.at, batch), batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(self, work, down, memory, client, task):
-        return memory, Model(work.shared.at)
+        return memory, Model(work.at)
 
     def personal(self, down, memory, client, task):
         return down.shared

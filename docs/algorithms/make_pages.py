@@ -13,18 +13,19 @@ from pathlib import Path
 
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.describe import first_line, record_fields, returned
+from fedloom.core.describe import first_line, logged, record_fields, returned
 from fedloom.core.settings import settings_of
 
 FOLDER = Path(__file__).parent
 OPEN = "<!-- generated: from the method's file, by docs/algorithms/make_pages.py -->"
 CLOSE = "<!-- end of generated -->"
 RECORDS = {
-    "Upload": "Leaves the client",
-    "Download": "Reaches the client",
-    "Memory": "Stays on the client",
-    "Server": "Stays on the server",
+    4: "Leaves the client",
+    2: "Reaches the client",
+    1: "Stays on the client",
+    0: "Stays on the server",
 }
+"""By its place in `Algorithm.records`, where each record is."""
 COMMON = [setting.name for setting in settings_of(Algorithm)]
 
 
@@ -70,27 +71,20 @@ def generated(name: str) -> str:
         lines += ["", f"As for every method: {listed}.", ""]
     lines += ["## What leaves the client, and what stays", ""]
     lines += ["| | field | what |", "|---|---|---|"]
-    for record in sorted(
-        kind.records,
-        key=lambda r: (
-            list(RECORDS).index(r.__name__) if r.__name__ in RECORDS else len(RECORDS)
-        ),
+    for place, title in RECORDS.items():
+        lines += _record(title, kind.records[place])
+    for title, log in (
+        ("client", returned(kind.client_log)),
+        ("download", logged(kind.download)),
+        ("aggregation", logged(kind.aggregate)),
     ):
-        lines += _record(RECORDS.get(record.__name__), record)
-    for title, method in (
-        ("client", kind.client_log),
-        ("aggregation", kind.server_log),
-    ):
-        lines += _record(f"Recorded of each {title}", returned(method))
+        lines += _record(f"Recorded of each {title}", log)
     return "\n".join(lines) + "\n"
 
 
-def _record(title: str | None, record: type) -> list[str]:
-    fields = record_fields(record)
-    if title is None or not fields:
-        return []
+def _record(title: str, record: type) -> list[str]:
     lines = []
-    for n, (field, doc) in enumerate(fields):
+    for n, (field, doc) in enumerate(record_fields(record)):
         what = " ".join((doc or (first_line(record) if n == 0 else "")).split())
         what = what.replace("|", "\\|")
         lines.append(f"| {title if n == 0 else ''} | `{field}` | {what} |")

@@ -1,5 +1,8 @@
 """Personalised federated learning: every client leaves with a model of its own."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fedloom.algorithms import (
     APFL,
     IFCA,
@@ -68,18 +71,38 @@ from fedloom.core.errors import (
     MessageError,
     NumericalError,
 )
-from fedloom.core.records import Empty, PerClient
+from fedloom.core.records import Empty, Logged, PerClient, PerPair
 from fedloom.core.task import Batch, Task
 from fedloom.core.version import VERSION
 from fedloom.data.dataset import Dataset, from_arrays
 from fedloom.data.hub import from_hub, from_partitioner
 from fedloom.engine.choice import EngineSettings
-from fedloom.engine.schedule import Progress
 from fedloom.export import Newcomer, load_model
+from fedloom.fleet import Faults
 from fedloom.runs import Result, load, resume, run
+from fedloom.server.schedule import Progress
 from fedloom.trackers import Tracker
 
+if TYPE_CHECKING:
+    from fedloom.comparison import compare
+    from fedloom.reports import report
+    from fedloom.tuning import tune
+
 __version__ = VERSION
+
+_ON_DEMAND = {
+    "compare": "fedloom.comparison",
+    "report": "fedloom.reports",
+    "tune": "fedloom.tuning",
+}
+"""Functions whose modules are loaded when they are first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module 'fedloom' has no attribute {name!r}")
+    return getattr(import_module(_ON_DEMAND[name]), name)
+
 
 __all__ = [
     "APFL",
@@ -101,6 +124,7 @@ __all__ = [
     "DrawnSizes",
     "Empty",
     "EngineSettings",
+    "Faults",
     "FedACS",
     "FedAMP",
     "FedAdam",
@@ -123,6 +147,7 @@ __all__ = [
     "LabelSkew",
     "LabelTeams",
     "Local",
+    "Logged",
     "MessageError",
     "Natural",
     "Newcomer",
@@ -134,6 +159,7 @@ __all__ = [
     "PFedVEM",
     "PerClient",
     "PerFedAvg",
+    "PerPair",
     "Phase",
     "Population",
     "PowerLaw",
@@ -150,6 +176,7 @@ __all__ = [
     "Split",
     "Task",
     "Tracker",
+    "compare",
     "divide",
     "federation",
     "from_arrays",
@@ -157,6 +184,8 @@ __all__ = [
     "from_partitioner",
     "load",
     "load_model",
+    "report",
     "resume",
     "run",
+    "tune",
 ]

@@ -26,8 +26,9 @@ from fedloom.core.settings import build
 from fedloom.data import SOURCES, Source
 from fedloom.engine.choice import EngineSettings
 from fedloom.engine.job import AnyAlgorithm
-from fedloom.engine.schedule import Schedule
+from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS, Model
+from fedloom.server.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,7 @@ class RunConfig:
     teams: Teams | None = None
     model: Model = field(default_factory=lambda: MODELS["mlp"]())
     sampling: Sampling = field(default_factory=Sampling)
+    faults: Faults = field(default_factory=Faults)
     engine: EngineSettings = field(default_factory=EngineSettings)
 
 
@@ -60,11 +62,15 @@ _CHOICES: dict[str, tuple[str, Mapping[str, type[Any]]]] = {
 _PLAIN: dict[str, type[Any]] = {
     "split": Split,
     "sampling": Sampling,
+    "faults": Faults,
     "engine": EngineSettings,
 }
 """Sections that only set one component."""
 
 _DEFAULT_NAMES = {"algorithm": "fedavg", "data": "digits", "model": "mlp"}
+
+_RENAMED = {"cohort": "sampling"}
+"""Sections by a name that they had before, and by the one that they have now."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -116,17 +122,22 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
     """
     known = [f.name for f in dataclasses.fields(Schedule)]
     sections = [*_CHOICES, *_PLAIN]
-    top = {k: v for k, v in tables.items() if not isinstance(v, dict)}
     for key, value in tables.items():
-        if isinstance(value, dict) and key not in sections:
+        is_section = isinstance(value, dict)
+        if key in _RENAMED:
+            raise ConfigError(
+                f"{where}: [{key}] is called [{_RENAMED[key]}] now. Rename the section."
+            )
+        if is_section and key not in sections:
             raise ConfigError(f"{where}: {unknown('section', key, sections)}")
-        if not isinstance(value, dict) and key in sections:
+        if not is_section and key in sections:
             raise ConfigError(
                 f"{where}: [{key}] is a section, found {value!r}. "
                 f"Write [{key}] and its keys below it."
             )
-        if not isinstance(value, dict) and key not in known:
+        if not is_section and key not in known:
             raise ConfigError(f"{where}: {unknown('key', key, [*known, *sections])}")
+    top = {key: value for key, value in tables.items() if key in known}
     parts: dict[str, Any] = {"schedule": build(Schedule, top, where)}
     for section, (what, registry) in _CHOICES.items():
         table = dict(tables.get(section, {}))
@@ -134,11 +145,11 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
             continue
         name = table.pop("name", _DEFAULT_NAMES.get(section))
         place = f"{where} [{section}]"
+        if name is None:
+            raise ConfigError(
+                f"{place}: name must be given. Known: {', '.join(registry)}."
+            )
         if name not in registry:
-            if name is None:
-                raise ConfigError(
-                    f"{place}: name must be given. Known: {', '.join(registry)}."
-                )
             raise ConfigError(f"{place}: {unknown(what, str(name), registry)}")
         parts[section] = build(registry[name], table, place)
     for section, kind in _PLAIN.items():
@@ -163,14 +174,12 @@ def to_tables(config: RunConfig) -> dict[str, Any]:
 
 def _plain(component: Any) -> dict[str, Any]:
     """A component's settings; one that is unset against its default is "none"."""
-    found = {}
-    for f in dataclasses.fields(component):
-        value = getattr(component, f.name)
-        if value is not None:
-            found[f.name] = value
-        elif f.default is not None:
-            found[f.name] = "none"
-    return found
+    values = [(f, getattr(component, f.name)) for f in dataclasses.fields(component)]
+    return {
+        f.name: "none" if value is None else value
+        for f, value in values
+        if value is not None or f.default is not None
+    }
 
 
 def refuse_changes(
@@ -186,7 +195,7 @@ def refuse_changes(
     Raises:
         ConfigError: they differ; the message says in what.
     """
-    old, new = _flat(before), _flat(now)
+    old, new = _as_json(before), _as_json(now)
     free = {"checkpoint_every", "checkpoint_minutes"}
     changed = [
         f"{key} is {_spelt(new, key)}, was {_spelt(old, key)}"
@@ -205,11 +214,16 @@ def _spelt(flat: Mapping[str, Any], key: str) -> str:
     return json.dumps(flat[key]) if key in flat else "not set"
 
 
-def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+def _as_json(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by section.key, as JSON gives them back."""
+    return flatten(json.loads(json.dumps(tables, default=str)))
+
+
+def flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with one name each: `algorithm.lr`."""
     flat: dict[str, Any] = {}
-    for key, value in json.loads(json.dumps(tables, default=str)).items():
-        if isinstance(value, dict):
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
             flat |= {f"{key}.{name}": inner for name, inner in value.items()}
         else:
             flat[key] = value
@@ -217,21 +231,7 @@ def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """Tables of scalars and lists as a TOML file."""
-    lines = [f"{k} = {_value(v)}" for k, v in tables.items() if not isinstance(v, dict)]
-    for section, table in tables.items():
-        if isinstance(table, dict):
-            lines += ["", f"[{section}]"]
-            lines += [f"{key} = {_value(value)}" for key, value in table.items()]
-    return "\n".join(lines) + "\n"
+    """Tables as the text of a TOML file."""
+    import tomli_w  # only what writes a file needs it
 
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(v) for v in value) + "]"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+    return tomli_w.dumps(tables)

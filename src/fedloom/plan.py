@@ -29,7 +29,7 @@ from fedloom.config import (
     to_toml,
 )
 from fedloom.core import streams
-from fedloom.core.describe import record_fields, returned
+from fedloom.core.describe import logged, record_fields, returned
 from fedloom.core.errors import (
     ConfigError,
     MessageError,
@@ -39,15 +39,16 @@ from fedloom.core.files import atomic_write
 from fedloom.core.task import Loss, Task
 from fedloom.core.version import VERSION
 from fedloom.data.dataset import Dataset
-from fedloom.engine import checkpoint
-from fedloom.engine.choice import Choice, choose
+from fedloom.engine.choice import Choice, EngineSettings, choose
+from fedloom.engine.footprint import footprint, memory_bytes
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.probe import probe
-from fedloom.engine.resume import refuse_other_data
-from fedloom.engine.rounds import Simulation
-from fedloom.engine.schedule import Schedule
 from fedloom.models import MODELS, Model, TokenModel
 from fedloom.results.directory import RunDirectory
+from fedloom.server import checkpoint
+from fedloom.server.resume import refuse_other_data
+from fedloom.server.schedule import Schedule
+from fedloom.server.simulation import Simulation
 
 DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
 """How data without natural clients are divided when nobody says how."""
@@ -59,6 +60,7 @@ class Plan:
 
     simulation: Simulation
     choice: Choice
+    engine: EngineSettings
     schedule: Schedule
     tables: dict[str, Any]
     """The resolved config, as far as it can be written down."""
@@ -69,15 +71,21 @@ class Plan:
 
 
 def make_clients(
-    config: RunConfig, data_dir: Path | None = None
+    config: RunConfig, data_dir: Path | None = None, *, dataset: Dataset | None = None
 ) -> tuple[RunConfig, Federation]:
     """Load and divide the data of a config.
+
+    Args:
+        config: what to load, and how to divide it.
+        data_dir: where the files of named datasets lie.
+        dataset: the data, if they are loaded already.
 
     Returns:
         The config with its partition chosen, and the clients.
     """
     seed = config.schedule.seed
-    dataset = config.data.load(data_dir, seed)
+    if dataset is None:
+        dataset = config.data.load(data_dir, seed)
     partition = config.partition
     if partition is None:
         partition = Natural() if dataset.owner is not None else DEFAULT_PARTITION
@@ -157,6 +165,7 @@ def plan_for(
         device=engine.torch_device(),
     )
     probe(task, data, is_woven=engine.runner == "weave")
+    _refuse_too_large(config.algorithm, task, clients.count)
     schedule, sampling = config.schedule, config.sampling
     choice = choose(
         engine,
@@ -174,13 +183,27 @@ def plan_for(
         choice.runner,
         sampling=sampling,
         seed=schedule.seed,
+        faults=config.faults,
     )
     tables = to_tables(config)
     if is_own:
         for section in ("data", "model", "split"):
             del tables[section]
     name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", "own")
-    return Plan(simulation, choice, schedule, tables, name, is_own)
+    return Plan(simulation, choice, engine, schedule, tables, name, is_own)
+
+
+def _refuse_too_large(algorithm: AnyAlgorithm, task: Task, clients: int) -> None:
+    """Ask how much the server will keep before it is built."""
+    server = footprint(algorithm, task, clients=clients).server
+    room = memory_bytes(task.device)
+    if server > room:
+        raise ConfigError(
+            f"{algorithm.name}: its server would keep {server / 1e9:.1f} GB for "
+            f"{clients} clients and {task.d} parameters, and there are "
+            f"{room / 1e9:.1f} GB of memory. Take fewer clients, a smaller model or "
+            "another method."
+        )
 
 
 def plan_from_directory(
@@ -379,11 +402,10 @@ def environment_changes(directory: RunDirectory, task: Task) -> list[str]:
 def _records(algorithm: AnyAlgorithm) -> dict[str, str]:
     """What the method's own columns, scalars and arrays mean, by name."""
     kind = type(algorithm)
-    told = [
-        *record_fields(returned(kind.client_log)),
-        *record_fields(returned(kind.server_log)),
-    ]
-    return {name: doc.replace("\n", " ") for name, doc in told}
+    logs = returned(kind.client_log), logged(kind.download), logged(kind.aggregate)
+    return {
+        name: doc.replace("\n", " ") for log in logs for name, doc in record_fields(log)
+    }
 
 
 def _device_name(task: Task) -> str:

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedloom.core.algorithm import Algorithm
-from fedloom.engine.rounds import Simulation
-from fedloom.engine.schedule import Schedule
 from fedloom.results.rows import Round
+from fedloom.server.schedule import Schedule
+from fedloom.server.simulation import Simulation
 
 
 class Watcher:
@@ -27,39 +27,35 @@ class Watcher:
         self._started = time.perf_counter()
         self._scores = ""
 
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
     def start(self, simulation: Simulation, schedule: Schedule, reason: str) -> None:
         """Say what is about to run."""
         federation = simulation.federation
         self._metric = simulation.task.metric
         self._rounds, self._first = schedule.rounds, simulation.state.round
         self._started = time.perf_counter()
-        say = self._console.print
-        say(
+        self._say(
             f"{simulation.algorithm.name} on {federation.dataset.name}: "
             f"{federation.count} clients, {int(federation.sizes.sum())} training "
-            f"samples, {simulation.task.d} parameters, {simulation.task.device}",
-            highlight=False,
-            soft_wrap=True,
+            f"samples, {simulation.task.d} parameters, {simulation.task.device}"
         )
         small = int((federation.sizes < simulation.algorithm.batch_size).sum())
         if small:
-            say(
+            self._say(
                 f"note: {small} clients have fewer samples than batch_size "
                 f"{simulation.algorithm.batch_size}; each takes all it has as one "
-                "batch",
-                highlight=False,
-                soft_wrap=True,
+                "batch"
             )
         has_teams = type(simulation.algorithm).team_models is not Algorithm.team_models
-        if has_teams and simulation.population.team_count == 1:
-            say(
+        if has_teams and simulation.coordinator.population.team_count == 1:
+            self._say(
                 "note: no teams were given, so all clients form one; for two of them "
-                "--set teams.name=blocks --set teams.teams=2",
-                highlight=False,
-                soft_wrap=True,
+                "--set teams.name=blocks --set teams.teams=2"
             )
         if reason:
-            say(f"note: {reason}", highlight=False, soft_wrap=True)
+            self._say(f"note: {reason}")
         if self._bar is not None:
             self._task = self._bar.add_task(
                 "", total=schedule.rounds, completed=self._first
@@ -86,9 +82,7 @@ class Watcher:
             return
         stride = max(1, self._rounds // 10)
         if row.round % stride == 0 or row.round == self._rounds:
-            self._console.print(
-                f"{text}  {left:.0f} s left", highlight=False, soft_wrap=True
-            )
+            self._say(f"{text}  {left:.0f} s left")
 
 
 @contextmanager

@@ -24,16 +24,10 @@ from fedloom.core.errors import (
     with_resume_hint,
 )
 from fedloom.core.task import Loss
-from fedloom.engine import checkpoint
-from fedloom.engine.checkpoint import Position
 from fedloom.engine.choice import EngineSettings, choose
-from fedloom.engine.history import History
 from fedloom.engine.job import AnyAlgorithm
-from fedloom.engine.loop import Loop
-from fedloom.engine.resume import restore_latest, truncate_after
-from fedloom.engine.rounds import Simulation
-from fedloom.engine.schedule import Progress, Schedule, train
 from fedloom.export import Models, alone_like
+from fedloom.fleet.faults import Faults
 from fedloom.plan import (
     Plan,
     environment_changes,
@@ -50,6 +44,12 @@ from fedloom.results.gain import Gain
 from fedloom.results.scores import Scores
 from fedloom.results.statistics import LEVEL, Estimate, over_clients
 from fedloom.results.table import ClosingTable, closing_table
+from fedloom.server import checkpoint
+from fedloom.server.checkpoint import Position
+from fedloom.server.history import History
+from fedloom.server.resume import restore_latest, truncate_after
+from fedloom.server.schedule import Progress, Schedule, train
+from fedloom.server.simulation import Simulation
 from fedloom.trackers import Tracker, follow
 
 
@@ -75,8 +75,8 @@ class Result(Models):
         Args:
             kind: shared, team, personal or averaged.
             part: validation or test.
-            number: accuracy or mse by default; else loss, nll, brier, ece, auc, f1,
-                rmse, mae or explained_variance, as the task has it.
+            number: name of a metric (`fedloom.core.metrics.METRICS`) that the task
+                has; accuracy or mse by default.
         """
         return self._scores(kind, part).of(number)
 
@@ -170,6 +170,7 @@ def run(
     loss: str | Loss | None = None,
     head: str | None = None,
     sampling: Sampling | None = None,
+    faults: Faults | None = None,
     engine: EngineSettings | None = None,
     evaluate_every: int = 1,
     checkpoint_every: int = 10,
@@ -186,11 +187,12 @@ def run(
             one (called under `seed`), or the name of a built-in model.
         clients: who holds what; see `fedloom.federation`.
         rounds: communication rounds.
-        seed: of cohorts, batches, noise, and the first model if we make it.
+        seed: seed of cohorts, batches, noise, and the first model if we make it.
         loss: "cross-entropy", "squared-error", or a function of (outputs, targets)
             with one value per sample; by default what the targets call for.
         head: name of the model's last part, for methods that split the model.
         sampling: who takes part in a round; by default everybody.
+        faults: how often clients fail to take part; never by default.
         engine: how the work is done; by default all clients at once on the best
             device.
         evaluate_every: rounds between evaluations.
@@ -215,7 +217,11 @@ def run(
             raise ConfigError(unknown("method", algorithm, REGISTRY))
         algorithm = REGISTRY[algorithm]()
     config = RunConfig(
-        schedule=schedule, algorithm=algorithm, sampling=sampling, engine=engine
+        schedule=schedule,
+        algorithm=algorithm,
+        sampling=sampling,
+        faults=faults if faults is not None else Faults(),
+        engine=engine,
     )
     module = make_module(model, clients, seed)
     plan = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
@@ -367,19 +373,16 @@ def _plan_alone(plan: Plan) -> Plan:
     alone = alone_like(simulation.algorithm)
     last = plan.schedule.rounds
     schedule = replace(plan.schedule, evaluate_every=last)
-    engine = EngineSettings(
-        runner="loop" if isinstance(plan.choice.runner, Loop) else "weave",
-        compile="on" if plan.choice.is_compiled else "off",
-    )
-    choice = choose(
-        engine, alone, simulation.task, simulation.federation, simulation.sampling, last
-    )
+    engine = replace(plan.engine, compile="on" if plan.choice.is_compiled else "off")
+    task, clients = simulation.task, simulation.federation
+    sampling = simulation.coordinator.sampling
+    choice = choose(engine, alone, task, clients, sampling, last)
     other = Simulation(
         alone,
-        simulation.task,
-        simulation.federation,
+        task,
+        clients,
         choice.runner,
-        sampling=simulation.sampling,
+        sampling=sampling,
         seed=simulation.seed,
     )
     return replace(plan, simulation=other, choice=choice, schedule=schedule)

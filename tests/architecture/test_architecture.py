@@ -32,9 +32,13 @@ def test_every_setting_of_every_component_is_documented():
 
 
 def test_every_method_is_registered_under_its_own_name():
-    files = {p.stem for p in (SOURCE / "algorithms").glob("*.py")} - {"__init__"}
-    registered = {kind.__module__.rpartition(".")[2] for kind in REGISTRY.values()}
-    assert files == registered
+    """One file for a method, or one package for a family."""
+    places = {p.stem for p in (SOURCE / "algorithms").iterdir()} - {
+        "__init__",
+        "__pycache__",
+    }
+    registered = {kind.__module__.split(".")[2] for kind in REGISTRY.values()}
+    assert places == registered
     for name, kind in REGISTRY.items():
         assert kind.name == name
         assert kind.group in GROUPS
@@ -76,3 +80,20 @@ def test_nothing_is_pickled():
 def test_no_file_is_named_after_nothing():
     vague = {"utils", "helpers", "common", "misc", "base"}
     assert not [p for p in SOURCE.rglob("*.py") if p.stem in vague]
+
+
+def test_functions_hide_no_module_of_the_same_name():
+    names = {path.stem for path in SOURCE.iterdir()}
+    functions = {n for n in fedloom.__all__ if inspect.isfunction(getattr(fedloom, n))}
+    assert {"run", "compare", "tune", "report", "federation"} <= functions
+    assert not functions & names
+
+
+def test_method_files_stay_short():
+    lengths = sorted(
+        len(path.read_text().splitlines())
+        for path in (SOURCE / "algorithms").rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    assert lengths[-1] <= 250
+    assert lengths[len(lengths) // 2] <= 130

@@ -17,10 +17,9 @@ from variants import (
 
 from fedloom.algorithms import FedAvg
 from fedloom.core.errors import NumericalError
-from fedloom.engine.bundle import Bundle
 from fedloom.engine.job import AnyAlgorithm, Samples
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation, SimulationBundle
 
 
 def simulations(algorithm: AnyAlgorithm, rate: float = 0.5) -> list[Simulation]:
@@ -38,7 +37,7 @@ def simulations(algorithm: AnyAlgorithm, rate: float = 0.5) -> list[Simulation]:
     ]
 
 
-def advance(bundle: Bundle, rounds: int) -> None:
+def advance(bundle: SimulationBundle, rounds: int) -> None:
     for _ in range(rounds * bundle.simulations[0].algorithm.exchanges):
         bundle.run_exchange()
 
@@ -47,7 +46,7 @@ def advance(bundle: Bundle, rounds: int) -> None:
 def test_runs_in_a_bundle_come_to_what_they_come_to_alone(
     algorithm: AnyAlgorithm,
 ) -> None:
-    bundle = Bundle(simulations(algorithm), Weave(7))
+    bundle = SimulationBundle(simulations(algorithm), Weave(7))
     advance(bundle, 2)
     for together, alone in zip(bundle.simulations, simulations(algorithm), strict=True):
         for _ in range(2 * algorithm.exchanges):
@@ -56,24 +55,24 @@ def test_runs_in_a_bundle_come_to_what_they_come_to_alone(
 
 
 @over_methods
-def test_a_round_of_a_bundle_has_the_tally_of_each_run(algorithm: AnyAlgorithm) -> None:
-    bundle = Bundle(simulations(algorithm), Weave(7))
+def test_a_round_of_a_bundle_has_the_cost_of_each_run(algorithm: AnyAlgorithm) -> None:
+    bundle = SimulationBundle(simulations(algorithm), Weave(7))
     for _ in range(algorithm.exchanges):
         closed = bundle.run_exchange()
     for n, alone in enumerate(simulations(algorithm)):
         for _ in range(algorithm.exchanges):
-            tally = alone.run_exchange()
-        assert tally is not None
-        assert closed[n].bytes_down == tally.bytes_down
-        assert closed[n].bytes_up == tally.bytes_up
-        assert closed[n].steps == tally.steps
-        assert closed[n].loss == pytest.approx(tally.loss, rel=1e-10)
+            cost = alone.run_exchange()
+        assert cost is not None
+        assert closed[n].bytes_down == cost.bytes_down
+        assert closed[n].bytes_up == cost.bytes_up
+        assert closed[n].steps == cost.steps
+        assert closed[n].loss == pytest.approx(cost.loss, rel=1e-10)
 
 
 def test_a_run_that_diverges_stops_alone_and_is_named() -> None:
     """Its server is made to send numbers that overflow; the other run goes on."""
     pair = simulations(FedAvg())
-    bundle = Bundle(pair, Weave(7))
+    bundle = SimulationBundle(pair, Weave(7))
     server = pair[0].state.server
     pair[0].state.server = server._replace(shared=torch.full_like(server.shared, 1e308))
     before = standing(pair[0])
@@ -86,10 +85,10 @@ def test_a_run_that_diverges_stops_alone_and_is_named() -> None:
 
 
 def test_equal_data_are_held_once() -> None:
-    same = [set_up(FedAvg(), seed=seed).samples for seed in (1, 2)]
+    same = [set_up(FedAvg(), seed=seed).clients.samples for seed in (1, 2)]
     joined = Samples.joined(same)
     assert joined.targets is same[0].targets
-    other = set_up(FedAvg(), federation=small_federation(relabelled=1)).samples
+    other = set_up(FedAvg(), federation=small_federation(relabelled=1)).clients.samples
     joined = Samples.joined([same[0], other])
     assert len(joined.targets) == 2 * len(other.targets)
     at = int(joined.offsets[COUNT + 1])

@@ -1,7 +1,8 @@
 """Laws of what leaves a client: sending one more thing is always a reviewed decision.
 
-`messages.json` has the fields, types, shapes and bytes of both messages of every
-method, and which of the tensors that a client keeps it also sends, value for value.
+`messages.json` has the fields, types, shapes and bytes of every message of every
+method, in training and in an evaluation, what goes beside them whatever the method, and
+which of the tensors that a client keeps it also sends, value for value.
 When a change of a message is meant, write the file anew and review its diff:
 
     FEDLOOM_UPDATE_SNAPSHOTS=1 python -m pytest tests/conformance/test_messages.py
@@ -27,12 +28,14 @@ from variants import (
     set_up,
 )
 
-from fedloom.core.records import Empty, leaves, message_bytes, named
+from fedloom.algorithms import FedAvg
+from fedloom.core.records import Empty, leaves, message_bytes, named, without_log
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
 
 SNAPSHOT = Path(__file__).with_name("messages.json")
 UPDATES = os.environ.get("FEDLOOM_UPDATE_SNAPSHOTS") == "1"
+BESIDE = "beside every method's own messages"
 HOW = "If it is meant: FEDLOOM_UPDATE_SNAPSHOTS=1 pytest tests/conformance"
 
 
@@ -52,7 +55,7 @@ def messages(algorithm: AnyAlgorithm) -> dict[str, Any]:
     recorder = Recorder(Weave(COUNT))
     simulation = set_up(algorithm, recorder, dtype=torch.float32)
     advance(simulation, 2)
-    task, teams = simulation.task, simulation.population.team_count
+    task, teams = simulation.task, simulation.coordinator.population.team_count
     words = {task.d: "d", task.base_d: "base", task.d - task.base_d: "head"}
     words |= {simulation.federation.count: "clients", teams: "teams"}
 
@@ -71,10 +74,17 @@ def messages(algorithm: AnyAlgorithm) -> dict[str, Any]:
         return {"fields": fields, "bytes": message_bytes(record, has_rows=has_rows)}
 
     _, down, _ = recorder.asked[-1]
-    kept, sent, _ = recorder.outcomes[-1].result
+    result = recorder.outcomes[-1].result
+    kept, sent = result.memory, result.upload
+    request = simulation.coordinator.score_request("test")
+    asked = request.downloads(torch.arange(COUNT))
+    (sums, *_) = simulation.fleet.score(request).values()
+    assert simulation.last is not None
     return {
         "download": spell_all(down.record, down.has_rows),
         "upload": spell_all(sent, [True] * len(leaves(sent))),
+        "evaluation down": spell_all(asked.record, asked.has_rows),
+        "evaluation up": spell_all(sums, [True] * len(leaves(sums))),
         "sent and kept": [
             name
             for name, mine in named(kept).items()
@@ -94,8 +104,33 @@ def test_both_messages_equal_the_snapshot(algorithm: AnyAlgorithm) -> None:
     assert found == known[name], HOW
 
 
+def test_what_goes_beside_the_messages_equals_the_snapshot() -> None:
+    """Whatever the method: the enrolment, the instruction and the report."""
+    simulation = set_up(FedAvg(), Weave(COUNT), dtype=torch.float32)
+    order = simulation.coordinator.next_order()
+    simulation.fleet.send(order)
+    beside = {
+        "instruction (down)": order.instructions,
+        "report (up)": simulation.fleet.receive().reports,
+        "enrolment (up, once)": simulation.fleet.roster.enrolments,
+    }
+    found = {
+        title: {
+            "bytes": message_bytes(record),
+            "fields": {
+                name: str(t.dtype).removeprefix("torch.")
+                for name, t in named(record).items()
+            },
+        }
+        for title, record in beside.items()
+    }
+    if UPDATES:
+        store(stored() | {BESIDE: found})
+    assert found == stored()[BESIDE], HOW
+
+
 def test_the_snapshot_has_no_method_that_is_gone() -> None:
-    names = {describe(algorithm) for algorithm in ALL}
+    names = {describe(algorithm) for algorithm in ALL} | {BESIDE}
     if UPDATES:
         store({name: value for name, value in stored().items() if name in names})
     assert stored().keys() <= names, HOW
@@ -124,7 +159,8 @@ def test_an_upload_is_the_tensors_it_declares_and_no_more(
     kept, sent = watch.results["finish"][-1]
     assert type(sent) is upload
     assert type(kept) is memory
-    assert type(watch.results["download"][-1]) is download
+    sent_down, _ = without_log(watch.results["download"][-1])
+    assert type(sent_down) is download
     assert type(watch.results["begin"][-1]) is work
     assert len(leaves(sent)) == declared(upload)
-    assert len(leaves(watch.results["download"][-1])) == declared(download)
+    assert len(leaves(sent_down)) == declared(download)

@@ -115,9 +115,9 @@ def test_the_order_of_clients_is_irrelevant_to_a_runner(
 ) -> None:
     recorder = Recorder(runner)
     advance(set_up(algorithm, recorder), 2)
-    job, sent, crew = recorder.asked[-1]
+    job, sent, participants = recorder.asked[-1]
     other = torch.tensor([6, 2, 9, 0, 4, 1, 8, 3, 7, 5])
-    found = runner.run(job, sent.take(other), take(crew, other))
+    found = runner.run(job, sent.take(other), take(participants, other))
     expected = take(recorder.outcomes[-1], other)
     for one, two in zip(leaves(found), leaves(expected), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-10)
@@ -129,9 +129,9 @@ def test_a_client_alone_comes_to_what_it_comes_to_in_company(
 ) -> None:
     recorder = Recorder(Weave(COUNT))
     advance(set_up(algorithm, recorder), 1)
-    job, sent, crew = recorder.asked[-1]
+    job, sent, participants = recorder.asked[-1]
     for one in (slice(0, 1), slice(6, 7)):
-        alone = recorder.runner.run(job, sent.take(one), take(crew, one))
+        alone = recorder.runner.run(job, sent.take(one), take(participants, one))
         company = take(recorder.outcomes[-1], one)
         for found, expected in zip(leaves(alone), leaves(company), strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
@@ -141,13 +141,18 @@ def test_a_client_alone_comes_to_what_it_comes_to_in_company(
 def test_a_runner_leaves_its_inputs_as_they_are(algorithm: AnyAlgorithm) -> None:
     class Guard(Recorder):
         def run(
-            self, job: Job, sent: CohortDownload, crew: Participants
+            self, job: Job, sent: CohortDownload, participants: Participants
         ) -> LocalResults:
             train = job.train
-            given = [*leaves(sent.record), *leaves(crew), *train.inputs, train.targets]
+            given = [
+                *leaves(sent.record),
+                *leaves(participants),
+                *train.inputs,
+                train.targets,
+            ]
             given += [train.indices, train.offsets, train.sizes, job.task.start]
             before = [t.clone() for t in given]
-            outcome = super().run(job, sent, crew)
+            outcome = super().run(job, sent, participants)
             assert all(map(torch.equal, before, given))
             return outcome
 

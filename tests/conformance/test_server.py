@@ -25,7 +25,7 @@ from variants import (
 )
 
 from fedloom.core.algorithm import Cohort
-from fedloom.core.records import Empty, named, take
+from fedloom.core.records import Empty, named, take, without_log
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
 
@@ -34,7 +34,7 @@ def close_round(
     algorithm: AnyAlgorithm, server: Any, uploads: Any, cohort: Cohort
 ) -> dict[str, Tensor]:
     """What the server keeps at the end of a round."""
-    new = algorithm.aggregate(server, uploads, cohort)
+    new, _ = without_log(algorithm.aggregate(server, uploads, cohort))
     return named(algorithm.end_round(new, cohort))
 
 
@@ -97,14 +97,16 @@ def test_train_all_trains_everybody_and_hears_the_sampled(
     algorithm: AnyAlgorithm,
 ) -> None:
     simulation = set_up(algorithm, Weave(COUNT), rate=0.3, protocol="train-all")
-    sampled = torch.from_numpy(simulation.sampling.draw(COUNT, simulation.seed, 0))
+    sampled = torch.from_numpy(
+        simulation.coordinator.sampling.draw(COUNT, simulation.seed, 0)
+    )
     met = advance(simulation, 1)
     assert simulation.last is not None
     assert torch.equal(simulation.last.clients, torch.arange(COUNT))
     assert torch.equal(simulation.last.uploaders, sampled)
-    assert bool(simulation.state.table.seen.all())
+    assert bool(simulation.clients.memory.seen.all())
     assert len(sampled) == 3
-    assert all(bool((exchange["steps"] > 0).all()) for exchange in met)
+    assert all(bool((exchange["report.steps"] > 0).all()) for exchange in met)
 
 
 @over_methods
@@ -123,7 +125,9 @@ def test_under_train_all_only_sampled_clients_move_the_server(
         advance(simulation, 1)
         return named(simulation.state.server)
 
-    sampled = set_up(algorithm, rate=0.3).sampling.draw(COUNT, 3, 0).tolist()
+    sampled = (
+        set_up(algorithm, rate=0.3).coordinator.sampling.draw(COUNT, 3, 0).tolist()
+    )
     unheard = next(n for n in range(COUNT) if n not in sampled)
     plain = server(None)
     assert_identical(server(unheard), plain)
@@ -140,11 +144,11 @@ def test_a_client_never_seen_has_the_model_that_a_first_meeting_gives(
     watch = Watch(algorithm)
     simulation = set_up(watch, rate=0.2)
     history(simulation, 2)
-    assert not bool(simulation.state.table.seen.all())
+    assert not bool(simulation.clients.memory.seen.all())
     watch.calls.clear()
     watch.results.clear()
     theta = simulation.personal(torch.arange(COUNT))
-    for n in (~simulation.state.table.seen).nonzero()[:, 0].tolist():
+    for n in (~simulation.clients.memory.seen).nonzero()[:, 0].tolist():
         # Called for each client in turn, in the order of the rows.
         down, memory, client, task = watch.calls["personal"][n]
         first = algorithm.initial_memory(down, client, task)

@@ -19,10 +19,10 @@ from variants import (
     standing,
 )
 
-from fedloom.core.records import from_named, leaves, named
-from fedloom.engine.checkpoint import restore, save
+from fedloom.core.records import from_named, leaves, named, without_log
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
+from fedloom.server.checkpoint import restore, save
 
 TIERED = [algorithm for algorithm in ALL if algorithm.exchanges > 1]
 
@@ -34,7 +34,7 @@ def _resumed_equals_uninterrupted(
     exchanges = 2 * algorithm.exchanges
     whole = set_up(algorithm, Weave(COUNT), rate=rate)
     for _ in range(exchanges):
-        whole_tally = whole.run_exchange()
+        whole_cost = whole.run_exchange()
     before = set_up(algorithm, Weave(COUNT), rate=rate)
     for _ in range(stop):
         before.run_exchange()
@@ -42,14 +42,14 @@ def _resumed_equals_uninterrupted(
     after = set_up(algorithm, Weave(COUNT), rate=rate)
     restore(after, path)
     for _ in range(exchanges - stop):
-        tally = after.run_exchange()
+        cost = after.run_exchange()
     assert_identical(standing(after), standing(whole))
-    assert tally is not None
-    assert whole_tally is not None
-    assert (tally.loss, tally.steps) == (whole_tally.loss, whole_tally.steps)
-    assert (tally.bytes_up, tally.bytes_down) == (
-        whole_tally.bytes_up,
-        whole_tally.bytes_down,
+    assert cost is not None
+    assert whole_cost is not None
+    assert (cost.loss, cost.steps) == (whole_cost.loss, whole_cost.steps)
+    assert (cost.bytes_up, cost.bytes_down) == (
+        whole_cost.bytes_up,
+        whole_cost.bytes_down,
     )
 
 
@@ -95,7 +95,8 @@ def test_every_record_survives_being_taken_apart(algorithm: AnyAlgorithm) -> Non
     server, uploads, _ = watch.calls["aggregate"][-1]
     records: list[Any] = [work, down, memory, new_memory, upload, server, uploads]
     records.append(watch.results["client_log"][-1])
-    records.append(watch.results["server_log"][-1])
+    records += without_log(watch.results["download"][-1])
+    records += without_log(watch.results["aggregate"][-1])
     for record in records:
         again = from_named(record, named(record), "here")
         assert type(again) is type(record)

@@ -37,8 +37,9 @@ from fedloom.engine.job import (
     Runner,
 )
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.fleet import Faults
+from fedloom.server.simulation import Simulation
 
 COMMON: list[dict[str, Any]] = [
     {"momentum": 0.9, "weight_decay": 0.01, "clip": 0.5, "lr_decay": 0.8},
@@ -205,6 +206,7 @@ def set_up(
     protocol: Any = "train-selected",
     federation: Federation | None = None,
     model_seed: int = 0,
+    faults: Faults | None = None,
 ) -> Simulation:
     """A run of the small federation, before its first round."""
     return Simulation(
@@ -214,6 +216,7 @@ def set_up(
         runner if runner is not None else Loop(),
         sampling=Sampling(rate=rate, protocol=protocol),
         seed=seed,
+        faults=faults,
     )
 
 
@@ -225,9 +228,10 @@ def advance(simulation: Simulation, rounds: int) -> list[dict[str, Tensor]]:
         last = simulation.last
         assert last is not None
         met.append(
-            {"loss": last.loss, "steps": last.steps}
+            {f"report.{name}": t for name, t in named(last.reports).items()}
             | {f"client_log.{name}": t for name, t in named(last.client_log).items()}
-            | {f"account.{name}": t for name, t in named(last.server_log).items()}
+            | {f"down_log.{name}": t for name, t in named(last.download_log).items()}
+            | {f"server_log.{name}": t for name, t in named(last.server_log).items()}
         )
     return met
 
@@ -235,7 +239,7 @@ def advance(simulation: Simulation, rounds: int) -> list[dict[str, Tensor]]:
 def standing(simulation: Simulation) -> dict[str, Tensor]:
     """All that a run has come to: server, memories, shared, team, personal models."""
     found = {f"server.{name}": t for name, t in named(simulation.state.server).items()}
-    found |= simulation.state.table.dump()
+    found |= simulation.fleet.save() | {"taken": simulation.state.taken}
     shared = simulation.shared()
     teams = simulation.algorithm.team_models(simulation.state.server, simulation.task)
     found |= {} if shared is None else {"shared": shared}
@@ -291,8 +295,8 @@ class Watch:
     """Stands in for an algorithm: keeps its calls, sees to it that none meddles.
 
     Every tensor handed to the algorithm must be the same, bit for bit, when it
-    returns. What the engine calls inside a vmap cannot be looked at: `first`, and with
-    `Weave` all of the client's half, so that `server_only` is for.
+    returns. What a fleet calls inside a vmap cannot be looked at: `initial_memory`, and
+    with `Weave` all of the client's half, which is what `server_only` is for.
     """
 
     def __init__(self, algorithm: AnyAlgorithm, *, server_only: bool = False) -> None:
@@ -305,12 +309,12 @@ class Watch:
         found = getattr(self.algorithm, name)
         is_server = name in (
             "download",
+            "model_download",
             "aggregate",
             "end_round",
-            "server_log",
             "shared",
         )
-        unseen = name == "first" or (self._server_only and not is_server)
+        unseen = name == "initial_memory" or (self._server_only and not is_server)
         return found if unseen or not callable(found) else self._watched(name, found)
 
     def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -334,10 +338,18 @@ class Recorder:
         self.asked: list[tuple[Job, CohortDownload, Participants]] = []
         self.outcomes: list[LocalResults] = []
 
-    def run(self, job: Job, sent: CohortDownload, crew: Participants) -> LocalResults:
-        self.asked.append((job, sent, crew))
-        self.outcomes.append(self.runner.run(job, sent, crew))
+    def run(
+        self, job: Job, sent: CohortDownload, participants: Participants
+    ) -> LocalResults:
+        self.asked.append((job, sent, participants))
+        self.outcomes.append(self.runner.run(job, sent, participants))
         return self.outcomes[-1]
+
+    def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return self.runner.each(function)
+
+    def alone(self) -> Runner:
+        return self.runner.alone()
 
 
 def tensors_of(thing: Any) -> list[Tensor]:

@@ -12,11 +12,13 @@ from fedloom.clients.batches import plan_batches
 from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
+from fedloom.core.algorithm import Client
+from fedloom.core.records import named, rebuild
 from fedloom.core.streams import fold, key, seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
+from fedloom.server.simulation import Simulation
 
 TRAIN = (7, 2, 11)
 TEST = (3, 4, 2)
@@ -58,7 +60,7 @@ def network() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
 
 
-def loom_of(
+def simulation_of(
     algorithm: Any, runner: Any = None, federation: Federation | None = None, **how: Any
 ) -> Simulation:
     """A run on the made-up classes, before its first round."""
@@ -113,3 +115,27 @@ def initial() -> Tensor:
 
 def assert_close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def memories(simulation: Simulation) -> Any:
+    """What every client keeps, as one record with a row for each."""
+    row = simulation.clients.initial_memory(simulation.coordinator.model_request())
+    table = simulation.clients.memory
+    columns = table.columns or {
+        name: start.expand(table.count, *start.shape)
+        for name, start in named(row).items()
+    }
+    return rebuild(row, [columns[name] for name in named(row)])
+
+
+def client(size: float = 10.0, round_: int = 0) -> Client:
+    """What a client knows of itself in the first exchange of a round."""
+    zero = torch.zeros((), dtype=torch.int64)
+    return Client(
+        size=torch.tensor(size, dtype=torch.float64),
+        round=torch.tensor(round_),
+        exchange=zero,
+        uploads=torch.tensor(True),
+        key=zero,
+        secret=zero,
+    )

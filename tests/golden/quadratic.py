@@ -25,7 +25,7 @@ from fedloom.clients.ragged import Ragged
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
+from fedloom.server.simulation import Simulation
 
 SIZES = (4, 9, 2, 6)
 INPUTS = (1.0, 0.5, 1.5, 0.8)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.algorithms import FedACS, Local
-from fedloom.algorithms.fedacs import Server, ServerLog, Upload, _quantile
+from fedloom.algorithms.fedacs import DownloadLog, Server, Upload, _quantile
 from fedloom.clients import Federation, Natural, Sampling, Split, divide
 from fedloom.core.algorithm import Cohort, Population
 from fedloom.core.errors import ConfigError
@@ -28,8 +28,8 @@ from fedloom.core.streams import seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 ABC = torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
 SIZES = (3, 1, 4, 2, 6)
@@ -63,15 +63,14 @@ def server_of(models: Tensor, known: bool = True) -> Server:
     return Server(models, torch.full((len(models),), known))
 
 
-def attend(method: FedACS, models: Tensor, cohort: Cohort) -> ServerLog:
-    server = server_of(models)
-    account = method.server_log(server, Upload(models[cohort.clients]), cohort)
-    starts = method.download(server, cohort).start
+def attend(method: FedACS, models: Tensor, cohort: Cohort) -> DownloadLog:
+    down, log = method.download(server_of(models), cohort)
+    starts = down.start
     if method.scope == "cohort":
         models = models[cohort.clients]
-    torch.testing.assert_close(starts, account.weights @ models, rtol=0, atol=1e-12)
-    torch.testing.assert_close(account.weights.sum(1), torch.ones(len(starts)).double())
-    return account
+    torch.testing.assert_close(starts, log.weights @ models, rtol=0, atol=1e-12)
+    torch.testing.assert_close(log.weights.sum(1), torch.ones(len(starts)).double())
+    return log
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_equal_models_stay_where_they_are() -> None:
     """Round 1: all similarities are 1, and none of them exceeds delta = 1."""
     models = f64(1.0, -2.0, 0.5).repeat(4, 1)
     cohort = cohort_of(0, 1, 2, 3, count=4)
-    starts = FedACS().download(server_of(models), cohort).start
+    starts = FedACS().download(server_of(models), cohort).record.start
     torch.testing.assert_close(starts, models, rtol=0, atol=1e-12)
 
 
@@ -111,7 +110,7 @@ def test_a_model_of_zeros_is_like_nobody_but_itself() -> None:
 
 def test_all_models_zero_as_in_logistic_regression_stay_zero() -> None:
     zeros = torch.zeros(3, 2, dtype=torch.float64)
-    starts = FedACS().download(server_of(zeros), cohort_of(0, 1, 2)).start
+    starts = FedACS().download(server_of(zeros), cohort_of(0, 1, 2)).record.start
     assert torch.equal(starts, zeros)
 
 
@@ -125,7 +124,7 @@ def test_no_weight_is_negative() -> None:
 
 def test_a_cohort_of_one_goes_on_from_its_own_model() -> None:
     for method in (FedACS(), FedACS(similarity="update"), FedACS(quantile=0.0)):
-        found = method.download(server_of(ABC), cohort_of(1)).start
+        found = method.download(server_of(ABC), cohort_of(1)).record.start
         torch.testing.assert_close(found, ABC[1:2], rtol=0, atol=1e-12)
 
 
@@ -147,14 +146,14 @@ def test_updates_are_compared_after_their_mean_is_taken_away() -> None:
 def test_scope_all_asks_everyone_who_ever_took_part() -> None:
     method = FedACS(scope="all", quantile=0.0)
     cohort = cohort_of(1)
-    everyone = method.download(server_of(ABC), cohort).start
+    everyone = method.download(server_of(ABC), cohort).record.start
     expected = (0.6 * ABC[0] + ABC[1] + 0.8 * ABC[2]) / 2.4
     torch.testing.assert_close(everyone[0], expected, rtol=0, atol=1e-12)
     known = torch.tensor([False, False, True])
-    some = method.download(Server(ABC, known), cohort).start
+    some = method.download(Server(ABC, known), cohort).record.start
     expected = (ABC[1] + 0.8 * ABC[2]) / 1.8
     torch.testing.assert_close(some[0], expected, rtol=0, atol=1e-12)
-    alone = FedACS(quantile=0.0).download(server_of(ABC), cohort).start
+    alone = FedACS(quantile=0.0).download(server_of(ABC), cohort).record.start
     torch.testing.assert_close(alone[0], ABC[1], rtol=0, atol=1e-12)
 
 
@@ -166,8 +165,8 @@ def test_a_client_without_samples_is_nobodys_collaborator(scope: Any) -> None:
     ghost = cohort_of(0, 1, 2, 3, count=4, sizes=(1.0, 1.0, 1.0, 0.0))
     real = cohort_of(0, 1, 2, count=4)
     torch.testing.assert_close(
-        method.download(server, ghost).start[:3],
-        method.download(server, real).start,
+        method.download(server, ghost).record.start[:3],
+        method.download(server, real).record.start,
         rtol=0,
         atol=1e-12,
     )
@@ -194,7 +193,7 @@ def small() -> Federation:
     return divide(data, Natural(), Split(test=0.0), seed=0)
 
 
-def loom_of(method: Any, runner: Any, rate: float = 1.0) -> Simulation:
+def simulation_of(method: Any, runner: Any, rate: float = 1.0) -> Simulation:
     with seeded(0, "model"):
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
     task = Task(model, dtype=torch.float64)
@@ -219,13 +218,13 @@ def play(simulation: Simulation, rounds: int) -> Tensor:
     ],
 )
 def test_weave_equals_loop(method: FedACS, rate: float) -> None:
-    slow = play(loom_of(method, Loop(), rate), 4)
-    fast = play(loom_of(method, Weave(2), rate), 4)
+    slow = play(simulation_of(method, Loop(), rate), 4)
+    fast = play(simulation_of(method, Weave(2), rate), 4)
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-10)
 
 
 def test_a_client_never_sampled_has_the_common_start() -> None:
-    simulation = loom_of(FedACS(), Loop(), rate=0.2)
+    simulation = simulation_of(FedACS(), Loop(), rate=0.2)
     theta = play(simulation, 1)
     absent = ~simulation.state.server.known
     assert torch.equal(theta[absent], simulation.task.start.repeat(4, 1))
@@ -237,19 +236,19 @@ def test_quantile_1_is_local_training() -> None:
     alone = FedACS(quantile=1.0, lr=0.05, epochs=2)
     local = Local(lr=0.05, epochs=2)
     torch.testing.assert_close(
-        play(loom_of(alone, Loop()), 3),
-        play(loom_of(local, Loop()), 3),
+        play(simulation_of(alone, Loop()), 3),
+        play(simulation_of(local, Loop()), 3),
         rtol=0,
         atol=1e-12,
     )
 
 
 def test_one_full_gradient_step_is_equation_5() -> None:
-    simulation = loom_of(FedACS(steps=1, batch_size=100, lr=0.3), Loop())
+    simulation = simulation_of(FedACS(steps=1, batch_size=100, lr=0.3), Loop())
     play(simulation, 1)
     before = simulation.state.server
-    cohort = simulation._cohort(torch.arange(len(SIZES)))
-    start = simulation.algorithm.download(before, cohort).start
+    cohort = simulation.coordinator.cohort(torch.arange(len(SIZES)))
+    start = simulation.algorithm.download(before, cohort).record.start
     after = play(simulation, 2)
     for row, theta in enumerate(start):
         mine = simulation.federation.train[row]
@@ -276,6 +275,6 @@ def test_the_order_of_the_cohort_is_irrelevant() -> None:
     method = FedACS(quantile=0.3)
     straight, turned = cohort_of(0, 1, 2), cohort_of(2, 0, 1)
     turned = replace(turned, population=straight.population)
-    one = method.download(server_of(ABC), straight).start
-    other = method.download(server_of(ABC), turned).start
+    one = method.download(server_of(ABC), straight).record.start
+    other = method.download(server_of(ABC), turned).record.start
     torch.testing.assert_close(other, one[[2, 0, 1]], rtol=0, atol=1e-12)

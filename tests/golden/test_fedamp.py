@@ -77,14 +77,12 @@ def attentive(method: FedAMP, models: Tensor = ABC, known: Any = True) -> fedamp
 
 def weights(method: FedAMP, server: fedamp.Server, cohort: Cohort) -> Tensor:
     """xi, as recorded; it must be what the means are made of."""
-    uploads = fedamp.Upload(server.models[cohort.clients])
-    account = method.server_log(server, uploads, cohort)
-    found = method.download(server, cohort).cloud
-    assert_exact(found, account.weights @ server.models)
-    assert_exact(account.weights.sum(1), torch.ones(len(found)).double())
-    own = account.weights[torch.arange(len(found)), cohort.clients]
-    assert torch.equal(account.self_weight, own)
-    return account.weights
+    down, log = method.download(server, cohort)
+    assert_exact(down.cloud, log.weights @ server.models)
+    assert_exact(log.weights.sum(1), torch.ones(len(down.cloud)).double())
+    own = log.weights[torch.arange(len(down.cloud)), cohort.clients]
+    assert torch.equal(log.self_weight, own)
+    return log.weights
 
 
 def by_hand(alpha: float, sigma: float, squares: Tensor = SQUARES) -> Tensor:
@@ -149,10 +147,10 @@ def test_equal_models_stay_where_they_are(method: Any) -> None:
     cohort = cohort_of(0, 1, 2, 3, count=4)
     everyone = torch.ones(4, dtype=torch.bool)
     if isinstance(method, FedAMP):
-        found = method.download(attentive(method, models), cohort).cloud
+        found = method.download(attentive(method, models), cohort).record.cloud
     else:
         server = heurfedamp.Server(models, everyone)
-        found = method.download(server, cohort).cloud
+        found = method.download(server, cohort).record.cloud
     torch.testing.assert_close(found, models, rtol=0, atol=1e-12)
 
 
@@ -165,14 +163,16 @@ def test_nobody_attends_to_a_client_that_was_never_here() -> None:
     # b itself, new here, hears of the others.
     assert_exact(found[1], by_hand(0.5, 2.0)[1])
     alone = attentive(method, known=False)
-    assert torch.equal(method.download(alone, cohort_of(2, 0)).cloud, ABC[[2, 0]])
+    assert torch.equal(
+        method.download(alone, cohort_of(2, 0)).record.cloud, ABC[[2, 0]]
+    )
 
 
 def test_a_mean_does_not_depend_on_who_else_is_in_the_cohort() -> None:
     method = FedAMP(server_lr=0.7)
     server = attentive(method)
-    all_three = method.download(server, cohort_of(2, 0, 1)).cloud
-    alone = method.download(server, cohort_of(0)).cloud
+    all_three = method.download(server, cohort_of(2, 0, 1)).record.cloud
+    alone = method.download(server, cohort_of(0)).record.cloud
     assert_exact(alone[0], all_three[1])
 
 
@@ -191,23 +191,23 @@ def test_the_angles_of_three_clients_by_hand() -> None:
     server = heurfedamp.Server(models, torch.ones(3, dtype=torch.bool))
     method = HeurFedAMP(self_weight=0.3, sharpness=5.0)
     cohort = cohort_of(0, 1, 2)
-    found = method.server_log(server, heurfedamp.Upload(models), cohort).weights
+    found = method.download(server, cohort).log.weights
     ab, ac, bc = (math.exp(5.0 * cosine) for cosine in (0.6, 0.0, 0.8))
     assert_exact(found[0], f64(0.3, 0.7 * ab / (ab + ac), 0.7 * ac / (ab + ac)))
     assert_exact(found[1], f64(0.7 * ab / (ab + bc), 0.3, 0.7 * bc / (ab + bc)))
     assert_exact(found[2], f64(0.7 * ac / (ac + bc), 0.7 * bc / (ac + bc), 0.3))
-    assert_exact(method.download(server, cohort).cloud, found @ models)
+    assert_exact(method.download(server, cohort).record.cloud, found @ models)
 
 
 def test_angles_to_nobody_leave_a_client_its_own_model() -> None:
     models = f64([1.0, 0.0], [3.0, 4.0], [0.0, 2.0])
     known = torch.tensor([False, True, False])
     server = heurfedamp.Server(models, known)
-    found = HeurFedAMP(self_weight=0.0).download(server, cohort_of(0, 1)).cloud
+    found = HeurFedAMP(self_weight=0.0).download(server, cohort_of(0, 1)).record.cloud
     # Only b is known: a starts from b, and b, who knows nobody else, from itself.
     assert_exact(found, models[[1, 1]])
     zeros = heurfedamp.Server(torch.zeros_like(models), ~known)
-    assert not HeurFedAMP().download(zeros, cohort_of(0, 1, 2)).cloud.any()
+    assert not HeurFedAMP().download(zeros, cohort_of(0, 1, 2)).record.cloud.any()
 
 
 def proximal(u: Tensor, eta: float, c: float, k: int) -> Tensor:
@@ -252,8 +252,8 @@ def test_the_pull_changes_training_and_a_strong_one_holds_a_client(kind: Any) ->
     assert_exact(personal(held), proximal(u, 1e-4, 5000.0, 30))
     assert ((personal(held) - u).abs() < 0.2 * moved).all()
     again = rounds(held, 1)
-    cohort = again._cohort(torch.arange(4))
-    cloud = again.algorithm.download(again.state.server, cohort).cloud[:, 0]
+    cohort = again.coordinator.cohort(torch.arange(4))
+    cloud = again.algorithm.download(again.state.server, cohort).record.cloud[:, 0]
     after = personal(rounds(again, 1))
     torch.testing.assert_close(after, cloud, rtol=0, atol=5e-3)
 

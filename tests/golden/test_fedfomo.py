@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_hand import memories
 from quadratic import (
     CURVATURES,
     OPTIMA,
@@ -37,8 +38,8 @@ from fedloom.core.algorithm import Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
 from fedloom.core.task import Batch, Task
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 FULL: dict[str, Any] = {"lr": 0.1, "steps": 3, "batch_size": 10}
 
@@ -170,14 +171,14 @@ def test_two_rounds_on_parabolas_by_hand() -> None:
     rounds(simulation, 1)
     assert_exact(personal(simulation), OPTIMA + shrink * (begun - OPTIMA))
     assert simulation.last is not None
-    assert simulation.last.server_log.sent.shape == (4, 3)
+    assert simulation.last.download_log.sent.shape == (4, 3)
     assert_exact(
         simulation.last.client_log.own_weight
         + simulation.last.server_log.weights.sum(1),
         torch.ones(4).double(),
     )
     # The third round sets out from where the second began, not from where it ended.
-    assert_exact(simulation.state.table.columns.before[:, 0], begun)
+    assert_exact(memories(simulation).before[:, 0], begun)
 
 
 def test_who_gets_what_is_a_function_of_round_client_and_server_alone() -> None:
@@ -208,7 +209,8 @@ def test_nobody_gets_its_own_model_or_one_twice_or_an_unknown_one(
         assert (chosen != torch.arange(12)[:, None]).all()
         assert (chosen % 3 != 0).all()
         assert all(len(set(row)) == 6 for row in chosen.tolist())
-        down = method.download(server, cohort)
+        down, log = method.download(server, cohort)
+        assert torch.equal(log.sent, chosen)
         assert torch.equal(down.models[..., 0], chosen.double())
 
 
@@ -269,15 +271,14 @@ def test_the_server_adds_up_the_weights_and_keeps_the_models() -> None:
     cohort = cohort_of(2, 0, 1, count=4, sizes=(1.0, 3.0, 0.0))
     chosen, _ = method._choose(server, cohort)
     uploads = Upload(f64([20.0], [10.0], [99.0]), f64([0.25, 0.5], [0.0, 1.0], [9, 9]))
-    found = method.aggregate(server, uploads, cohort)
+    found, log = method.aggregate(server, uploads, cohort)
     assert_exact(found.models[:, 0], f64(10.0, 1.0, 20.0, 3.0))
     expected = server.affinity.clone()
     expected[2, chosen[0, 0]] += 0.25
     expected[2, chosen[0, 1]] += 0.5
     expected[0, chosen[1, 1]] += 1.0
     assert_exact(found.affinity, expected)
-    account = method.server_log(server, uploads, cohort)
-    assert torch.equal(account.sent, chosen)
+    assert torch.equal(log.weights, uploads.weights)
 
 
 @pytest.mark.parametrize("runner", [Loop(), Weave(3)], ids=["loop", "weave"])
@@ -288,8 +289,8 @@ def test_comparing_is_no_gradient_step(runner: Any) -> None:
     local = rounds(weave_of(Local(**settings), runner), 1)
     assert fomo.last is not None
     assert local.last is not None
-    assert fomo.last.steps.tolist() == [4, 4, 4, 4]
-    assert_exact(fomo.last.loss, local.last.loss)
+    assert fomo.last.reports.steps.tolist() == [4, 4, 4, 4]
+    assert_exact(fomo.last.reports.loss, local.last.reports.loss)
 
 
 def test_the_first_round_is_local_training() -> None:

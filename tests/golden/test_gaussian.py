@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.core.two_level import Parametric, TwoLevel, descend, others
+from fedloom.algorithms.self_fl.two_level import Parametric, TwoLevel, descend, others
 from fedloom.experiments.self_fl import gaussian
 
 LR = 1e-4

@@ -8,7 +8,7 @@ import by_hand
 import numpy as np
 import pytest
 import torch
-from by_hand import EVERYONE, assert_close, batches, gradient, loom_of, made_up
+from by_hand import EVERYONE, assert_close, batches, gradient, made_up, simulation_of
 from quadratic import rounds, weave_of
 from torch import Tensor, nn
 
@@ -22,10 +22,9 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.evaluate import evaluate
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 runners = pytest.mark.parametrize("runner", [Loop(), Weave(3)], ids=["loop", "weave"])
 
@@ -45,8 +44,8 @@ def test_ifca_with_one_cluster_is_fedavg(weights: Any, settings: Any) -> None:
     Training is its second phase, so that batches differ unless they are all data.
     """
     settings = settings | {"lr": 0.2, "batch_size": 11, "epochs": 3, "weights": weights}
-    ifca = loom_of(IFCA(cluster_count=1, **settings), Weave(2), rate=0.7)
-    fedavg = loom_of(FedAvg(**settings), Weave(2), rate=0.7)
+    ifca = simulation_of(IFCA(cluster_count=1, **settings), Weave(2), rate=0.7)
+    fedavg = simulation_of(FedAvg(**settings), Weave(2), rate=0.7)
     for _ in range(3):
         one, other = ifca.run_exchange(), fedavg.run_exchange()
         assert one is not None
@@ -134,7 +133,7 @@ def lowest(thetas: Tensor, client: int) -> tuple[int, float]:
 def test_a_round_of_ifca_by_hand() -> None:
     """Three models: each client chooses by all of its data, then trains in batches."""
     method = IFCA(cluster_count=3, lr=0.3, batch_size=3)
-    simulation = loom_of(method, Weave(2))
+    simulation = simulation_of(method, Weave(2))
     for round_ in range(3):
         before = models(simulation).clone()
         chosen = [lowest(before, client) for client in range(3)]
@@ -161,11 +160,11 @@ def test_a_client_uses_the_model_with_the_lowest_training_loss() -> None:
     found = []
     for other_tests in (False, True):
         federation = made_up(other_tests=other_tests)
-        simulation = rounds(loom_of(method, Weave(3), federation, rate=0.34), 1)
-        scores = evaluate(simulation, "test")
+        simulation = rounds(simulation_of(method, Weave(3), federation, rate=0.34), 1)
+        scores = simulation.evaluate("test")
         assert [s.kind for s in scores] == ["personal"]
         found.append(simulation.personal(EVERYONE))
-    assert not bool(simulation.state.table.seen.all())
+    assert not bool(simulation.clients.memory.seen.all())
     assert torch.equal(found[0], found[1])
     for client in range(3):
         j, _ = lowest(models(simulation), client)
@@ -220,13 +219,13 @@ def test_clusters_are_averaged_apart_and_an_empty_one_stays(
     uploads = Upload(
         torch.tensor([[1.0], [7.0], [5.0], [9.0]]), torch.tensor([0, 2, 0, 1])
     )
-    new = method.aggregate(server, uploads, cohort)
+    new, log = method.aggregate(server, uploads, cohort)
     torch.testing.assert_close(new.models[:, 0], torch.tensor([first, -2.0, 7.0, -4.0]))
-    assert float(method.server_log(server, uploads, cohort).clusters_used) == 2
+    assert float(log.clusters_used) == 2
 
 
 def test_the_models_of_ifca_start_apart() -> None:
-    simulation = loom_of(IFCA(cluster_count=4))
+    simulation = simulation_of(IFCA(cluster_count=4))
     thetas = models(simulation)
     assert torch.equal(thetas[0], simulation.task.start)
     distances = torch.cdist(thetas, thetas) + torch.eye(4)

@@ -22,7 +22,7 @@ from quadratic import (
 from fedloom.algorithms import FedAvg, FedProx, Local
 from fedloom.clients.cohorts import Sampling
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
+from fedloom.server.simulation import Simulation
 
 
 def of_seed(seed: int, rate: float = 1.0) -> Simulation:
@@ -66,11 +66,7 @@ def test_a_declared_regulariser_is_added_to_the_gradient(method: type) -> None:
     settings = {"lr": lr, "batch_size": 10, "steps": 1, "weight_decay": decay}
     simulation = weave_of(method(**settings))
     after = START - lr * (CURVATURES * (START - OPTIMA) + decay * START)
-    turn = simulation.prepare()
-    outcome = simulation.runner.run(simulation.job, turn.down, turn.crew)
-    memory, upload, _ = outcome.result
-    found = (memory if method is Local else upload)[0][:, 0]
-    assert_exact(found, after)
-    if method is Local:
-        simulation.apply_results(turn, outcome)
-        assert_exact(personal(simulation), after)
+    simulation.send()
+    uploads = simulation.clients.receive().uploads
+    moved = personal(simulation) if method is Local else uploads.shared[:, 0]
+    assert_exact(moved, after)

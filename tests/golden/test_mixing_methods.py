@@ -7,7 +7,15 @@ from typing import Any
 import by_hand
 import pytest
 import torch
-from by_hand import EVERYONE, assert_close, batches, gradient, initial, loom_of, made_up
+from by_hand import (
+    EVERYONE,
+    assert_close,
+    batches,
+    gradient,
+    initial,
+    made_up,
+    simulation_of,
+)
 from quadratic import (
     CURVATURES,
     OPTIMA,
@@ -25,10 +33,9 @@ from torch.autograd.functional import hessian as exact_hessian
 
 from fedloom.algorithms import APFL, FedAvg, Local, PerFedAvg, PFedMe, PFedMT
 from fedloom.core.errors import ConfigError
-from fedloom.engine.evaluate import evaluate
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 ALL = max(SIZES)
 """A batch size that every client's data fit into."""
@@ -135,7 +142,7 @@ def test_a_round_of_per_fedavg_is_its_formula_once(kind: Any, inner_lr: float) -
     """
     beta, delta = 0.3, 1e-3
     method = PerFedAvg(lr=beta, inner_lr=inner_lr, gradient=kind, batch_size=3)
-    simulation = loom_of(method, Weave(2))
+    simulation = simulation_of(method, Weave(2))
     tally = simulation.run_exchange()
     ends = []
     for client, steps in enumerate([3, 1, 4]):
@@ -161,7 +168,7 @@ def test_hessian_free_is_near_the_exact_hessian() -> None:
     method = PerFedAvg(
         lr=beta, inner_lr=alpha, gradient="hessian-free", batch_size=11, steps=1
     )
-    simulation = loom_of(method)
+    simulation = simulation_of(method)
     simulation.run_exchange()
     w, ends, firsts = initial(), [], []
     for rows in made_up().train:
@@ -180,8 +187,8 @@ def test_per_fedavg_without_an_inner_step_is_fedavg(kind: Any) -> None:
     settings: dict[str, Any] = {"lr": 0.2, "batch_size": 11, "epochs": 3}
     settings |= {"momentum": 0.5, "weights": "equal"}
     method = PerFedAvg(inner_lr=0.0, gradient=kind, **settings)
-    found = pair(rounds(loom_of(method, Weave(3), rate=0.7), 3))
-    expected = pair(rounds(loom_of(FedAvg(**settings), Weave(3), rate=0.7), 3))
+    found = pair(rounds(simulation_of(method, Weave(3), rate=0.7), 3))
+    expected = pair(rounds(simulation_of(FedAvg(**settings), Weave(3), rate=0.7), 3))
     assert_close(found[0], expected[0])
     assert_close(found[1], expected[1])
 
@@ -192,9 +199,9 @@ def test_the_personal_model_of_per_fedavg_has_seen_training_data_alone() -> None
     found = []
     for other_tests in (False, True):
         federation = made_up(other_tests=other_tests)
-        simulation = rounds(loom_of(method, Weave(3), federation), 2)
-        scores = evaluate(simulation, "test")[-1]
-        found.append((simulation.personal(EVERYONE), scores.loss))
+        simulation = rounds(simulation_of(method, Weave(3), federation), 2)
+        scores = simulation.evaluate("test")[-1]
+        found.append((simulation.personal(EVERYONE), scores.values["loss"]))
     assert torch.equal(found[0][0], found[1][0])
     assert (found[0][1] != found[1][1]).all()
     theta, own = pair(simulation)
@@ -278,7 +285,7 @@ def test_the_inner_steps_of_pfedme_stay_on_one_batch() -> None:
     method = PFedMe(
         lr=eta, personal_lr=inner, pull=pull, steps=3, inner_steps=2, batch_size=3
     )
-    simulation = loom_of(method, Weave(2))
+    simulation = simulation_of(method, Weave(2))
     thetas, x = [initial()] * 3, initial()
     for round_ in range(2):
         simulation.run_exchange()
@@ -414,7 +421,7 @@ def test_apfl_learns_its_mixing_in_the_first_step_of_a_round(decay: float) -> No
     """All of it by autograd: alpha descends f(alpha v + (1 - alpha) w), decayed lr."""
     lr, fading = 0.4, 0.7
     method = APFL(lr=lr, lr_decay=fading, mixing_decay=decay, batch_size=3)
-    simulation = loom_of(method, Weave(2))
+    simulation = simulation_of(method, Weave(2))
     x = initial()
     privates, alphas = [x] * 3, [torch.tensor(0.5, dtype=torch.float64)] * 3
     sizes = torch.tensor(by_hand.TRAIN, dtype=torch.float64)
@@ -459,7 +466,7 @@ def test_the_mixing_of_apfl_stays_between_0_and_1() -> None:
 
 def test_a_client_that_apfl_never_met_has_the_shared_model() -> None:
     simulation = rounds(weave_of(APFL(lr=0.1), rate=0.25), 2)
-    unseen = ~simulation.state.table.seen
+    unseen = ~simulation.clients.memory.seen
     assert unseen.any()
     assert_exact(
         personal(simulation)[unseen], shared(simulation).expand(int(unseen.sum()))

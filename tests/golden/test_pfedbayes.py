@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from by_hand import client, memories
 from torch import Tensor, nn
 
 from fedloom.algorithms import PFedBayes
@@ -41,13 +42,13 @@ from fedloom.algorithms.pfedbayes import (
 )
 from fedloom.clients import Federation, Natural, Sampling, Split, divide
 from fedloom.core import gaussians
-from fedloom.core.algorithm import Client, Cohort
+from fedloom.core.algorithm import Cohort
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import fold, normal, seeded
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
+from fedloom.server.simulation import Simulation
 
 SIZES = (3, 1, 4, 2, 6)
 CLOSE: dict[str, float] = {"rtol": 0.0, "atol": 1e-10}
@@ -95,7 +96,7 @@ def conjugate() -> Task:
     return Task(Location(), half_square, dtype=torch.float64)
 
 
-def loom_of(method: Any, **sampling: Any) -> Simulation:
+def simulation_of(method: Any, **sampling: Any) -> Simulation:
     return Simulation(method, network(), small(), Loop(), sampling=Sampling(**sampling))
 
 
@@ -122,11 +123,6 @@ def noise(key: int, count: int, d: int, again: int = 0) -> Tensor:
     root = fold(fold(torch.tensor(key), _NOISE), again)
     rows = [normal(fold(root, k), (d,), torch.float64) for k in range(count)]
     return torch.stack(rows)
-
-
-def client(size: float) -> Client:
-    zero = torch.zeros((), dtype=torch.int64)
-    return Client(f64(size)[0], zero, zero, torch.tensor(True))
 
 
 NOWHERE = Download(f64(), f64())
@@ -248,8 +244,8 @@ def test_models_in_training_have_the_std_that_rho_says() -> None:
 
 
 def test_a_client_draws_models_with_the_std_that_rho_says() -> None:
-    simulation = play(loom_of(PFedBayes(scale=0.5, lr=0.1, steps=5)), 1)
-    kept = simulation.state.table.columns
+    simulation = play(simulation_of(PFedBayes(scale=0.5, lr=0.1, steps=5)), 1)
+    kept = memories(simulation)
     memory = Memory(kept.mean[2], kept.spread[2])
     down = Download(*simulation.state.server)
     key = torch.tensor(4)
@@ -260,7 +256,7 @@ def test_a_client_draws_models_with_the_std_that_rho_says() -> None:
     assert float(scale.std()) > 0.01
     torch.testing.assert_close(many.std(0), scale, rtol=0.06, atol=0.0)
     torch.testing.assert_close(many.mean(0), memory.mean, rtol=0, atol=0.05)
-    assert simulation.has_posterior
+    assert simulation.algorithm.has_posterior
     assert torch.equal(simulation.personal(torch.tensor([2]))[0], memory.mean)
 
 
@@ -290,7 +286,7 @@ def test_aggregation_by_hand(mixing: float, weights: Any, first: float) -> None:
         spread=f64([-1.0, 0.0], [-5.0, 1.0], [1e6, 1e6]),
     )
     who = torch.arange(3)
-    population = loom_of(PFedBayes()).population
+    population = simulation_of(PFedBayes()).coordinator.population
     cohort = Cohort(who, f64(4.0, 1.0, 0.0), who * 0, 0, 0, population)
     method = PFedBayes(mixing=mixing, weights=weights)
     found = method.aggregate(server, uploads, cohort)
@@ -304,7 +300,7 @@ def test_aggregation_by_hand(mixing: float, weights: Any, first: float) -> None:
 
 
 def test_everything_starts_at_the_model_with_the_same_std() -> None:
-    simulation = loom_of(PFedBayes(scale=0.3))
+    simulation = simulation_of(PFedBayes(scale=0.3))
     server = simulation.state.server
     assert torch.equal(server.mean, simulation.task.start)
     spread = F.softplus(server.spread)
@@ -314,7 +310,7 @@ def test_everything_starts_at_the_model_with_the_same_std() -> None:
 
 def test_adam_starts_anew_each_round() -> None:
     """The posterior goes on from where it was, the prior from what was sent."""
-    simulation = play(loom_of(PFedBayes(lr=0.05, steps=3)), 1)
+    simulation = play(simulation_of(PFedBayes(lr=0.05, steps=3)), 1)
     kept = take_client(simulation, 2)
     down = Download(*simulation.state.server)
     work = simulation.algorithm.begin(down, kept, client(4.0), simulation.task)
@@ -325,14 +321,14 @@ def test_adam_starts_anew_each_round() -> None:
 
 
 def take_client(simulation: Simulation, row: int) -> Memory:
-    columns = simulation.state.table.columns
+    columns = memories(simulation)
     return Memory(columns.mean[row], columns.spread[row])
 
 
 def test_without_a_prior_nobody_hears_of_the_others() -> None:
     settings: dict[str, Any] = {"prior_weight": 0.0, "lr": 0.05, "steps": 4}
-    one = play(loom_of(PFedBayes(mixing=1.0, **settings)), 3)
-    other = play(loom_of(PFedBayes(mixing=0.1, **settings)), 3)
+    one = play(simulation_of(PFedBayes(mixing=1.0, **settings)), 3)
+    other = play(simulation_of(PFedBayes(mixing=0.1, **settings)), 3)
     everyone = torch.arange(5)
     assert not torch.equal(one.state.server.mean, other.state.server.mean)
     assert torch.equal(one.personal(everyone), other.personal(everyone))
@@ -341,7 +337,8 @@ def test_without_a_prior_nobody_hears_of_the_others() -> None:
 def test_a_heavy_prior_keeps_clients_near_it() -> None:
     fixed: dict[str, Any] = {"lr": 0.002, "shared_lr": 1e-9}
     light, heavy = (
-        play(loom_of(PFedBayes(prior_weight=zeta, **fixed)), 1) for zeta in (0.1, 1e4)
+        play(simulation_of(PFedBayes(prior_weight=zeta, **fixed)), 1)
+        for zeta in (0.1, 1e4)
     )
     assert light.last is not None
     assert heavy.last is not None

@@ -32,8 +32,8 @@ from fedloom.core.algorithm import Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 
 def f64(*rows: Any) -> Tensor:

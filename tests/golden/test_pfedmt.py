@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedloom.algorithms import PFedMT
+from fedloom.algorithms import Local, PFedMT
 from fedloom.algorithms.pfedmt import Server, Upload
 from fedloom.clients import Federation, GivenTeams, Natural, Sampling, Split, divide
 from fedloom.core.algorithm import Cohort
@@ -34,8 +34,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 A = 2.0
 SIZES = (3, 1, 4, 2, 6)
@@ -75,7 +75,7 @@ def small(teams: tuple[int, ...] = TEAMS) -> Federation:
     return divide(data, Natural(), Split(test=0.0), GivenTeams(members=teams), seed=0)
 
 
-def loom_of(
+def simulation_of(
     algorithm: Any,
     runner: Any = None,
     *,
@@ -167,7 +167,7 @@ def test_a_round_has_its_closed_form(weights: Any) -> None:
     m = PFedMT(
         batch_size=10, steps=7, team_iterations=5, team_pull=0.4, weights=weights
     )
-    simulation = play(loom_of(m), 4)
+    simulation = play(simulation_of(m), 4)
     c, size, team = centres(), np.array(SIZES, float), np.array(TEAMS)
     if weights == "equal":
         size = np.ones(len(size))
@@ -198,7 +198,7 @@ def test_a_round_has_its_closed_form(weights: Any) -> None:
 @by_variant
 @pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
 def test_every_variant_is_algorithm_1(algorithm: PFedMT, runner: Any) -> None:
-    simulation = play(loom_of(algorithm, runner), 3)
+    simulation = play(simulation_of(algorithm, runner), 3)
     x, w, theta = alg_1(algorithm, 3)
     np.testing.assert_allclose(simulation.shared(), x, atol=1e-10)
     np.testing.assert_allclose(simulation.state.server.teams, w, atol=1e-10)
@@ -222,7 +222,7 @@ def test_line_12_as_printed_diverges_where_equation_4_converges() -> None:
 def test_many_rounds_reach_the_mean_of_all_optima() -> None:
     m = PFedMT(batch_size=10, steps=2, team_iterations=6, lr=0.05)
     size = np.array(SIZES, float)
-    simulation = play(loom_of(m, Weave(5)), 60)
+    simulation = play(simulation_of(m, Weave(5)), 60)
     np.testing.assert_allclose(
         simulation.shared(), size @ centres() / size.sum(), atol=1e-8
     )
@@ -247,7 +247,7 @@ def test_one_team_and_one_iteration_is_pfedme_with_one_local_round() -> None:
                 theta = theta - m.lr * (A * (theta - c[j]) + m.pull * (theta - x))
             w[j] = x - m.team_lr * m.pull * (x - theta)
         x = (1 - 0.5) * x + 0.5 * w.mean(0)
-    simulation = play(loom_of(m, teams=teams), 5)
+    simulation = play(simulation_of(m, teams=teams), 5)
     np.testing.assert_allclose(simulation.shared(), x, atol=1e-10)
 
 
@@ -263,7 +263,7 @@ def test_without_teams_all_clients_are_one_team() -> None:
 
 def test_only_teams_in_the_cohort_move() -> None:
     m = PFedMT(**FEW)
-    simulation = play(loom_of(m), 1)
+    simulation = play(simulation_of(m), 1)
     server: Server = simulation.state.server
     cohort = Cohort(
         clients=torch.tensor([0, 1]),
@@ -271,10 +271,10 @@ def test_only_teams_in_the_cohort_move() -> None:
         teams=torch.tensor([0, 0]),
         round=1,
         exchange=0,
-        population=simulation.population,
+        population=simulation.coordinator.population,
     )
     uploads = Upload(torch.ones(2, 2, dtype=torch.float64))
-    after = m.aggregate(server, uploads, cohort)
+    after = m.aggregate(server, uploads, cohort).record
     assert torch.equal(after.teams[1], server.teams[1])
     expected = (1 - m.team_lr * m.pull) * server.shared + m.team_lr * m.pull
     torch.testing.assert_close(after.teams[0], expected, rtol=0, atol=1e-12)
@@ -284,17 +284,19 @@ def test_only_teams_in_the_cohort_move() -> None:
 
 
 def test_teams_carry_the_traffic_of_every_iteration_and_the_rest_of_one() -> None:
-    simulation = loom_of(PFedMT(**FEW))
-    tally = None
-    while tally is None:
-        tally = simulation.run_exchange()
+    simulation = simulation_of(PFedMT(**FEW))
+    cost, least = None, simulation_of(Local()).run_exchange()
+    while cost is None:
+        cost = simulation.run_exchange()
+    assert least is not None
     model = 2 * 8
-    assert tally.bytes_down == tally.bytes_up == 3 * len(SIZES) * model
-    assert tally.team_bytes_down == tally.team_bytes_up == 2 * model
+    assert cost.bytes_down == 3 * (least.bytes_down + len(SIZES) * model)
+    assert cost.bytes_up == 3 * (least.bytes_up + len(SIZES) * model)
+    assert cost.team_bytes_down == cost.team_bytes_up == 2 * model
 
 
 def test_the_files_learn_how_far_teams_and_clients_are() -> None:
-    simulation = loom_of(PFedMT(**FEW))
+    simulation = simulation_of(PFedMT(**FEW))
     x = simulation.shared()
     simulation.run_exchange()
     last = simulation.last

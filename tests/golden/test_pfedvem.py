@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from by_hand import client, memories
 from torch import Tensor, nn
 
 from fedloom.algorithms import FedAvg, PFedVEM
@@ -37,14 +38,14 @@ from fedloom.algorithms.pfedvem import (
 )
 from fedloom.clients import Federation, Natural, Sampling, Split, divide
 from fedloom.core import gaussians
-from fedloom.core.algorithm import Client, Cohort, SGDState
+from fedloom.core.algorithm import Cohort, SGDState
 from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.streams import fold, normal, seeded
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 SIZES = (3, 1, 4, 2, 6)
 CLOSE: dict[str, float] = {"rtol": 0.0, "atol": 1e-10}
@@ -69,7 +70,7 @@ def network() -> Task:
     return Task(model, dtype=torch.float64)
 
 
-def loom_of(
+def simulation_of(
     method: Any, runner: Any = None, *, task: Any = None, **more: Any
 ) -> Simulation:
     seed = more.pop("seed", 2)
@@ -87,11 +88,6 @@ def play(simulation: Simulation, rounds: int) -> Simulation:
     while simulation.state.round < rounds:
         simulation.run_exchange()
     return simulation
-
-
-def client(size: float = 4.0) -> Client:
-    zero = torch.zeros((), dtype=torch.int64)
-    return Client(f64(size)[0], zero, zero, torch.tensor(True))
 
 
 def batch_of(x: Tensor, y: Tensor, key: int = 77) -> Batch:
@@ -190,7 +186,7 @@ def test_confidence_by_hand(
 
 @pytest.mark.parametrize("confidence", ["both", "uncertainty", "deviation"])
 def test_everybody_is_equally_sure_in_round_0(confidence: Any) -> None:
-    simulation = play(loom_of(PFedVEM(confidence=confidence, scale=0.3)), 1)
+    simulation = play(simulation_of(PFedVEM(confidence=confidence, scale=0.3)), 1)
     assert simulation.last is not None
     expected = torch.full((5,), 1 / 0.09, dtype=torch.float64)
     torch.testing.assert_close(simulation.last.client_log.confidence, expected, **CLOSE)
@@ -209,13 +205,15 @@ def test_aggregation_by_hand(keep: float) -> None:
         confidence=f64(1.0, 3.0, 50.0),
         base=f64([5.0], [0.0], [1e6]),
     )
-    population = loom_of(PFedVEM()).population
+    population = simulation_of(PFedVEM()).coordinator.population
     who = torch.arange(3)
     cohort = Cohort(who, f64(4.0, 1.0, 0.0), who * 0, 0, 0, population)
-    found = PFedVEM(server_momentum=keep).aggregate(server, uploads, cohort)
+    found, log = PFedVEM(server_momentum=keep).aggregate(server, uploads, cohort)
     head = keep * server.head + (1 - keep) * f64(6.0, 1.0)
     base = keep * server.base + (1 - keep) * f64(4.0)
     torch.testing.assert_close(found, Server(base, head), **CLOSE)
+    torch.testing.assert_close(log.head_weight, f64(0.25, 0.75, 0.0), **CLOSE)
+    torch.testing.assert_close(log.base_weight, f64(0.8, 0.2, 0.0), **CLOSE)
 
 
 class Location(nn.Module):
@@ -306,8 +304,8 @@ def test_a_step_of_the_base_is_that_of_plain_autograd() -> None:
 
 def test_the_confidence_sent_is_that_of_the_head_before_training() -> None:
     method = PFedVEM(passes=3, epochs=1)
-    simulation = play(loom_of(method), 1)
-    server, kept = simulation.state.server, simulation.state.table.columns
+    simulation = play(simulation_of(method), 1)
+    server, kept = simulation.state.server, memories(simulation)
     uncertainty = F.softplus(kept.spread).square().sum(1)
     deviation = (kept.mean - server.head).square().sum(1)
     tau = server.head.numel() / (uncertainty + deviation)
@@ -326,13 +324,13 @@ def test_the_confidence_sent_is_that_of_the_head_before_training() -> None:
 @pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
 def test_a_head_that_fails_goes_back_and_the_round_goes_on(runner: Any) -> None:
     method = PFedVEM(head_lr=1e200, passes=4, momentum=0.0)
-    simulation = loom_of(method, runner)
+    simulation = simulation_of(method, runner)
     start = simulation.state.server
     play(simulation, 2)
     assert simulation.last is not None
     assert bool((simulation.last.client_log.restored == 1).all())
     torch.testing.assert_close(simulation.state.server.head, start.head, **CLOSE)
-    kept = simulation.state.table.columns
+    kept = memories(simulation)
     assert torch.equal(kept.mean, start.head.repeat(5, 1))
     assert torch.isfinite(kept.base).all()
     assert not torch.equal(simulation.state.server.base, start.base)
@@ -341,34 +339,34 @@ def test_a_head_that_fails_goes_back_and_the_round_goes_on(runner: Any) -> None:
 def test_a_model_without_a_head_is_refused_and_told_what_to_do() -> None:
     task = Task(Location(), half_square, dtype=torch.float64)
     with pytest.raises(ContractError, match=r"algorithm\.bayesian = 'all'"):
-        loom_of(PFedVEM(), task=task)
-    simulation = play(loom_of(PFedVEM(bayesian="all"), task=task), 2)
+        simulation_of(PFedVEM(), task=task)
+    simulation = play(simulation_of(PFedVEM(bayesian="all"), task=task), 2)
     assert simulation.state.server.base.shape == (0,)
     assert simulation.state.server.head.shape == (3,)
 
 
 def test_a_model_that_is_all_head_takes_no_step_of_the_base() -> None:
     task = Task(nn.Sequential(nn.Linear(3, 3)), dtype=torch.float64)
-    simulation = play(loom_of(PFedVEM(passes=4), task=task), 1)
+    simulation = play(simulation_of(PFedVEM(passes=4), task=task), 1)
     assert simulation.last is not None
-    assert simulation.last.steps.tolist() == [4] * 5
+    assert simulation.last.reports.steps.tolist() == [4] * 5
 
 
 def test_the_head_starts_at_normal_numbers_or_as_the_model_has_it() -> None:
     task = network()
-    one, other = (loom_of(PFedVEM(), seed=s).state.server for s in (1, 2))
+    one, other = (simulation_of(PFedVEM(), seed=s).state.server for s in (1, 2))
     assert not torch.equal(one.head, other.head)
-    assert torch.equal(one.head, loom_of(PFedVEM(), seed=1).state.server.head)
+    assert torch.equal(one.head, simulation_of(PFedVEM(), seed=1).state.server.head)
     assert torch.equal(one.base, task.start[:16])
-    model = loom_of(PFedVEM(head_start="model")).state.server
+    model = simulation_of(PFedVEM(head_start="model")).state.server
     assert torch.equal(torch.cat(list(model)), task.start)
-    whole = loom_of(PFedVEM(bayesian="all"), seed=1).state.server
+    whole = simulation_of(PFedVEM(bayesian="all"), seed=1).state.server
     assert torch.equal(whole.head, torch.cat([task.start[:16], one.head]))
 
 
 def test_a_client_draws_models_from_its_posterior() -> None:
-    simulation = play(loom_of(PFedVEM(scale=0.5)), 1)
-    kept = simulation.state.table.columns
+    simulation = play(simulation_of(PFedVEM(scale=0.5)), 1)
+    kept = memories(simulation)
     memory = Memory(kept.mean[0], kept.spread[0], kept.base[0])
     down = Download(*simulation.state.server)
     key = torch.tensor(4)
@@ -382,14 +380,9 @@ def test_a_client_draws_models_from_its_posterior() -> None:
     torch.testing.assert_close(many[:, 16:].std(0), scale, rtol=0.06, atol=0.0)
 
 
-def test_a_method_of_points_draws_its_one_model() -> None:
-    simulation = loom_of(FedAvg())
-    down = simulation.algorithm.download(
-        simulation.state.server, simulation._cohort(torch.arange(2))
-    )
-    key = torch.tensor(4)
-    many = simulation.algorithm.draws(down, (), client(), simulation.task, key, 3)
-    assert torch.equal(many, down.shared.repeat(3, 1))
+def test_only_a_method_with_a_posterior_says_so() -> None:
+    assert PFedVEM().has_posterior
+    assert not FedAvg().has_posterior
 
 
 SHORT: dict[str, Any] = {"passes": 2, "epochs": 2, "monte_carlo": 2, "batch_size": 2}
@@ -411,8 +404,8 @@ def test_weave_equals_loop(
 ) -> None:
     method = PFedVEM(**SHORT | settings)
     more: dict[str, Any] = {"rate": rate, "protocol": protocol}
-    slow = play(loom_of(method, Loop(), **more), 3)
-    fast = play(loom_of(method, Weave(2), **more), 3)
+    slow = play(simulation_of(method, Loop(), **more), 3)
+    fast = play(simulation_of(method, Weave(2), **more), 3)
     everyone = torch.arange(5)
     torch.testing.assert_close(
         fast.personal(everyone), slow.personal(everyone), **CLOSE

@@ -19,8 +19,8 @@ from fedloom.clients.ragged import Ragged
 from fedloom.core.streams import fold, key, seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 ORDINARY: list[dict[str, Any]] = [
     {"lr": 0.1, "batch_size": 3, "epochs": 2},
@@ -42,9 +42,9 @@ def test_ditto_without_pull_is_local_training(
     """
     ditto = rounds(weave_of(Ditto(pull=0.0, **settings), Weave(3), rate=rate), 3)
     local = rounds(weave_of(Local(**settings), Weave(3), rate=rate), 3)
-    early = local.sampling.draw(len(SIZES), 0, 0)
+    early = local.coordinator.sampling.draw(len(SIZES), 0, 0)
     assert torch.equal(personal(ditto)[early], personal(local)[early])
-    assert torch.equal(ditto.state.table.seen, local.state.table.seen)
+    assert torch.equal(ditto.clients.memory.seen, local.clients.memory.seen)
 
 
 @ordinary

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_hand import client, memories
 from torch import Tensor, nn
 
 from fedloom.algorithms import (
@@ -27,23 +28,21 @@ from fedloom.algorithms import (
     SelfFL,
     SelfFLAugmented,
     SelfFLCluster,
-    self_fl,
-    self_fl_augmented,
-    self_fl_cluster,
 )
+from fedloom.algorithms.self_fl import augmented, cluster, self_fl, uncertainty
+from fedloom.algorithms.self_fl.step_rule import Download
+from fedloom.algorithms.self_fl.uncertainty import Past, Report
 from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
-from fedloom.core import uncertainty
 from fedloom.core.algorithm import Client, Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
-from fedloom.core.uncertainty import Past, Report
 from fedloom.data.dataset import Dataset
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 EPS = 1e-12
 SIZES = (4, 9, 2, 6, 3)
@@ -177,7 +176,7 @@ def run(simulation: Simulation, rounds: int) -> tuple[list[list[int]], list[list
         simulation.run_exchange()
         assert simulation.last is not None
         cohorts.append(simulation.last.clients.tolist())
-        steps.append(simulation.last.steps.tolist())
+        steps.append(simulation.last.reports.steps.tolist())
     return cohorts, steps
 
 
@@ -227,19 +226,19 @@ def test_algorithm_2_stops_when_the_loss_stops_falling(runner: Any) -> None:
     simulation = scalar_loom(SelfFLAugmented(lr=0.5, steps=1, extra_epochs=50), runner)
     simulation.run_exchange()
     assert simulation.last is not None
-    assert all(3 <= steps <= 4 for steps in simulation.last.steps.tolist())
+    assert all(3 <= steps <= 4 for steps in simulation.last.reports.steps.tolist())
     slow = scalar_loom(
         SelfFLAugmented(lr=0.01, steps=1, extra_epochs=4, tolerance=0.0), runner
     )
     slow.run_exchange()
     assert slow.last is not None
-    assert slow.last.steps.tolist() == [5] * 5
+    assert slow.last.reports.steps.tolist() == [5] * 5
     tolerant = scalar_loom(
         SelfFLAugmented(lr=0.01, steps=1, extra_epochs=4, tolerance=0.5), runner
     )
     tolerant.run_exchange()
     assert tolerant.last is not None
-    assert tolerant.last.steps.tolist() == [3] * 5
+    assert tolerant.last.reports.steps.tolist() == [3] * 5
 
 
 def test_augmented_reaches_the_optima_and_their_weighted_mean() -> None:
@@ -280,29 +279,29 @@ def test_with_everything_off_and_smoothing_it_is_a_smoothed_fedavg() -> None:
 def test_warm_rounds_are_fedavg_and_leave_no_variance(method: Any) -> None:
     ours = trained(method(warm_rounds=4, smoothing=0.5), 4)
     assert torch.equal(ours.shared(), trained(FedAvg(), 4).shared())
-    assert ours.state.table.columns.past.seen[ours.state.table.seen].tolist() == [
-        0
-    ] * int(ours.state.table.seen.sum())
+    met = ours.clients.memory.seen
+    assert memories(ours).past.seen[met].tolist() == [0] * int(met.sum())
     ours.run_exchange()
-    assert int(ours.state.table.columns.past.seen[ours.state.table.seen].max()) == 1
+    met = ours.clients.memory.seen
+    assert int(memories(ours).past.seen[met].max()) == 1
 
 
 def test_each_switch_turns_off_its_part_alone() -> None:
     full = scalar_loom(SelfFL(lr=LR, steps=3))
     run(full, 5)
-    down = full.algorithm.download(full.state.server, full._cohort(torch.arange(5)))
-    memory = full.state.table.columns
+    down = full.algorithm.download(
+        full.state.server, full.coordinator.cohort(torch.arange(5))
+    )
+    memory = memories(full)
     for m in range(5):
         one = (
             down._replace(others=down.others[m]),
             self_fl.Memory(memory.personal[m], Past(*(t[m] for t in memory.past))),
-            Client(
-                f64(SIZES[m])[0], torch.tensor(5), torch.tensor(0), torch.tensor(True)
-            ),
+            client(SIZES[m], round_=5),
             full.task,
         )
-        start = full.algorithm.begin(*one).personal.at
-        plain = SelfFL(lr=LR, steps=3, use_init=False).begin(*one).personal.at
+        start = full.algorithm.begin(*one).at
+        plain = SelfFL(lr=LR, steps=3, use_init=False).begin(*one).at
         assert float(plain) == float(full.shared())
         assert float(start) != float(plain)
     assert [p.length for p in SelfFL(use_steps=False, epochs=2).phases] == [None]
@@ -354,12 +353,6 @@ def test_the_variance_between_clients_is_that_of_numpy() -> None:
     assert float(uncertainty.between_clients(models, alone, "n", before)) == 7.0
 
 
-def client(size: float = 10.0, round_: int = 0) -> Client:
-    return Client(
-        f64(size)[0], torch.tensor(round_), torch.tensor(0), torch.tensor(True)
-    )
-
-
 def past(variance: float, seen: int = 2) -> Past:
     return Past(f64(0.0), f64(variance)[0], torch.tensor(seen))
 
@@ -373,7 +366,14 @@ def balance(
     seen: int = 2,
 ) -> Any:
     who = client() if who is None else who
-    return uncertainty.balance(settings, past(s, seen), f64(s0)[0], f64(rest)[0], who)
+    return settings.balance(*at_hand(s, s0, rest, seen), who)
+
+
+def at_hand(
+    s: float, s0: float, rest: float, seen: int = 2
+) -> tuple[Download, self_fl.Memory]:
+    down = Download(f64(0.0), f64(s0)[0], f64(rest)[0])
+    return down, self_fl.Memory(f64(0.0), past(s, seen))
 
 
 def test_the_step_formula_by_hand() -> None:
@@ -433,11 +433,13 @@ def test_the_posterior_target_by_hand() -> None:
 def test_a_client_that_is_cold_or_alone_does_the_ordinary_work(
     seen: int, rest: float
 ) -> None:
-    found = balance(SelfFL(), 0.5, 0.25, rest, seen=seen)
+    method, task = SelfFL(), population().task
+    found = balance(method, 0.5, 0.25, rest, seen=seen)
     assert int(found.steps) == 0
     assert float(found.correction) == 0.0
-    assert int(uncertainty.unless(found.steps)) > 10**9
-    assert int(uncertainty.unless(torch.tensor(3))) == 0
+    cannot, can = at_hand(0.5, 0.25, rest, seen), at_hand(0.5, 0.25, 4.0)
+    assert int(method.ordinary(*cannot, client(), task)) > 10**9
+    assert int(method.ordinary(*can, client(), task)) == 0
 
 
 def population(rate: float = 0.5) -> Population:
@@ -472,11 +474,10 @@ def test_the_weights_by_hand() -> None:
     sent = self_fl.Upload(
         f64(0.0, 2.0, 4.0)[:, None], reports([1 / 3, 4 / 3, 9.0], [2, 5, 1])
     )
-    account = method.server_log(server, sent, cohort(4, 0, 2))
+    after, log = method.aggregate(server, sent, cohort(4, 0, 2))
     weights = [28 / 73, 21 / 73, 24 / 73]
-    assert account.weight.tolist() == pytest.approx(weights)
-    assert float(account.between) == pytest.approx(8 / 3)
-    after = method.aggregate(server, sent, cohort(4, 0, 2))
+    assert log.weight.tolist() == pytest.approx(weights)
+    assert float(log.between) == pytest.approx(8 / 3)
     hat = (2 * 21 + 4 * 24) / 73
     assert float(after.shared) == pytest.approx(0.75 + 0.25 * hat)
     assert after.reports.within.tolist() == pytest.approx([4 / 3, 0, 9.0, 0, 1 / 3])
@@ -488,15 +489,16 @@ def test_weights_are_equal_while_everybody_is_cold() -> None:
     sent = self_fl.Upload(
         f64(0.0, 2.0, 4.0)[:, None], reports([0.0, 5.0, 0.0], [1] * 3)
     )
-    account = method.server_log(method.init_server(population()), sent, cohort(0, 1, 2))
-    assert account.weight.tolist() == pytest.approx([1 / 3] * 3)
+    server = method.init_server(population())
+    log = method.aggregate(server, sent, cohort(0, 1, 2)).log
+    assert log.weight.tolist() == pytest.approx([1 / 3] * 3)
 
 
 def test_one_client_alone_keeps_the_variance_between_and_is_smoothed() -> None:
     method = SelfFL(smoothing=0.25)
     server = method.init_server(population())._replace(between=f64(0.5)[0])
     sent = self_fl.Upload(f64(3.0)[:, None], reports([0.2], [4]))
-    after = method.aggregate(server, sent, cohort(1))
+    after, _ = method.aggregate(server, sent, cohort(1))
     assert float(after.between) == 0.5
     assert float(after.shared) == pytest.approx(0.75 * 1.0 + 0.25 * 3.0)
     assert method.download(server, cohort(1)).others.tolist() == [0.0]
@@ -507,9 +509,9 @@ def test_a_client_without_data_is_invisible() -> None:
     server = method.init_server(population())
     seen = reports([0.5, 1.5, 100.0], [3, 2, 9])
     sent = self_fl.Upload(f64(0.0, 2.0, 90.0)[:, None], seen)
-    ghost = method.aggregate(server, sent, cohort(0, 1, 2, sizes=(4.0, 9.0, 0.0)))
+    ghost, _ = method.aggregate(server, sent, cohort(0, 1, 2, sizes=(4.0, 9.0, 0.0)))
     pair = self_fl.Upload(f64(0.0, 2.0)[:, None], reports([0.5, 1.5], [3, 2]))
-    plain = method.aggregate(server, pair, cohort(0, 1))
+    plain, _ = method.aggregate(server, pair, cohort(0, 1))
     for name, found, expected in zip(plain._fields, ghost, plain, strict=True):
         torch.testing.assert_close(found, expected, msg=name)
 
@@ -533,16 +535,14 @@ def test_what_goes_down_by_hand() -> None:
 def test_augmented_averages_the_optima_and_reports_the_old_variance() -> None:
     method = SelfFLAugmented()
     server = method.init_server(population())
-    sent = self_fl_augmented.Upload(
-        f64(50.0, 60.0)[:, None], f64(0.0, 2.0)[:, None], reports([1.0, 3.0], [2, 2])
-    )
-    after = method.aggregate(server, sent, cohort(0, 1))
+    sent = augmented.Upload(f64(0.0, 2.0)[:, None], reports([1.0, 3.0], [2, 2]))
+    after, _ = method.aggregate(server, sent, cohort(0, 1))
     assert float(after.between) == pytest.approx(1.0)
     assert float(after.shared) == pytest.approx(2 * (1 / 4) / (1 / 2 + 1 / 4))
     simulation = scalar_loom(SelfFLAugmented(lr=LR, steps=3))
     run(simulation, 3)
     assert simulation.state.server.reports.seen.tolist() == [2] * 5
-    assert simulation.state.table.columns.past.seen.tolist() == [3] * 5
+    assert memories(simulation).past.seen.tolist() == [3] * 5
 
 
 def test_the_clusters_by_hand() -> None:
@@ -569,15 +569,14 @@ def test_the_clusters_by_hand() -> None:
     expected = [(4.0, 3.0), (0.25, 4.5)]
     weights = [3 / 22, 8 / 49, 12 / 59]
     expected.append((14 / 3, wmean([4.0, 5.0, 9.0], weights)))
-    accounts = [[0.5, 0.5], [1 / 3, 1 / 6], [weights[2] / sum(weights)]]
+    weight_of_each = [[0.5, 0.5], [1 / 3, 1 / 6], [weights[2] / sum(weights)]]
     for (who, models, report), (s0, theta), shares in zip(
-        steps, expected, accounts, strict=True
+        steps, expected, weight_of_each, strict=True
     ):
-        sent = self_fl_cluster.Upload(f64(*models)[:, None], reports(*report))
-        account = method.server_log(server, sent, cohort(*who))
-        server = method.aggregate(server, sent, cohort(*who))
-        assert account.weight.tolist() == pytest.approx(shares)
-        assert account.cluster.tolist() == [TEAMS[m] for m in who]
+        sent = cluster.Upload(f64(*models)[:, None], reports(*report))
+        server, log = method.aggregate(server, sent, cohort(*who))
+        assert log.weight.tolist() == pytest.approx(shares)
+        assert log.cluster.tolist() == [TEAMS[m] for m in who]
         assert float(server.between) == pytest.approx(s0)
         assert float(server.shared) == pytest.approx(theta)
     down = method.download(server, cohort(1, 3))
@@ -592,8 +591,8 @@ def test_the_clusters_by_hand() -> None:
 def test_a_cluster_never_seen_uses_the_shared_model_and_counts_for_nothing() -> None:
     method = SelfFLCluster(clusters="teams")
     server = method.init_server(population())
-    sent = self_fl_cluster.Upload(f64(1.0, 5.0)[:, None], reports([0.0, 0.0], [1, 1]))
-    server = method.aggregate(server, sent, cohort(0, 2))
+    sent = cluster.Upload(f64(1.0, 5.0)[:, None], reports([0.0, 0.0], [1, 1]))
+    server, _ = method.aggregate(server, sent, cohort(0, 2))
     models = method.team_models(server, server.shared)  # type: ignore[arg-type]
     assert models is not None
     assert models[:, 0].tolist() == pytest.approx([1.0, 5.0, 3.0])
@@ -614,7 +613,7 @@ def test_clusters_by_uncertainty_are_quantiles_of_the_reports() -> None:
 def test_a_client_never_active_uses_the_shared_model(name: str) -> None:
     simulation = scalar_loom(REGISTRY[name](), rate=0.4)
     run(simulation, 2)
-    rest = (~simulation.state.table.seen).nonzero()[:, 0]
+    rest = (~simulation.clients.memory.seen).nonzero()[:, 0]
     assert len(rest)
     assert simulation.personal(rest)[:, 0].tolist() == [
         float(simulation.shared())

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_hand import memories
 from quadratic import (
     CURVATURES,
     OPTIMA,
@@ -33,8 +34,8 @@ from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
 from fedloom.core.errors import ConfigError
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 ALL = max(SIZES)
 """A batch size that every client's data fit into."""
@@ -82,8 +83,8 @@ def minimum(shares: Tensor) -> Tensor:
 
 def variates(simulation: Simulation) -> Tensor:
     """(clients,) every c_k; 0 for a client never seen."""
-    column: Tensor = simulation.state.table.columns.variate[:, 0]
-    return torch.where(simulation.state.table.seen, column, 0.0)
+    column: Tensor = memories(simulation).variate[:, 0]
+    return torch.where(simulation.clients.memory.seen, column, 0.0)
 
 
 # SCAFFOLD
@@ -229,9 +230,9 @@ def test_fednova_with_unequal_steps(runner: Any, weights: Any, shares: Tensor) -
         x = x - (shares * tau).sum() * (shares * directions).sum()
     assert_exact(shared(simulation), x)
     assert simulation.last is not None
-    account = simulation.last.server_log
-    assert_exact(account.length, (shares * tau).sum())
-    assert_exact(account.change_weight, shares * (shares * tau).sum() / tau)
+    log = simulation.last.server_log
+    assert_exact(log.length, (shares * tau).sum())
+    assert_exact(log.change_weight, shares * (shares * tau).sum() / tau)
 
 
 @pytest.mark.parametrize("rho", [0.5, 0.9, 1.0])

@@ -25,8 +25,8 @@ from fedloom.core.streams import fold, key, seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 SIZES = (7, 2, 11, 5)
 EVERYONE = torch.arange(len(SIZES))
@@ -288,9 +288,10 @@ def assert_local(method: Any, task: Task, settings: dict[str, Any]) -> None:
     found, alone = simulation.personal(EVERYONE), run(Local(**settings), task, rate=0.5)
     assert torch.equal(found, alone.personal(EVERYONE))
     assert not torch.equal(found[0], found[1])
-    tally = simulation.run_exchange()
-    assert tally is not None
-    assert (tally.bytes_up, tally.bytes_down) == (0, 0)
+    cost, least = simulation.run_exchange(), alone.run_exchange()
+    assert cost is not None
+    assert least is not None
+    assert (cost.bytes_up, cost.bytes_down) == (least.bytes_up, least.bytes_down)
 
 
 @ordinary
@@ -410,7 +411,7 @@ def test_a_client_never_seen_has_the_common_start_of_what_is_kept(
 ) -> None:
     task = with_head()
     simulation = run(method, task, rounds=2, rate=0.25)
-    rest = (~simulation.state.table.seen).nonzero()[:, 0]
+    rest = (~simulation.clients.memory.seen).nonzero()[:, 0]
     assert len(rest)
     models = [task.unflatten(theta) for theta in simulation.personal(rest)]
     start = task.unflatten(task.start)
@@ -436,9 +437,12 @@ def test_only_what_is_shared_crosses_the_wire(method: Any, sent: int) -> None:
     """Parameters by hand: weights and biases of 5-4-3, or of 5-4-6-3 and two norms."""
     is_large = method.name in ("fedbn", "fedavg")
     task = Task(normalised() if is_large else network(), dtype=torch.float64)
-    tally = run(method, task, rounds=0).run_exchange()
-    assert tally is not None
-    assert tally.bytes_up == tally.bytes_down == 8 * sent * len(SIZES)
+    cost = run(method, task, rounds=0).run_exchange()
+    least = run(Local(), task, rounds=0).run_exchange()
+    assert cost is not None
+    assert least is not None
+    assert cost.bytes_up - least.bytes_up == 8 * sent * len(SIZES)
+    assert cost.bytes_down - least.bytes_down == 8 * sent * len(SIZES)
 
 
 @pytest.mark.parametrize("method", [FedPer(), FedRep(), LGFedAvg()])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from survivors import SMALL, TWO_BY_TWO, Death
 
-from fedloom.comparison import compare, parse_comparison
+from fedloom.comparison import parse_comparison, run_comparison
 from fedloom.config import parse
 from fedloom.results import lock
 from fedloom.runs import run_config
@@ -36,4 +36,4 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("compared") / "out"
-    return compare(parse_comparison(TWO_BY_TWO), out, jobs=1)
+    return run_comparison(parse_comparison(TWO_BY_TWO), out, jobs=1)

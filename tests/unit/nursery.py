@@ -1,7 +1,7 @@
 """Runs in processes that may be killed, without the cost of importing each time.
 
 One process imports everything and then forks a child for every run. A child can be told
-to kill itself just before its n-th change to a file, or to halt after a round.
+to kill itself just before its n-th change to a file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
             # A forked child must not miss the threads of its parent.
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
@@ -34,12 +35,11 @@ class Nursery:
         Args:
             what: run, resume or compare.
             out: the directory.
-            more: `tables`; `kill_at`, the number of a change to a file, from 0;
-                `halt_at`, a round.
+            more: `tables`; `kill_at`, the number of a change to a file, from 0.
 
         Returns:
-            `pid`, `status` (done, killed, halted, failed) and `changes`, how many
-            changes a child that was done made to files.
+            `status` (done, killed, failed) and `changes`, how many changes a child that
+            was done made to files.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -50,12 +50,9 @@ class Nursery:
         return answer
 
     def close(self) -> None:
-        """End it."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-        self._process.stdout.close()
+        """End it, and a child that hangs with it."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
 
 
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
@@ -79,45 +76,32 @@ class _Changes:
         self.count += 1
 
 
-class _Halt:
-    def __init__(self, round_: int) -> None:
-        self._round = round_
-
-    def start(self, *_: Any) -> None:
-        pass
-
-    def round(self, row: Any) -> None:
-        if row.round == self._round:
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def _work(order: dict[str, Any]) -> int:
-    from fedloom.comparison import compare, load_comparison, parse_comparison
+    from fedloom.comparison import load_comparison, parse_comparison, run_comparison
     from fedloom.config import parse
     from fedloom.runs import resume, run_config
 
     out = Path(order["out"])
     changes = _Changes(order["out"], order.get("kill_at"))
     sys.addaudithook(changes)
-    progress = _Halt(order["halt_at"]) if "halt_at" in order else None
     if order["what"] == "run":
-        run_config(parse(order["tables"]), out=out, progress=progress)
+        run_config(parse(order["tables"]), out=out)
     elif order["what"] == "resume":
         resume(out)
     elif "tables" in order:
-        compare(parse_comparison(order["tables"]), out, jobs=1)
+        run_comparison(parse_comparison(order["tables"]), out, jobs=1)
     else:
-        compare(load_comparison(out), out, jobs=1)
+        run_comparison(load_comparison(out), out, jobs=1)
     return changes.count
 
 
 def _fork(order: dict[str, Any]) -> dict[str, Any]:
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            os.write(tell, str(_work(order)).encode())
+            os.write(write_end, str(_work(order)).encode())
             code = 0
         except BaseException:
             import traceback
@@ -125,17 +109,14 @@ def _fork(order: dict[str, Any]) -> dict[str, Any]:
             traceback.print_exc()
         finally:
             os._exit(code)
-    os.close(tell)
-    _, status = os.waitpid(pid, os.WUNTRACED)
-    answer: dict[str, Any] = {"pid": pid}
-    if os.WIFSTOPPED(status):
-        answer["status"] = "halted"
-    elif os.WIFSIGNALED(status):
+    os.close(write_end)
+    _, status = os.waitpid(pid, 0)
+    answer: dict[str, Any] = {"changes": int(os.read(read_end, 20) or 0)}
+    os.close(read_end)
+    if os.WIFSIGNALED(status):
         answer["status"] = "killed"
     else:
         answer["status"] = "failed" if os.WEXITSTATUS(status) else "done"
-        answer["changes"] = int(os.read(told, 20) or 0)
-    os.close(told)
     return answer
 
 

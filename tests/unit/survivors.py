@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from fedloom.engine import checkpoint
 from fedloom.results.directory import RunDirectory
 from fedloom.runs import load
+from fedloom.server import checkpoint
 
 SMALL: dict[str, Any] = {
     "rounds": 3,
@@ -94,30 +94,37 @@ class Death:
                 raise Killed
 
 
+def timeless(text: str) -> Any:
+    """What JSON says, but for what the clock said."""
+    clock = {"seconds": 0, "created": ""}
+    return json.loads(
+        text,
+        object_pairs_hook=lambda pairs: {key: clock.get(key, v) for key, v in pairs},
+    )
+
+
 def content(out: Path) -> dict[str, Any]:
     """All that a run wrote, but for what the clock said."""
-    found: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for path in sorted(out.rglob("*")):
         name = str(path.relative_to(out))
         if path.is_dir() or path.name.endswith(".lock"):
             continue
         if path.name.startswith("report"):
-            found[name] = "is there"  # it has seconds in it, and is made anew each time
-            continue
-        if path.name == "rounds.jsonl":
-            rows = [json.loads(line) for line in path.read_text().splitlines()]
-            found[name] = [{**row, "seconds": 0} for row in rows]
+            # It has seconds in it, and is made anew each time.
+            contents[name] = "is there"
+        elif path.name == "rounds.jsonl":
+            contents[name] = [*map(timeless, path.read_text().splitlines())]
         elif path.name == "manifest.json":
-            found[name] = {**json.loads(path.read_text()), "created": ""}
+            contents[name] = timeless(path.read_text())
         elif path.name.startswith("checkpoint"):
             with safe_open(path, framework="np") as file:
-                position = json.loads(file.metadata()["fedloom"])
-                position["tally"]["seconds"] = 0
+                position = timeless(file.metadata()["fedloom"])
                 tensors = {n: file.get_tensor(n).tobytes() for n in file.keys()}  # noqa: SIM118
-            found[name] = {**tensors, "position": position}
+            contents[name] = {**tensors, "position": position}
         else:
-            found[name] = path.read_bytes()
-    return found
+            contents[name] = path.read_bytes()
+    return contents
 
 
 @lru_cache
@@ -136,10 +143,10 @@ def models(out: Path) -> list[torch.Tensor]:
 
 
 def assert_same(out: Path, undisturbed: Path) -> None:
-    one, two = content(out), content(undisturbed)
-    assert one.keys() == two.keys()
-    for name in two:
-        assert one[name] == two[name], name
+    actual, expected = content(out), content(undisturbed)
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        assert actual[name] == expected[name], name
     for manifest in sorted(undisturbed.rglob("manifest.json")):
         run = manifest.parent.relative_to(undisturbed)
         pairs = zip(models(out / run), kept_models(undisturbed / run), strict=True)

@@ -14,9 +14,9 @@ from fedloom.comparison import (
     MAIN,
     MAIN_JOB,
     Comparison,
-    compare,
     load_comparison,
     parse_comparison,
+    run_comparison,
     run_directory,
 )
 from fedloom.core.errors import ConfigError, DataError
@@ -40,7 +40,7 @@ def theta(path: Path, client: int) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("comparison") / "out"
-    return compare(parse_comparison(QUICK), out, jobs=1)
+    return run_comparison(parse_comparison(QUICK), out, jobs=1)
 
 
 def test_every_run_is_a_run_directory_that_agrees_with_a_run_alone(done: Path) -> None:
@@ -73,7 +73,9 @@ def test_all_methods_meet_the_same_clients_and_seeds_do_not(done: Path) -> None:
 
 def test_processes_come_to_the_same_bits(done: Path, tmp_path: Path) -> None:
     lines: list[str] = []
-    out = compare(parse_comparison(QUICK), tmp_path / "out", jobs=2, tell=lines.append)
+    out = run_comparison(
+        parse_comparison(QUICK), tmp_path / "out", jobs=2, tell=lines.append
+    )
     assert sorted(line.partition(":")[0] for line in lines) == ["ditto", "fedavg"]
     for arm in ("fedavg", "ditto"):
         path = run_directory(out, arm, 1)
@@ -91,7 +93,7 @@ def test_a_comparison_that_was_stopped_comes_to_the_same_bits(
     (behind / "checkpoint-before.safetensors").replace(
         behind / "checkpoint.safetensors"
     )
-    compare(load_comparison(out), out, jobs=1)
+    run_comparison(load_comparison(out), out, jobs=1)
     for arm in ("fedavg", "ditto"):
         for seed in (0, 1):
             mine, theirs = (run_directory(d, arm, seed) for d in (out, done))
@@ -103,7 +105,7 @@ def test_a_comparison_that_was_stopped_comes_to_the_same_bits(
 def test_what_is_finished_is_not_run_again(done: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in done.rglob("*.safetensors")}
     lines: list[str] = []
-    compare(load_comparison(done), done, jobs=1, tell=lines.append)
+    run_comparison(load_comparison(done), done, jobs=1, tell=lines.append)
     assert lines == []
     assert before == {p: p.stat().st_mtime_ns for p in done.rglob("*.safetensors")}
 
@@ -111,14 +113,14 @@ def test_what_is_finished_is_not_run_again(done: Path) -> None:
 def test_another_comparison_is_not_overwritten(done: Path) -> None:
     other = parse_comparison({**QUICK, "rounds": 9})
     with pytest.raises(ConfigError, match="holds another comparison"):
-        compare(other, done, jobs=1)
+        run_comparison(other, done, jobs=1)
 
 
 def test_fresh_replaces_what_was_there(tmp_path: Path) -> None:
     first = parse_comparison({**QUICK, "methods": ["fedavg"], "rounds": 2})
     second = parse_comparison({**QUICK, "methods": ["local"], "rounds": 1})
     for comparison in (first, second):
-        out = compare(comparison, tmp_path / "out", jobs=1, fresh=True)
+        out = run_comparison(comparison, tmp_path / "out", jobs=1, fresh=True)
     assert not (run_directory(out, "fedavg", 0) / "manifest.json").exists()
     assert len(load(run_directory(out, "local", 1)).history.rounds) == 2
 
@@ -127,7 +129,9 @@ def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -
     """A rate of 1e150 overflows at once, for every seed."""
     tables = {**QUICK, "methods": {"fedavg": {"lr": 1e150}}, "rounds": 2}
     lines: list[str] = []
-    out = compare(parse_comparison(tables), tmp_path / "out", jobs=1, tell=lines.append)
+    out = run_comparison(
+        parse_comparison(tables), tmp_path / "out", jobs=1, tell=lines.append
+    )
     assert lines == ["fedavg: (2 of 2 seeds diverged)"]
     failure = json.loads((run_directory(out, "fedavg", 0) / "failure.json").read_text())
     assert "round 0" in failure["why"] or "round 1" in failure["why"]
@@ -150,7 +154,7 @@ def test_a_file_says_the_same_as_the_comparison_it_was_written_from(
 ) -> None:
     tables = {**QUICK, "methods": {"a, b": {"name": "ditto", "pull": 3.0}}}
     first = parse_comparison(tables)
-    compare(first, tmp_path / "out", jobs=1)
+    run_comparison(first, tmp_path / "out", jobs=1)
     again: Comparison = load_comparison(tmp_path / "out")
     assert again.config("a, b", 1) == first.config("a, b", 1)
 
@@ -178,7 +182,7 @@ def test_a_directory_without_a_comparison_is_refused(tmp_path: Path) -> None:
         load_comparison(tmp_path)
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(ConfigError, match="not empty"):
-        compare(parse_comparison(QUICK), tmp_path, jobs=1)
+        run_comparison(parse_comparison(QUICK), tmp_path, jobs=1)
 
 
 @pytest.mark.slow
@@ -189,7 +193,7 @@ def test_the_main_job_agrees_with_a_run_of_each_method_alone(
     engine = {"compile": "off", "device": "cpu"}
     tables = {**MAIN_JOB, "methods": [method], "rounds": 2, "engine": engine}
     comparison = parse_comparison({**tables, "seeds": 2})
-    out = compare(comparison, tmp_path / "out", jobs=1)
+    out = run_comparison(comparison, tmp_path / "out", jobs=1)
     for seed in comparison.seeds:
         alone = run_config(comparison.config(method, seed))
         found = load(run_directory(out, method, seed))

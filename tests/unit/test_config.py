@@ -81,6 +81,10 @@ def test_every_partition_works_by_its_name_alone(name):
         ({"round": 3}, "unknown key 'round'. Did you mean 'rounds'"),
         ({"algoritm": {}}, "unknown section 'algoritm'. Did you mean 'algorithm'"),
         ({"algorithm": "ditto"}, r"\[algorithm\] is a section"),
+        (
+            {"cohort": {"rate": 0.5}},
+            r"file.toml: \[cohort\] is called \[sampling\] now",
+        ),
         ({"partition": {"clients": 3}}, "name must be given"),
         ({"sampling": {"rate": 0}}, "rate must be number above 0 and at most 1"),
         ({"engine": {"device": "warp"}}, "device must be auto, cpu or cuda"),
@@ -113,6 +117,14 @@ def test_none_unsets_what_has_a_default_and_survives_writing(tmp_path):
     assert parse(read_toml(copy)) == config
     with pytest.raises(ConfigError, match="lr must be number"):
         parse({"algorithm": {"lr": "none"}})
+
+
+def test_tables_in_tables_and_odd_text_survive_writing(tmp_path):
+    methods = {'a.b = "c"': {"name": "ditto", "lr": 1e-05, "steps": [1, 2]}}
+    tables = {"path": 'C:\\x "y"\n\tä', "methods": methods, "seeds": (0, 1)}
+    copy = tmp_path / "copy.toml"
+    copy.write_text(to_toml(tables), encoding="utf-8")
+    assert read_toml(copy) == tables | {"seeds": [0, 1]}
 
 
 def test_an_override_without_a_value_is_refused():

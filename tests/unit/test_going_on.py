@@ -31,13 +31,18 @@ from survivors import (
 from torch import nn
 
 import fedloom
-from fedloom.comparison import compare, load_comparison, parse_comparison, run_directory
+from fedloom.comparison import (
+    load_comparison,
+    parse_comparison,
+    run_comparison,
+    run_directory,
+)
 from fedloom.config import parse
-from fedloom.engine import checkpoint, schedule
-from fedloom.engine.rounds import Simulation
 from fedloom.results import lock
 from fedloom.results.directory import RunDirectory
 from fedloom.runs import load, resume, run_config
+from fedloom.server import checkpoint, schedule
+from fedloom.server.simulation import Simulation
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -93,13 +98,13 @@ def test_two_processes_cannot_write_to_one_comparison(
             held(out / ".compare.lock") as pid,
             pytest.raises(fedloom.ConfigError, match=f"process {pid}"),
         ):
-            compare(comparison, out, fresh=fresh, jobs=1)
+            run_comparison(comparison, out, fresh=fresh, jobs=1)
     with (
         held(run_directory(out, "ditto", 1) / ".run.lock") as pid,
         pytest.raises(fedloom.ConfigError, match=f"seed-1: process {pid}"),
     ):
-        compare(comparison, out, fresh=True, jobs=1)
-    compare(comparison, out, jobs=1)
+        run_comparison(comparison, out, fresh=True, jobs=1)
+    run_comparison(comparison, out, jobs=1)
     assert_same(out, compared)
 
 
@@ -120,7 +125,7 @@ def test_settings_changed_by_hand_are_named(undisturbed: Path, tmp_path: Path) -
         text.replace("lr = 0.05", "lr = 0.5").replace("rate = 0.5", "rate = 0.25")
     )
     before = content(out)
-    message = r"algorithm.lr is 0.5, was 0.05; cohort.rate is 0.25, was 0.5\. Put them"
+    message = r"algorithm.lr is 0.5, was 0.05; sampling.rate is 0.25, was 0.5\."
     with pytest.raises(fedloom.ConfigError, match=message):
         resume(out)
     assert content(out) == before
@@ -140,7 +145,7 @@ def test_a_comparison_changed_by_hand_is_refused(
     (out / "compare.toml").write_text(text.replace("rounds = 2", "rounds = 3"))
     before = content(out)
     with pytest.raises(fedloom.ConfigError, match=r"seed-0 .*rounds is 3, was 2\."):
-        compare(load_comparison(out), out, jobs=1)
+        run_comparison(load_comparison(out), out, jobs=1)
     assert content(out) == before
 
 
@@ -204,7 +209,7 @@ def test_a_run_of_ones_own_goes_on_with_what_it_began_with(tmp_path: Path) -> No
     out, clients = tmp_path / "run", own_clients()
     settings: dict[str, Any] = {"rounds": 4, "loss": hinge, "head": "0"}
     settings["sampling"] = fedloom.Sampling(rate=0.4)
-    whole = fedloom.run("ditto", own_module(1.0), clients, **settings)
+    uninterrupted = fedloom.run("ditto", own_module(1.0), clients, **settings)
     with pytest.raises(RuntimeError) as stopped:
         fedloom.run(
             "ditto", own_module(1.0), clients, out=out, progress=Stop(), **settings
@@ -223,7 +228,7 @@ def test_a_run_of_ones_own_goes_on_with_what_it_began_with(tmp_path: Path) -> No
     for client in range(3):
         pairs = zip(
             again.model(client).parameters(),
-            whole.model(client).parameters(),
+            uninterrupted.model(client).parameters(),
             strict=True,
         )
         assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
@@ -235,7 +240,7 @@ class Renamed(fedloom.FedAvg):
 
 def test_a_method_of_ones_own_is_given_again(tmp_path: Path) -> None:
     out, clients = tmp_path / "run", own_clients()
-    whole = fedloom.run(Renamed(lr=0.1), own_module(1.0), clients, rounds=3)
+    uninterrupted = fedloom.run(Renamed(lr=0.1), own_module(1.0), clients, rounds=3)
     with pytest.raises(RuntimeError):
         fedloom.run(
             Renamed(lr=0.1),
@@ -250,11 +255,11 @@ def test_a_method_of_ones_own_is_given_again(tmp_path: Path) -> None:
     with pytest.raises(fedloom.ConfigError, match=r"algorithm.lr is 0.2, was 0.1"):
         fedloom.resume(out, own_module(1.0), clients, algorithm=Renamed(lr=0.2))
     again = fedloom.resume(out, own_module(1.0), clients, algorithm=Renamed(lr=0.1))
-    mine, theirs = again.shared_model(), whole.shared_model()
-    assert mine is not None
-    assert theirs is not None
-    for one, two in zip(mine.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(one, two)
+    actual, expected = again.shared_model(), uninterrupted.shared_model()
+    assert actual is not None
+    assert expected is not None
+    for mine, theirs in zip(actual.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_a_warm_start_is_kept_with_the_run(
@@ -264,12 +269,12 @@ def test_a_warm_start_is_kept_with_the_run(
     first = tmp_path / "first"
     shutil.copytree(undisturbed, first)
     tables = {**SMALL, "warm_start": str(first)}
-    run_config(parse(tables), out=tmp_path / "whole")
+    run_config(parse(tables), out=tmp_path / "uninterrupted")
     with pytest.raises(Killed), death.comes(tmp_path / "run", "000002.parquet.part"):
         run_config(parse(tables), out=tmp_path / "run")
     shutil.rmtree(first)
     resume(tmp_path / "run")
-    assert_same(tmp_path / "run", tmp_path / "whole")
+    assert_same(tmp_path / "run", tmp_path / "uninterrupted")
 
 
 class Signal(Listener):
@@ -293,7 +298,7 @@ def test_whoever_stops_a_run_is_told_how_to_go_on(
     with pytest.raises(raised) as stopped:
         run_config(parse(tables), out=out, progress=Signal(number))
     assert f"fedloom resume '{out}'" in stopped.value.__notes__[0]
-    assert checkpoint.positions(out / "checkpoint.safetensors") == [(2, 0)]
+    assert checkpoint.whole_positions(out / "checkpoint.safetensors") == [(2, 0)]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     resume(out)
     assert models(out)[0].equal(models(undisturbed)[0])
@@ -331,20 +336,22 @@ def test_a_checkpoint_is_written_when_the_last_one_is_old(
     """Also between the exchanges of a round, and one can go on from there."""
     tables = {**SMALL, "algorithm": TIERED, "checkpoint_every": 100}
     tables["teams"] = {"name": "blocks", "teams": 2}
-    run_config(parse(tables), out=tmp_path / "whole")
+    run_config(parse(tables), out=tmp_path / "uninterrupted")
     clock = iter(range(0, 10_000, 59))
     monkeypatch.setattr(schedule.time, "monotonic", lambda: next(clock))
     tables["checkpoint_minutes"] = 1.0
     with pytest.raises(RuntimeError):
         run_config(parse(tables), out=tmp_path / "run", progress=Stop())
     monkeypatch.undo()
-    found = checkpoint.positions(tmp_path / "run" / "checkpoint.safetensors")
-    assert any(position.exchange > 0 for position in found)
+    positions = checkpoint.whole_positions(tmp_path / "run" / "checkpoint.safetensors")
+    assert any(position.exchange > 0 for position in positions)
     resume(tmp_path / "run")
-    rows = [content(tmp_path / name)["rounds.jsonl"] for name in ("run", "whole")]
+    rows = [
+        content(tmp_path / name)["rounds.jsonl"] for name in ("run", "uninterrupted")
+    ]
     assert rows[0] == rows[1]
     for mine, theirs in zip(
-        models(tmp_path / "run"), models(tmp_path / "whole"), strict=True
+        models(tmp_path / "run"), models(tmp_path / "uninterrupted"), strict=True
     ):
         assert torch.equal(mine, theirs)
 
@@ -352,16 +359,16 @@ def test_a_checkpoint_is_written_when_the_last_one_is_old(
 def test_all_runs_of_a_bundle_are_secured_at_the_same_place(tmp_path: Path) -> None:
     tables = {**TWO_BY_TWO, "methods": {"pfedmt": TIERED}, "checkpoint_every": 100}
     tables |= {"checkpoint_minutes": 1e-9, "teams": {"name": "blocks", "teams": 2}}
-    out = compare(parse_comparison(tables), tmp_path / "out", jobs=1)
-    one, two = (
-        checkpoint.positions(
+    out = run_comparison(parse_comparison(tables), tmp_path / "out", jobs=1)
+    first, second = (
+        checkpoint.whole_positions(
             run_directory(out, "pfedmt", seed) / "checkpoint.safetensors"
         )
         for seed in (0, 1)
     )
-    assert one == two
-    assert one[0] == (2, 0)
-    assert one[1].exchange > 0
+    assert first == second
+    assert first[0] == (2, 0)
+    assert first[1].exchange > 0
 
 
 def test_a_seed_that_diverged_does_not_hold_up_the_others(
@@ -379,17 +386,17 @@ def test_a_seed_that_diverged_does_not_hold_up_the_others(
     monkeypatch.setattr(Simulation, "_refuse_diverged", refuse)
     tables = {**TWO_BY_TWO, "methods": ["fedavg"], "rounds": 5, "seeds": 3}
     comparison = parse_comparison(tables)
-    whole = compare(comparison, tmp_path / "whole", jobs=1)
+    uninterrupted = run_comparison(comparison, tmp_path / "uninterrupted", jobs=1)
     part = "seed-2/.checkpoint.safetensors.part"
     with pytest.raises(Killed), death.comes(tmp_path / "out", part, 6):
-        compare(comparison, tmp_path / "out", jobs=1)
+        run_comparison(comparison, tmp_path / "out", jobs=1)
     seeds = [
         RunDirectory(run_directory(tmp_path / "out", "fedavg", n)) for n in range(3)
     ]
     assert seeds[1].failed_at() == (1, 0)
-    newest = [checkpoint.positions(run.checkpoint)[0] for run in seeds]
+    newest = [checkpoint.whole_positions(run.checkpoint)[0] for run in seeds]
     assert newest == [(4, 0), (1, 0), (3, 0)]
     visits.clear()
-    compare(comparison, tmp_path / "out", jobs=1)
+    run_comparison(comparison, tmp_path / "out", jobs=1)
     assert visits == []
-    assert_same(tmp_path / "out", whole)
+    assert_same(tmp_path / "out", uninterrupted)

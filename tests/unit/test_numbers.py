@@ -3,12 +3,12 @@
 import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
 import fedloom
-from fedloom.results.directory import RunDirectory
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(160, 3)).astype("float32")
@@ -70,7 +70,7 @@ def test_an_interval_and_scores_by_size_come_from_the_same_scores(binary):
 
 def test_the_files_of_a_run_have_every_number_of_every_client(binary, tmp_path):
     path = binary.save(tmp_path / "run")
-    table = RunDirectory.open(path).read_clients().to_pydict()
+    table = pq.read_table(path / "clients").to_pydict()
     last = [
         n
         for n in range(len(table["round"]))
@@ -109,7 +109,7 @@ def test_a_regression_shows_rmse_mae_and_explained_variance():
     y = (X @ np.array([1.0, -2.0, 0.5]) + 3).astype("float32")
     clients = fedloom.federation(X, y, clients=WARD)
     result = fedloom.run(fedloom.FedAvg(lr=0.1), "mlr", clients, rounds=20)
-    assert result.table().cells()[0][-3:] == ["RMSE", "MAE", "explained"]
+    assert result.table().cells()[0][-3:] == ["RMSE", "MAE", "explained variance"]
     mse, rmse = result.scores(), result.scores(number="rmse")
     np.testing.assert_allclose(rmse, np.sqrt(mse), rtol=1e-12)
     assert result.scores(number="explained_variance").min() > 0.9

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -123,7 +124,9 @@ def test_frozen_parameters_stay_and_are_not_sent(clients):
     assert torch.equal(trained.body.weight, start.model(0).body.weight)
     assert not torch.equal(trained.head.weight, start.model(0).head.weight)
     head_bytes = 4 * (8 * 3 + 3)
-    assert result.history.rounds[1].bytes_up == clients.count * head_bytes
+    report_bytes = 4 + 8 + 8
+    sent = clients.count * (head_bytes + report_bytes)
+    assert result.history.rounds[1].bytes_up == sent
 
 
 def test_own_losses_train(clients):
@@ -167,11 +170,11 @@ def test_a_run_directory_holds_what_it_promises(tmp_path):
     result = run_config(parse(QUICK), out=tmp_path / "run")
     directory = RunDirectory.open(tmp_path / "run")
     assert [row.round for row in directory.read_rounds()] == [0, 1, 2, 3]
-    table = directory.read_clients()
+    table = pq.read_table(directory.clients)
     assert table.num_rows == 4 * 6 * 2  # rounds x clients x (shared, personal)
     assert set(table.column_names) >= {"round", "client", "kind", "part", "accuracy"}
-    notes = directory.read_client_log()
-    assert notes.num_rows == 3 * 6
+    log = pq.read_table(directory.client_log)
+    assert log.num_rows == 3 * 6
     manifest = directory.read_manifest()
     assert manifest["split"] == result.federation.hash
     assert manifest["seed"] == 0

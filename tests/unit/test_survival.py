@@ -31,10 +31,10 @@ from survivors import (
 )
 
 import fedloom
-from fedloom.comparison import compare, load_comparison, parse_comparison
+from fedloom.comparison import load_comparison, parse_comparison, run_comparison
 from fedloom.config import parse, to_toml
-from fedloom.engine import checkpoint
 from fedloom.runs import load, resume, run_config
+from fedloom.server import checkpoint
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -73,8 +73,8 @@ def test_a_comparison_that_dies_between_two_files_comes_to_the_same_bits(
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(Killed), death.comes(out, "seed-1/.checkpoint.safetensors.part"):
-        compare(parse_comparison(TWO_BY_TWO), out, jobs=1)
-    compare(load_comparison(out), out, jobs=1)
+        run_comparison(parse_comparison(TWO_BY_TWO), out, jobs=1)
+    run_comparison(load_comparison(out), out, jobs=1)
     assert_same(out, compared)
 
 
@@ -319,8 +319,8 @@ def test_killed_before_any_change_of_a_file_a_run_comes_to_the_same_bits(
     """Every change for one method, every seventh for others; and on the way back."""
     tables = {**SMALL, "algorithm": FAMILIES[family], "rounds": 2}
     tables["teams"] = {"name": "blocks", "teams": 2}
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    changes = nursery.order("run", whole, tables=tables)["changes"]
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "run"
+    changes = nursery.order("run", undisturbed, tables=tables)["changes"]
     assert changes > 40
     draw = np.random.default_rng(changes)
     for at in range(0, changes, 1 if family == "tiered" else 7):
@@ -331,7 +331,7 @@ def test_killed_before_any_change_of_a_file_a_run_comes_to_the_same_bits(
             what = "resume" if (out / "manifest.json").exists() else "run"
             again = nursery.order(what, out, tables=tables, kill_at=kill_at)
         assert again["status"] == "done", (at, later)
-        assert_same(out, whole)
+        assert_same(out, undisturbed)
         shutil.rmtree(out)
 
 
@@ -340,8 +340,8 @@ def test_killed_before_any_change_of_a_file_a_comparison_comes_to_the_same_bits(
     nursery: Nursery, tmp_path: Path
 ) -> None:
     """Killed twice: the second time on the way back."""
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    changes = nursery.order("compare", whole, tables=TWO_BY_TWO)["changes"]
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
+    changes = nursery.order("compare", undisturbed, tables=TWO_BY_TWO)["changes"]
     draw = np.random.default_rng(7)
     for at in range(0, changes, 5):
         killed = nursery.order("compare", out, tables=TWO_BY_TWO, kill_at=at)
@@ -350,7 +350,7 @@ def test_killed_before_any_change_of_a_file_a_comparison_comes_to_the_same_bits(
         nursery.order("compare", out, tables=TWO_BY_TWO, kill_at=later)
         again = nursery.order("compare", out, tables=TWO_BY_TWO)
         assert again["status"] == "done", (at, later)
-        assert_same(out, whole)
+        assert_same(out, undisturbed)
         shutil.rmtree(out)
 
 
@@ -411,10 +411,10 @@ def test_twenty_runs_killed_at_random_moments_come_to_the_same_bits(
         tables = {**SMALL, "rounds": 20, "checkpoint_every": 3, "algorithm": algorithm}
         tables["teams"] = {"name": "blocks", "teams": 2}
         configs[family] = write_toml(tables, tmp_path / f"{family}.toml")
-        whole = tmp_path / family
-        with started("run", configs[family], "--out", whole) as process:
-            began = wait_until((whole / "manifest.json").exists, process)
-            ended = wait_until(lambda out=whole: rows_of(out) == 21, process)
+        undisturbed = tmp_path / family
+        with started("run", configs[family], "--out", undisturbed) as process:
+            began = wait_until((undisturbed / "manifest.json").exists, process)
+            ended = wait_until(lambda out=undisturbed: rows_of(out) == 21, process)
             process.communicate(timeout=300)
             assert process.returncode == 0
         seconds[family] = ended - began
@@ -432,8 +432,8 @@ def test_twenty_runs_killed_at_random_moments_come_to_the_same_bits(
                     # A resumed one has to import everything first.
                     time.sleep(4 * kill + draw.uniform(0, seconds[family]))
             has_begun = (out / "manifest.json").exists()
-            found = checkpoint.positions(out / "checkpoint.safetensors")
-            stood.append(f"{family}: {rows_of(out)} rows, checkpoint {found[:1]}")
+            positions = checkpoint.whole_positions(out / "checkpoint.safetensors")
+            stood.append(f"{family}: {rows_of(out)} rows, checkpoint {positions[:1]}")
             if not has_begun:
                 break
         if has_begun:
@@ -460,14 +460,14 @@ def test_a_comparison_killed_at_random_moments_comes_to_the_same_bits(
     tables = {**TWO_BY_TWO, "rounds": 20, "checkpoint_every": 3}
     comparison = parse_comparison(tables)
     file = write_toml(comparison.to_tables(), tmp_path / "compare.toml")
-    whole, stood = tmp_path / "whole", []
+    undisturbed, stood = tmp_path / "undisturbed", []
     runs = [f"{arm}/seed-{seed}" for arm in comparison.arms for seed in (0, 1)]
 
     def is_done() -> bool:
-        return all(rows_of(whole / run) == 21 for run in runs)
+        return all(rows_of(undisturbed / run) == 21 for run in runs)
 
-    with started("compare", file, "--out", whole, "--jobs", jobs) as process:
-        began = wait_until((whole / runs[0] / "manifest.json").exists, process)
+    with started("compare", file, "--out", undisturbed, "--jobs", jobs) as process:
+        began = wait_until((undisturbed / runs[0] / "manifest.json").exists, process)
         ended = wait_until(is_done, process)
         process.communicate(timeout=300)
         assert process.returncode == 0
@@ -486,17 +486,18 @@ def test_a_comparison_killed_at_random_moments_comes_to_the_same_bits(
         # A seed may have gone back one checkpoint more than the other.
         for run in runs:
             name = f"{run}/checkpoint-before.safetensors"
-            shutil.copy(whole / name, out / name)
-        assert_same(out, whole)
+            shutil.copy(undisturbed / name, out / name)
+        assert_same(out, undisturbed)
     print("\n".join(stood))
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     """The processes in which a comparison trains its methods."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    found = [int(pid) for pid in children.read_text().split()]
     return [
-        p for p in found if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()
+        int(pid)
+        for pid in children.read_text().split()
+        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 
@@ -523,5 +524,7 @@ def test_a_comparison_in_processes_says_how_to_go_on(who: str, tmp_path: Path) -
     assert ("Stopped." if who == "all" else "want of memory") in wrong
     assert f"To go on: fedloom resume {out}" in wrong
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
-    secured = [checkpoint.positions(run / "checkpoint.safetensors") for run in runs]
-    assert sum(bool(found) for found in secured) == (4 if who == "all" else 2)
+    secured = [
+        checkpoint.whole_positions(run / "checkpoint.safetensors") for run in runs
+    ]
+    assert sum(map(bool, secured)) == (4 if who == "all" else 2)

@@ -1,4 +1,4 @@
-"""One file per method; the registry is written by hand."""
+"""One file per method, or a package for a family; the registry is written by hand."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ from fedloom.algorithms.pfedme import PFedMe
 from fedloom.algorithms.pfedmt import PFedMT
 from fedloom.algorithms.pfedvem import PFedVEM
 from fedloom.algorithms.scaffold import Scaffold
-from fedloom.algorithms.self_fl import SelfFL
-from fedloom.algorithms.self_fl_augmented import SelfFLAugmented
-from fedloom.algorithms.self_fl_cluster import SelfFLCluster
+from fedloom.algorithms.self_fl import SelfFL, SelfFLAugmented, SelfFLCluster
 from fedloom.core.algorithm import Algorithm
 
 __all__ = [

@@ -27,7 +27,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    Weighting,
+)
 from fedloom.core.settings import NonNegative, Share
 from fedloom.core.task import Batch, Task
 
@@ -96,7 +103,7 @@ class APFL(Algorithm[Server, Memory, Download, Work, Upload]):
     partner: Literal["own", "shared"] = "own"
     """What the private model is mixed with when the client uses it: its own copy of the
     shared model as its last round left it, or the present shared model."""
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
 
     def init_server(self, population: Population) -> Server:
@@ -106,11 +113,7 @@ class APFL(Algorithm[Server, Memory, Download, Work, Upload]):
         return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
-        return Server(shares @ uploads.shared)
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
+        return Server(cohort.weights(self.weights) @ uploads.shared)
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         mixing = torch.full_like(down.shared[0], self.mixing)
@@ -132,7 +135,7 @@ class APFL(Algorithm[Server, Memory, Download, Work, Upload]):
         if self.adaptive:
             # alpha_i <- alpha_i - eta <v_i - w_i, grad f_i(vbar_i)>, kept in [0, 1]
             slope = (private - shared.at) @ gradient + self.mixing_decay * alpha
-            pace = self.lr * self.lr_decay ** batch.round.to(alpha.dtype)
+            pace = self.decayed(self.lr, batch.round, alpha.dtype)
             moved = torch.clamp(alpha - pace * slope, 0.0, 1.0)
             mixing = torch.where(batch.step == 0, moved, alpha)
         return Work(

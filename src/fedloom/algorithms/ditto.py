@@ -16,11 +16,18 @@ equally as they do.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    Weighting,
+)
 from fedloom.core.settings import NonNegative, Positive
 from fedloom.core.task import Batch, Task
 
@@ -67,7 +74,7 @@ class Ditto(Algorithm[Server, Memory, Download, Work, Upload]):
     """Strength of the pull toward the shared model (lambda); 0 is local training."""
     personal_lr: Positive | None = None
     """Learning rate of the personal model (eta_p); that of the shared one if absent."""
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
 
     def init_server(self, population: Population) -> Server:
@@ -77,11 +84,7 @@ class Ditto(Algorithm[Server, Memory, Download, Work, Upload]):
         return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
-        return Server(shares @ uploads.shared)
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
+        return Server(cohort.weights(self.weights) @ uploads.shared)
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(down.shared)

@@ -3,12 +3,12 @@
 Chen, Li, Shen. Personalized Federated Learning with Attention-based Client Selection.
 ICASSP 2024. arXiv:2312.15148.
 
-    paper    here              lives
-    w_i      Memory.personal   on client i, and sent; the server keeps the last one
-    u_i      Download.start    sent to client i alone
-    S        Account.similarity
-    p        quantile          configuration; a larger p means fewer collaborators
-    beta_k   lr                configuration
+    paper    here                    lives
+    w_i      Memory.personal         on client i, and sent; the last is kept
+    u_i      Download.start          sent to client i alone
+    S        DownloadLog.similarity  on the server
+    p        quantile                configuration; a larger p means fewer collaborators
+    beta_k   lr                      configuration
 
 Deviations: a client always collaborates with itself, with weight s_ii = 1; the paper
 takes for granted that s_ii exceeds delta, which fails when all models are equal. The
@@ -27,8 +27,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedloom.core import client_models
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
-from fedloom.core.records import PerClient
+from fedloom.core.records import Empty, Logged, PerClient
 from fedloom.core.settings import Count, Share
 from fedloom.core.task import Batch, Task
 
@@ -36,9 +37,9 @@ from fedloom.core.task import Batch, Task
 class Server(NamedTuple):
     """The last model of every client."""
 
-    models: Tensor
+    models: PerClient[Tensor]
     """(M, d); the common start for a client that was never here."""
-    known: Tensor
+    known: PerClient[Tensor]
     """(M,) whether the client ever uploaded."""
 
 
@@ -51,13 +52,11 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Server to client: where this one client starts from."""
 
-    start: PerClient
+    start: PerClient[Tensor]
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    personal: SGDState
+Work = SGDState
+"""During a round: the personal model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -74,19 +73,16 @@ class ClientLog(NamedTuple):
     0 the client trains alone; large, the others pull it away from its last model."""
 
 
-class ServerLog(NamedTuple):
-    """The attention among the clients that uploaded.
+class DownloadLog(NamedTuple):
+    """The attention that made the starts."""
 
-    It is recomputed for them: under train-all the downloads weighed all clients.
-    """
-
-    similarity: Tensor
+    similarity: PerClient[Tensor]
     """(n, n) cosines, the diagonal 1; (n, M) with scope `all`. Models from a common
     start are all close to 1, so look at the order rather than the size."""
-    weights: Tensor
+    weights: PerClient[Tensor]
     """(n, n) share of each column's client in each row's start. Rows sum to one; a zero
     means that the two do not collaborate."""
-    collaborators: Tensor
+    collaborators: PerClient[Tensor]
     """How many others a client's start was made of. 0 means that nobody was similar
     enough and it goes on from its own model."""
 
@@ -110,26 +106,21 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
     the last model that the server has of them."""
 
     def init_server(self, population: Population) -> Server:
-        theta = population.theta(0)
-        return Server(
-            models=theta.repeat(population.count, 1),
-            known=torch.zeros(population.count, dtype=torch.bool, device=theta.device),
-        )
+        return Server(*client_models.no_models(population))
 
-    def download(self, server: Server, cohort: Cohort) -> Download:
+    def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
+        others = cohort.clients
+        if self.scope == "all":
+            others = torch.arange(len(server.known), device=others.device)
+        log = self._attend(server, cohort, others)
         # Alg. 1, line 8
-        others = self._others(cohort)
-        return Download(self._attend(server, cohort).weights @ server.models[others])
+        return Logged(Download(log.weights @ server.models[others]), log)
 
-    def _others(self, cohort: Cohort) -> Tensor:
-        """(k,) who may be a collaborator, as rows of the population."""
-        if self.scope == "cohort":
-            return cohort.clients
-        return torch.arange(cohort.population.count, device=cohort.clients.device)
+    def model_download(self, server: Server, cohort: Cohort) -> Empty:
+        return Empty()
 
-    def _attend(self, server: Server, cohort: Cohort) -> ServerLog:
-        """Alg. 1, lines 6 and 7, and the weights of Eq. (4)."""
-        others = self._others(cohort)
+    def _attend(self, server: Server, cohort: Cohort, others: Tensor) -> DownloadLog:
+        """Alg. 1, lines 6 and 7, and the weights of Eq. (4) of `others`, (k,)."""
         is_here = torch.isin(others, cohort.clients[cohort.sizes > 0])
         counts = is_here | (server.known[others] & (self.scope == "all"))
         similarity = _cosines(server.models[others], counts, self.similarity)
@@ -143,41 +134,29 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
         chosen = (rows > threshold) & counts | is_self
         # Eq. (4)
         attention = torch.where(chosen, rows, 0.0)
-        return ServerLog(
+        return DownloadLog(
             similarity=rows,
             weights=attention / attention.sum(1, keepdim=True),
             collaborators=(chosen & ~is_self).sum(1),
         )
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        real = cohort.sizes > 0
-        rows, new = cohort.clients[real], uploads.personal[real]
-        return Server(
-            models=server.models.index_copy(0, rows, new),
-            known=server.known.index_fill(0, rows, True),
-        )
+        return Server(*client_models.with_uploads(*server, uploads.personal, cohort))
 
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
-        return self._attend(server, cohort)
-
-    def shared(self, server: Server, task: Task) -> None:
-        return None
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: object, client: Client, task: Task) -> Memory:
         return Memory(task.start)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(down.start))
+        return self.sgd_start(down.start)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Eq. (5): w_i <- w_i - beta_k grad F_i(w_i), starting from u_i."""
-        gradient = task.grad(work.personal.at, batch)
-        return Work(self.sgd_step(work.personal, gradient, batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        return Memory(work.personal.at), Upload(work.personal.at)
+        return Memory(work.at), Upload(work.at)
 
     def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
@@ -185,7 +164,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
         return ClientLog(torch.linalg.vector_norm(down.start - memory.personal))
 
     def personal(
-        self, down: Download, memory: Memory, client: Client, task: Task
+        self, down: Download | Empty, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return memory.personal
 

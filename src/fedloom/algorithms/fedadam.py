@@ -33,9 +33,9 @@ from fedloom.core.algorithm import (
     Algorithm,
     Client,
     Cohort,
-    Phase,
     Population,
     SGDState,
+    Weighting,
 )
 from fedloom.core.records import Empty
 from fedloom.core.settings import Interval, Positive, Whole
@@ -60,10 +60,8 @@ class Download(NamedTuple):
     shared: Tensor
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    shared: SGDState
+Work = SGDState
+"""During a round: the shared model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -92,14 +90,10 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
     adaptivity: Positive = 0.001
     """Added to the root of the second moment (tau): where changes are much smaller
     than this, steps shrink with them; a smaller one is more adaptive."""
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
     tuning: Whole = 0
     """Epochs of local training that turn the shared model into the personal one."""
-
-    @property
-    def adaptation(self) -> tuple[Phase, ...]:
-        return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
 
     def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
@@ -110,7 +104,7 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
         return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        shares = cohort.weights(self.weights)
         # Delta_t = mean of x_i,K - x_t
         change = shares @ uploads.shared - server.shared
         # m_t = beta_1 m_(t-1) + (1 - beta_1) Delta_t
@@ -131,30 +125,19 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
         # v_t = beta_2 v_(t-1) + (1 - beta_2) Delta_t^2
         return torch.lerp(new, old, self.square_decay)
 
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
-        return Empty()
-
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(down.shared))
+        return self.sgd_start(down.shared)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step of local SGD, as in FedAvg."""
-        gradient = task.grad(work.shared.at, batch)
-        return Work(self.sgd_step(work.shared, gradient, batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
-        return memory, Upload(work.shared.at)
+        return memory, Upload(work.at)
 
     def personal(
         self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.shared
-
-    def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
-        """One step of fine-tuning the shared model on the client's own data."""
-        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at

@@ -3,13 +3,13 @@
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized Cross-Silo Federated Learning on
 Non-IID Data. AAAI 2021. arXiv:2007.03797.
 
-    paper    here              lives
-    w_i      Memory.personal   on client i, and sent; the server keeps the last one
-    u_i      Download.cloud    sent to client i alone
-    xi_ij    Account.weights   on the server
-    sigma    width             configuration: A(y) = 1 - exp(-y / sigma)
-    alpha_k  server_lr         configuration
-    lambda   pull              configuration
+    paper    here                 lives
+    w_i      Memory.personal      on client i, and sent; the server keeps the last one
+    u_i      Download.cloud       sent to client i alone
+    xi_ij    DownloadLog.weights  on the server
+    sigma    width                configuration: A(y) = 1 - exp(-y / sigma)
+    alpha_k  server_lr            configuration
+    lambda   pull                 configuration
 
 Deviations: where the weights of the others would sum to more than 1, they are scaled
 down to 1 for that client, so that u_i is always a mean and no weight is negative; the
@@ -27,9 +27,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedloom.core import client_models
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import PerClient
+from fedloom.core.records import Empty, Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.task import Batch, Task
 
@@ -40,9 +41,9 @@ _TINY = 1e-30
 class Server(NamedTuple):
     """The last model of every client, and the scale of their distances."""
 
-    models: Tensor
+    models: PerClient[Tensor]
     """(M, d); the common start for a client that was never here."""
-    known: Tensor
+    known: PerClient[Tensor]
     """(M,) whether the client ever uploaded."""
     width: Tensor
     """sigma in the coming round, a scalar."""
@@ -57,13 +58,11 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Server to client: the mean of models near this one client's."""
 
-    cloud: PerClient
+    cloud: PerClient[Tensor]
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    personal: SGDState
+Work = SGDState
+"""During a round: the personal model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -80,12 +79,12 @@ class ClientLog(NamedTuple):
     model. Near 0 the client trains alone."""
 
 
-class ServerLog(NamedTuple):
+class DownloadLog(NamedTuple):
     """Who attended to whom."""
 
-    weights: Tensor
+    weights: PerClient[Tensor]
     """(n, M) xi_ij, the share of each client's model in the means that were sent."""
-    self_weight: Tensor
+    self_weight: PerClient[Tensor]
     """(n,) xi_ii, the share of a client's own model in its mean. 0 means that the
     others' weights were scaled down to sum to 1: `server_lr` is large for `width`."""
 
@@ -119,26 +118,29 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
             )
 
     def init_server(self, population: Population) -> Server:
-        theta = population.theta(0)
-        known = torch.zeros(population.count, dtype=torch.bool, device=theta.device)
-        models = theta.repeat(population.count, 1)
+        models, known = client_models.no_models(population)
         return Server(models, known, self._width(models, known))
 
     def _width(self, models: Tensor, known: Tensor) -> Tensor:
         """sigma: as configured, or the median over pairs of known models."""
-        one = torch.ones((), dtype=models.dtype, device=models.device)
+        unit = torch.ones((), dtype=models.dtype, device=models.device)
         if self.width != "median":
-            return one * self.width
+            return unit * self.width
         among = _squared_distances(models[known], models[known], models.mean(0))
         pairs = among[torch.ones_like(among, dtype=torch.bool).triu(1)]
         if not len(pairs):
-            return one
+            return unit
         median = pairs.median()
-        return torch.where(median > _TINY, median, one)
+        return torch.where(median > _TINY, median, unit)
 
-    def download(self, server: Server, cohort: Cohort) -> Download:
+    def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
+        weights = self._attend(server, cohort)
+        own = weights.gather(1, cohort.clients[:, None])[:, 0]
         # u_i = xi_i1 w_1 + ... + xi_im w_m
-        return Download(self._attend(server, cohort) @ server.models)
+        return Logged(Download(weights @ server.models), DownloadLog(weights, own))
+
+    def model_download(self, server: Server, cohort: Cohort) -> Empty:
+        return Empty()
 
     def _attend(self, server: Server, cohort: Cohort) -> Tensor:
         """(n, M) the weights xi."""
@@ -155,36 +157,26 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         return torch.where(is_self, rest, others)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        real = cohort.sizes > 0
-        rows, new = cohort.clients[real], uploads.personal[real]
-        models = server.models.index_copy(0, rows, new)
-        known = server.known.index_fill(0, rows, True)
+        models, known = client_models.with_uploads(
+            server.models, server.known, uploads.personal, cohort
+        )
         return Server(models, known, self._width(models, known))
 
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
-        weights = self._attend(server, cohort)
-        return ServerLog(weights, weights.gather(1, cohort.clients[:, None])[:, 0])
-
-    def shared(self, server: Server, task: Task) -> None:
-        return None
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: object, client: Client, task: Task) -> Memory:
         return Memory(task.start)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(down.cloud))
+        return self.sgd_start(down.cloud)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step down F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2."""
-        at = work.personal.at
-        toward = self.pull / self.server_lr * (at - down.cloud)
-        gradient = task.grad(at, batch) + toward
-        return Work(self.sgd_step(work.personal, gradient, batch))
+        toward = self.pull / self.server_lr * (work.at - down.cloud)
+        return self.sgd_step(work, task.grad(work.at, batch) + toward, batch)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        return Memory(work.personal.at), Upload(work.personal.at)
+        return Memory(work.at), Upload(work.at)
 
     def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
@@ -192,7 +184,7 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         return ClientLog(torch.linalg.vector_norm(down.cloud - memory.personal))
 
     def personal(
-        self, down: Download, memory: Memory, client: Client, task: Task
+        self, down: Download | Empty, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return memory.personal
 

@@ -16,7 +16,7 @@ many epochs on its own training data, without momentum, which is kept by nobody.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -24,9 +24,9 @@ from fedloom.core.algorithm import (
     Algorithm,
     Client,
     Cohort,
-    Phase,
     Population,
     SGDState,
+    Weighting,
 )
 from fedloom.core.records import Empty
 from fedloom.core.settings import Whole
@@ -45,10 +45,8 @@ class Download(NamedTuple):
     shared: Tensor
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    shared: SGDState
+Work = SGDState
+"""During a round: the shared model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -64,14 +62,10 @@ class FedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
     name = "fedavg"
     group = "global"
 
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples (FedAvg-w) or equally (FedAvg-e)."""
     tuning: Whole = 0
     """Epochs of local training that turn the shared model into the personal one."""
-
-    @property
-    def adaptation(self) -> tuple[Phase, ...]:
-        return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
 
     def init_server(self, population: Population) -> Server:
         return Server(population.theta(0))
@@ -80,34 +74,22 @@ class FedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
         return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
         # Alg. 1: w_{t+1} <- sum_k (n_k / n) w^k_{t+1}
-        return Server(shares @ uploads.shared)
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
-        return Empty()
+        return Server(cohort.weights(self.weights) @ uploads.shared)
 
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(down.shared))
+        return self.sgd_start(down.shared)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, ClientUpdate: w <- w - eta grad l(w; b)."""
-        gradient = task.grad(work.shared.at, batch)
-        return Work(self.sgd_step(work.shared, gradient, batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
-        return memory, Upload(work.shared.at)
+        return memory, Upload(work.at)
 
     def personal(
         self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.shared
-
-    def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
-        """One step of fine-tuning the shared model on the client's own data."""
-        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at

@@ -19,7 +19,7 @@ do with the server's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,9 +28,9 @@ from fedloom.core.algorithm import (
     Algorithm,
     Client,
     Cohort,
-    Phase,
     Population,
     SGDState,
+    Weighting,
 )
 from fedloom.core.records import Empty
 from fedloom.core.settings import Interval, Positive, Whole
@@ -51,10 +51,8 @@ class Download(NamedTuple):
     shared: Tensor
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    shared: SGDState
+Work = SGDState
+"""During a round: the shared model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -75,14 +73,10 @@ class FedAvgM(Algorithm[Server, Empty, Download, Work, Upload]):
     server_lr: Positive = 1.0
     """Learning rate of the server; a step goes on, and in the end comes to
     1 / (1 - server_momentum) times its length."""
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
     tuning: Whole = 0
     """Epochs of local training that turn the shared model into the personal one."""
-
-    @property
-    def adaptation(self) -> tuple[Phase, ...]:
-        return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
 
     def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
@@ -92,37 +86,25 @@ class FedAvgM(Algorithm[Server, Empty, Download, Work, Upload]):
         return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
         # Delta w = sum_k (n_k / n) (w - w_k)
-        gradient = server.shared - shares @ uploads.shared
+        gradient = server.shared - cohort.weights(self.weights) @ uploads.shared
         # v <- beta v + Delta w;  w <- w - v
         velocity = self.server_momentum * server.velocity + gradient
         return Server(server.shared - self.server_lr * velocity, velocity)
 
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
-        return Empty()
-
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(down.shared))
+        return self.sgd_start(down.shared)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step of local SGD, as in FedAvg."""
-        gradient = task.grad(work.shared.at, batch)
-        return Work(self.sgd_step(work.shared, gradient, batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
-        return memory, Upload(work.shared.at)
+        return memory, Upload(work.at)
 
     def personal(
         self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.shared
-
-    def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
-        """One step of fine-tuning the shared model on the client's own data."""
-        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at

@@ -26,9 +26,9 @@ from fedloom.core.algorithm import (
     Algorithm,
     Client,
     Cohort,
-    Phase,
     Population,
     SGDState,
+    Weighting,
 )
 from fedloom.core.errors import ContractError
 from fedloom.core.settings import Whole
@@ -78,15 +78,8 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
     personal one (tau_f); 0 leaves it as it is."""
     tuned: Literal["all", "head"] = "all"
     """What tuning moves: the whole model, or the head above the shared base."""
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
-
-    @property
-    def adaptation(self) -> tuple[Phase, ...]:
-        if not self.tuning:
-            return ()
-        step = "tune" if self.tuned == "all" else "tune_head"
-        return (Phase(step=step, epochs=self.tuning),)
 
     def init_server(self, population: Population) -> Server:
         task = population.task
@@ -103,8 +96,7 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
         return Download(server.base)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
-        return Server(shares @ uploads.base)
+        return Server(cohort.weights(self.weights) @ uploads.base)
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return task.join(server.base, task.split(task.start)[1])
@@ -132,17 +124,13 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
         return task.join(down.base, memory.head)
 
     def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
-        """One step of fine-tuning the whole model on the client's own data."""
-        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at
-
-    def tune_head(
-        self, theta: Tensor, down: Download, batch: Batch, task: Task
-    ) -> Tensor:
-        """One step of fine-tuning the head, the shared base held fixed."""
+        """One step of tuning all of the model, or the head above the shared base."""
+        if self.tuned == "all":
+            return super().tune(theta, down, batch, task)
         base, head = task.split(theta)
 
         def objective(head: Tensor) -> Tensor:
             return batch.mean(task.losses_of(base, head, batch))
 
-        gradient = task.grad_of(objective, head)
+        gradient = task.grad_of(objective, head, batch)
         return task.join(base, self.sgd_step(self.sgd_start(head), gradient, batch).at)

@@ -17,11 +17,18 @@ such layers is refused: this would be FedAvg under another name.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    Weighting,
+)
 from fedloom.core.errors import ContractError
 from fedloom.core.task import Batch, Task
 
@@ -45,10 +52,8 @@ class Download(NamedTuple):
     shared: Tensor
 
 
-class Work(NamedTuple):
-    """During a round: all parameters as one vector, for they move together."""
-
-    personal: SGDState
+Work = SGDState
+"""During a round: all parameters as one vector, for they move together."""
 
 
 class Upload(NamedTuple):
@@ -64,7 +69,7 @@ class FedBN(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "fedbn"
     group = "personalised"
 
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
 
     def init_server(self, population: Population) -> Server:
@@ -83,29 +88,26 @@ class FedBN(Algorithm[Server, Memory, Download, Work, Upload]):
         return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
         # w^(l) <- mean over k of w_k^(l), for every layer l that does not normalise
-        return Server(shares @ uploads.shared)
+        return Server(cohort.weights(self.weights) @ uploads.shared)
 
     def shared(self, server: Server, task: Task) -> None:
         return None
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
-        _, own = task.split_normalisation(task.start)
-        return Memory(own)
+        return Memory(task.split_normalisation(task.start)[1])
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(task.join_normalisation(down.shared, memory.own)))
+        return self.sgd_start(task.join_normalisation(down.shared, memory.own))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """w_k <- w_k - eta grad F_k(w_k), every layer."""
-        gradient = task.grad(work.personal.at, batch)
-        return Work(self.sgd_step(work.personal, gradient, batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        shared, own = task.split_normalisation(work.personal.at)
+        shared, own = task.split_normalisation(work.at)
         return Memory(own), Upload(shared)
 
     def personal(

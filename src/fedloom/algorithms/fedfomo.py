@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedloom.core import streams
+from fedloom.core import client_models, streams
 from fedloom.core.algorithm import (
     Algorithm,
     Client,
@@ -38,7 +38,7 @@ from fedloom.core.algorithm import (
     Population,
     SGDState,
 )
-from fedloom.core.records import PerClient
+from fedloom.core.records import Empty, Logged, PerClient, PerPair
 from fedloom.core.settings import Count, NonNegative, Share
 from fedloom.core.task import Batch, Task
 
@@ -46,11 +46,11 @@ from fedloom.core.task import Batch, Task
 class Server(NamedTuple):
     """The last model of every client, and who helped whom so far."""
 
-    models: Tensor
+    models: PerClient[Tensor]
     """(M, d); the common start for a client that was never here."""
-    known: Tensor
+    known: PerClient[Tensor]
     """(M,) whether the client ever uploaded."""
-    affinity: Tensor
+    affinity: PerPair[Tensor]
     """(M, M) sum of the weights that a client (row) gave to another (column)."""
 
 
@@ -66,9 +66,9 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Server to client: others' models, another choice for each; not whose."""
 
-    models: PerClient
+    models: PerClient[Tensor]
     """(k, d)."""
-    present: PerClient
+    present: PerClient[Tensor]
     """(k,) whether there is a model in this place; early on there may be too few."""
 
 
@@ -100,12 +100,17 @@ class ClientLog(NamedTuple):
     """Distance from the client's last model to where its training began."""
 
 
-class ServerLog(NamedTuple):
+class DownloadLog(NamedTuple):
     """What was sent to whom."""
 
-    sent: Tensor
+    sent: PerClient[Tensor]
     """(n, k) whose models, as rows of the population."""
-    weights: Tensor
+
+
+class ServerLog(NamedTuple):
+    """What that was good for."""
+
+    weights: PerClient[Tensor]
     """(n, k) what they were found to be worth; 0 where there was none."""
 
 
@@ -131,16 +136,15 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
         return Phase(step="compare", passes=1), self.local_phase("step")
 
     def init_server(self, population: Population) -> Server:
-        theta, count = population.theta(0), population.count
-        return Server(
-            models=theta.repeat(count, 1),
-            known=torch.zeros(count, dtype=torch.bool, device=theta.device),
-            affinity=theta.new_zeros(count, count),
-        )
+        models, known = client_models.no_models(population)
+        return Server(models, known, models.new_zeros(len(known), len(known)))
 
-    def download(self, server: Server, cohort: Cohort) -> Download:
+    def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
         chosen, present = self._choose(server, cohort)
-        return Download(server.models[chosen], present)
+        return Logged(Download(server.models[chosen], present), DownloadLog(chosen))
+
+    def model_download(self, server: Server, cohort: Cohort) -> Empty:
+        return Empty()
 
     def _choose(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """(n, k) whose models each client is sent, and which places are filled.
@@ -168,26 +172,21 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
         chosen = turn.argsort(dim=1, stable=True)[:, :k]
         return chosen, available.gather(1, chosen)
 
-    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        real = cohort.sizes > 0
-        cohort, rows = cohort.only(real), cohort.clients[real]
-        chosen, _ = self._choose(server, cohort)
-        # p_i <- p_i + w_i
-        gained = torch.zeros_like(server.affinity[rows])
-        gained = gained.scatter(1, chosen, uploads.weights[real])
-        return Server(
-            models=server.models.index_copy(0, rows, uploads.personal[real]),
-            known=server.known.index_fill(0, rows, True),
-            affinity=server.affinity.index_add(0, rows, gained),
+    def aggregate(
+        self, server: Server, uploads: Upload, cohort: Cohort
+    ) -> Logged[Server, ServerLog]:
+        models, known = client_models.with_uploads(
+            server.models, server.known, uploads.personal, cohort
         )
+        chosen, _ = self._choose(server, cohort)
+        # p_i <- p_i + w_i, for those who have data
+        gained = torch.zeros_like(server.affinity[cohort.clients])
+        gained = gained.scatter(1, chosen, uploads.weights)
+        gained = torch.where(cohort.sizes[:, None] > 0, gained, 0.0)
+        affinity = server.affinity.index_add(0, cohort.clients, gained)
+        return Logged(Server(models, known, affinity), ServerLog(uploads.weights))
 
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
-        return ServerLog(self._choose(server, cohort)[0], uploads.weights)
-
-    def shared(self, server: Server, task: Task) -> None:
-        return None
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: object, client: Client, task: Task) -> Memory:
         return Memory(task.start, task.start)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
@@ -231,7 +230,7 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
         )
 
     def personal(
-        self, down: Download, memory: Memory, client: Client, task: Task
+        self, down: Download | Empty, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return memory.personal
 

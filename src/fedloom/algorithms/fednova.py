@@ -8,7 +8,7 @@ Heterogeneous Federated Optimization. NeurIPS 2020. arXiv:2007.07481.
     ||a_i||_1  Upload.length         sent back
     eta d_i    Upload.direction      sent back
     p_i        Cohort.sizes          known to the server
-    tau_eff    Account.length        on the server
+    tau_eff    ServerLog.length      on the server
     rho        momentum              configuration
 
 Client i moves by -eta G_i a_i: its gradients G_i, each counted as often as momentum
@@ -28,7 +28,7 @@ epochs without momentum if asked.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,11 +37,11 @@ from fedloom.core.algorithm import (
     Algorithm,
     Client,
     Cohort,
-    Phase,
     Population,
     SGDState,
+    Weighting,
 )
-from fedloom.core.records import Empty
+from fedloom.core.records import Empty, Logged, PerClient
 from fedloom.core.settings import Whole
 from fedloom.core.task import Batch, Task
 
@@ -83,7 +83,7 @@ class ServerLog(NamedTuple):
     length: Tensor
     """tau_eff, how many unit steps the server takes along the mean direction. It is the
     mean of the clients' own lengths, so that the pace is that of FedAvg."""
-    change_weight: Tensor
+    change_weight: PerClient[Tensor]
     """p_i tau_eff / ||a_i||_1, what the client's change is multiplied by. FedAvg has
     p_i, which favours those who took more steps."""
 
@@ -95,14 +95,10 @@ class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
     name = "fednova"
     group = "global"
 
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally (p_i)."""
     tuning: Whole = 0
     """Epochs of local training that turn the shared model into the personal one."""
-
-    @property
-    def adaptation(self) -> tuple[Phase, ...]:
-        return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
 
     def init_server(self, population: Population) -> Server:
         return Server(population.theta(0))
@@ -110,26 +106,16 @@ class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
     def download(self, server: Server, cohort: Cohort) -> Download:
         return Download(server.shared)
 
-    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = self._shares(cohort)
+    def aggregate(
+        self, server: Server, uploads: Upload, cohort: Cohort
+    ) -> Logged[Server, ServerLog]:
+        shares = cohort.weights(self.weights)
         # tau_eff = sum_i p_i ||a_i||_1
         length = shares @ uploads.length
         # x <- x - tau_eff sum_i p_i eta d_i
-        return Server(server.shared - length * (shares @ uploads.direction))
-
-    def _shares(self, cohort: Cohort) -> Tensor:
-        return cohort.by_size() if self.weights == "size" else cohort.equally()
-
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
-        shares = self._shares(cohort)
-        length = shares @ uploads.length
-        return ServerLog(length, shares * length / uploads.length.clamp(min=1.0))
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
-        return Empty()
+        new = Server(server.shared - length * (shares @ uploads.direction))
+        change_weight = shares * length / uploads.length.clamp(min=1.0)
+        return Logged(new, ServerLog(length, change_weight))
 
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
         none = torch.zeros_like(client.size)
@@ -156,7 +142,3 @@ class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
         self, down: Download, memory: Empty, client: Client, task: Task
     ) -> Tensor:
         return down.shared
-
-    def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
-        """One step of fine-tuning the shared model on the client's own data."""
-        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at

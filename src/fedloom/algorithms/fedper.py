@@ -18,11 +18,18 @@ change it. A model without a head makes this FedAvg, one that is all head Local.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    Weighting,
+)
 from fedloom.core.task import Batch, Task
 
 
@@ -44,10 +51,8 @@ class Download(NamedTuple):
     base: Tensor
 
 
-class Work(NamedTuple):
-    """During a round: base and head as one vector, for they move together."""
-
-    personal: SGDState
+Work = SGDState
+"""During a round: base and head as one vector, for they move together."""
 
 
 class Upload(NamedTuple):
@@ -63,40 +68,33 @@ class FedPer(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "fedper"
     group = "personalised"
 
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
 
     def init_server(self, population: Population) -> Server:
-        base, _ = population.task.split(population.theta(0))
-        return Server(base)
+        return Server(population.task.split(population.theta(0))[0])
 
     def download(self, server: Server, cohort: Cohort) -> Download:
         return Download(server.base)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
         # W_B <- sum_j (n_j / n) W_Bj
-        return Server(shares @ uploads.base)
-
-    def shared(self, server: Server, task: Task) -> None:
-        return None
+        return Server(cohort.weights(self.weights) @ uploads.base)
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
-        _, head = task.split(task.start)
-        return Memory(head)
+        return Memory(task.split(task.start)[1])
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(task.join(down.base, memory.head)))
+        return self.sgd_start(task.join(down.base, memory.head))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """(W_B, W_Pj) <- (W_B, W_Pj) - eta grad F_j(W_B, W_Pj)."""
-        gradient = task.grad(work.personal.at, batch)
-        return Work(self.sgd_step(work.personal, gradient, batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        base, head = task.split(work.personal.at)
+        base, head = task.split(work.at)
         return Memory(head), Upload(base)
 
     def personal(

@@ -16,11 +16,18 @@ same in expectation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    Weighting,
+)
 from fedloom.core.records import Empty
 from fedloom.core.settings import NonNegative
 from fedloom.core.task import Batch, Task
@@ -38,10 +45,8 @@ class Download(NamedTuple):
     shared: Tensor
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    shared: SGDState
+Work = SGDState
+"""During a round: the shared model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -59,7 +64,7 @@ class FedProx(Algorithm[Server, Empty, Download, Work, Upload]):
 
     pull: NonNegative = 0.1
     """Strength of the proximal term (mu); 0 is FedAvg."""
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
 
     def init_server(self, population: Population) -> Server:
@@ -69,28 +74,20 @@ class FedProx(Algorithm[Server, Empty, Download, Work, Upload]):
         return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
-        return Server(shares @ uploads.shared)
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
-        return Empty()
+        return Server(cohort.weights(self.weights) @ uploads.shared)
 
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(down.shared))
+        return self.sgd_start(down.shared)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step on h_k(w; w^t) = F_k(w) + mu/2 ||w - w^t||^2, Eq. (2)."""
-        toward = self.pull * (work.shared.at - down.shared)
-        gradient = task.grad(work.shared.at, batch) + toward
-        return Work(self.sgd_step(work.shared, gradient, batch))
+        toward = self.pull * (work.at - down.shared)
+        return self.sgd_step(work, task.grad(work.at, batch) + toward, batch)
 
     def finish(
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
-        return memory, Upload(work.shared.at)
+        return memory, Upload(work.at)
 
     def personal(
         self, down: Download, memory: Empty, client: Client, task: Task

@@ -19,7 +19,7 @@ without a head makes this FedAvg, one that is all head Local with `head_epochs`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -30,6 +30,7 @@ from fedloom.core.algorithm import (
     Phase,
     Population,
     SGDState,
+    Weighting,
 )
 from fedloom.core.settings import Count, Whole
 from fedloom.core.task import Batch, Task
@@ -80,7 +81,7 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
     head_epochs: Whole = 10
     """Local epochs of the head per round, the base held fixed; they are cheap, since
     only the head is differentiated. 0 leaves every head at its start."""
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
 
     @property
@@ -91,22 +92,16 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
         return Phase(step="step_head", epochs=self.head_epochs), base
 
     def init_server(self, population: Population) -> Server:
-        base, _ = population.task.split(population.theta(0))
-        return Server(base)
+        return Server(population.task.split(population.theta(0))[0])
 
     def download(self, server: Server, cohort: Cohort) -> Download:
         return Download(server.base)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
-        return Server(shares @ uploads.base)
-
-    def shared(self, server: Server, task: Task) -> None:
-        return None
+        return Server(cohort.weights(self.weights) @ uploads.base)
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
-        _, head = task.split(task.start)
-        return Memory(head)
+        return Memory(task.split(task.start)[1])
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return Work(self.sgd_start(down.base), self.sgd_start(memory.head))
@@ -117,7 +112,7 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
         def objective(head: Tensor) -> Tensor:
             return batch.mean(task.losses_of(work.base.at, head, batch))
 
-        gradient = task.grad_of(objective, work.head.at)
+        gradient = task.grad_of(objective, work.head.at, batch)
         return work._replace(head=self.sgd_step(work.head, gradient, batch))
 
     def step_base(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:

@@ -3,13 +3,13 @@
 Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized Cross-Silo Federated Learning on
 Non-IID Data. AAAI 2021. arXiv:2007.03797.
 
-    paper             here              lives
-    w_i               Memory.personal   on client i, and sent; the server keeps the last
-    u_i               Download.cloud    sent to client i alone
-    xi_ij             Account.weights   on the server
-    xi_ii             self_weight       configuration
-    sigma             sharpness         configuration
-    lambda / alpha_k  pull              configuration
+    paper             here                 lives
+    w_i               Memory.personal      on client i, and sent; the last is kept
+    u_i               Download.cloud       sent to client i alone
+    xi_ij             DownloadLog.weights  on the server
+    xi_ii             self_weight          configuration
+    sigma             sharpness            configuration
+    lambda / alpha_k  pull                 configuration
 
 Deviations: the proximal problem is solved by ordinary local training, which starts at
 u_i. Only clients that ever took part are attended to, by their last model; while there
@@ -25,9 +25,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedloom.core import client_models
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import PerClient
+from fedloom.core.records import Empty, Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Share
 from fedloom.core.task import Batch, Task
 
@@ -35,9 +36,9 @@ from fedloom.core.task import Batch, Task
 class Server(NamedTuple):
     """The last model of every client."""
 
-    models: Tensor
+    models: PerClient[Tensor]
     """(M, d); the common start for a client that was never here."""
-    known: Tensor
+    known: PerClient[Tensor]
     """(M,) whether the client ever uploaded."""
 
 
@@ -50,13 +51,11 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Server to client: the mean of models like this one client's."""
 
-    cloud: PerClient
+    cloud: PerClient[Tensor]
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    personal: SGDState
+Work = SGDState
+"""During a round: the personal model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -73,10 +72,10 @@ class ClientLog(NamedTuple):
     model. Near 0 the client trains alone."""
 
 
-class ServerLog(NamedTuple):
+class DownloadLog(NamedTuple):
     """Who attended to whom."""
 
-    weights: Tensor
+    weights: PerClient[Tensor]
     """(n, M) xi_ij, the share of each client's model in the means that were sent."""
 
 
@@ -106,15 +105,15 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
             )
 
     def init_server(self, population: Population) -> Server:
-        theta = population.theta(0)
-        return Server(
-            models=theta.repeat(population.count, 1),
-            known=torch.zeros(population.count, dtype=torch.bool, device=theta.device),
-        )
+        return Server(*client_models.no_models(population))
 
-    def download(self, server: Server, cohort: Cohort) -> Download:
+    def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
+        weights = self._attend(server, cohort)
         # u_i = xi_i1 w_1 + ... + xi_im w_m
-        return Download(self._attend(server, cohort) @ server.models)
+        return Logged(Download(weights @ server.models), DownloadLog(weights))
+
+    def model_download(self, server: Server, cohort: Cohort) -> Empty:
+        return Empty()
 
     def _attend(self, server: Server, cohort: Cohort) -> Tensor:
         """(n, M) the weights xi."""
@@ -132,35 +131,23 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         return (1.0 - own) * scores.softmax(1) + own * is_self
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        real = cohort.sizes > 0
-        rows, new = cohort.clients[real], uploads.personal[real]
-        return Server(
-            models=server.models.index_copy(0, rows, new),
-            known=server.known.index_fill(0, rows, True),
-        )
+        return Server(*client_models.with_uploads(*server, uploads.personal, cohort))
 
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
-        return ServerLog(self._attend(server, cohort))
-
-    def shared(self, server: Server, task: Task) -> None:
-        return None
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
+    def initial_memory(self, down: object, client: Client, task: Task) -> Memory:
         return Memory(task.start)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(down.cloud))
+        return self.sgd_start(down.cloud)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step down F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2."""
-        at = work.personal.at
-        gradient = task.grad(at, batch) + self.pull * (at - down.cloud)
-        return Work(self.sgd_step(work.personal, gradient, batch))
+        toward = self.pull * (work.at - down.cloud)
+        return self.sgd_step(work, task.grad(work.at, batch) + toward, batch)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        return Memory(work.personal.at), Upload(work.personal.at)
+        return Memory(work.at), Upload(work.at)
 
     def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
@@ -168,6 +155,6 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         return ClientLog(torch.linalg.vector_norm(down.cloud - memory.personal))
 
     def personal(
-        self, down: Download, memory: Memory, client: Client, task: Task
+        self, down: Download | Empty, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return memory.personal

@@ -21,7 +21,7 @@ others are drawn anew; the paper's several restarts are several runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,9 +34,10 @@ from fedloom.core.algorithm import (
     Phase,
     Population,
     SGDState,
+    Weighting,
 )
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Empty
+from fedloom.core.records import Empty, Logged, PerClient
 from fedloom.core.settings import Count
 from fedloom.core.task import Batch, Task
 
@@ -86,7 +87,7 @@ class ClientLog(NamedTuple):
 class ServerLog(NamedTuple):
     """What the clusters are made of."""
 
-    weight: Tensor
+    weight: PerClient[Tensor]
     """Share of the client in the new model of its cluster. 1 means that nobody else
     chose it."""
     clusters_used: Tensor
@@ -104,7 +105,7 @@ class IFCA(Algorithm[Server, Empty, Download, Work, Upload]):
     cluster_count: Count = 2
     """How many models there are (k); 1 is FedAvg. A round sends each client all of
     them."""
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """The clients of a cluster count by training samples or equally."""
 
     @property
@@ -128,29 +129,18 @@ class IFCA(Algorithm[Server, Empty, Download, Work, Upload]):
     def download(self, server: Server, cohort: Cohort) -> Download:
         return Download(server.models)
 
-    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = self._shares(uploads, cohort)
-        is_chosen = shares.sum(1) > 0
-        # theta_j <- sum_i s_ij theta_i~ / sum_i s_ij; unchanged if nobody chose it
-        fresh = shares @ uploads.model
-        return Server(torch.where(is_chosen[:, None], fresh, server.models))
-
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
-        shares = self._shares(uploads, cohort)
-        return ServerLog(shares.sum(0), (shares.sum(1) > 0).sum())
-
-    def _shares(self, uploads: Upload, cohort: Cohort) -> Tensor:
-        """(k, n) the clients' shares in each model; a row of zeros if there is none."""
-        mass = cohort.by_size() if self.weights == "size" else cohort.equally()
+    def aggregate(
+        self, server: Server, uploads: Upload, cohort: Cohort
+    ) -> Logged[Server, ServerLog]:
+        mass = cohort.weights(self.weights)
         chosen = one_hot(uploads.cluster, self.cluster_count).T * mass
         total = chosen.sum(1, keepdim=True)
-        return chosen / torch.where(total > 0, total, 1.0)
-
-    def shared(self, server: Server, task: Task) -> None:
-        return None
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
-        return Empty()
+        is_chosen = total > 0
+        # (k, n) the clients' shares in each model; a row of zeros if nobody chose it
+        shares = chosen / torch.where(is_chosen, total, 1.0)
+        # theta_j <- sum_i s_ij theta_i~ / sum_i s_ij; unchanged if nobody chose it
+        models = torch.where(is_chosen, shares @ uploads.model, server.models)
+        return Logged(Server(models), ServerLog(shares.sum(0), is_chosen.sum()))
 
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
         return Work(

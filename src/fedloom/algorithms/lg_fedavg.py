@@ -22,11 +22,18 @@ this FedAvg, one without a head Local.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    Weighting,
+)
 from fedloom.core.task import Batch, Task
 
 
@@ -48,10 +55,8 @@ class Download(NamedTuple):
     head: Tensor
 
 
-class Work(NamedTuple):
-    """During a round: base and head as one vector, for they move together."""
-
-    personal: SGDState
+Work = SGDState
+"""During a round: base and head as one vector, for they move together."""
 
 
 class Upload(NamedTuple):
@@ -67,40 +72,33 @@ class LGFedAvg(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "lg-fedavg"
     group = "personalised"
 
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients count by training samples or equally."""
 
     def init_server(self, population: Population) -> Server:
-        _, head = population.task.split(population.theta(0))
-        return Server(head)
+        return Server(population.task.split(population.theta(0))[1])
 
     def download(self, server: Server, cohort: Cohort) -> Download:
         return Download(server.head)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
         # theta^g <- sum_m (N_m / N) theta_m^g
-        return Server(shares @ uploads.head)
-
-    def shared(self, server: Server, task: Task) -> None:
-        return None
+        return Server(cohort.weights(self.weights) @ uploads.head)
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
-        base, _ = task.split(task.start)
-        return Memory(base)
+        return Memory(task.split(task.start)[0])
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(task.join(memory.base, down.head)))
+        return self.sgd_start(task.join(memory.base, down.head))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Both parts descend: theta <- theta - eta grad F_m(theta_m^l, theta_m^g)."""
-        gradient = task.grad(work.personal.at, batch)
-        return Work(self.sgd_step(work.personal, gradient, batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        base, head = task.split(work.personal.at)
+        base, head = task.split(work.at)
         return Memory(base), Upload(head)
 
     def personal(

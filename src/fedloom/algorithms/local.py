@@ -25,10 +25,8 @@ class Memory(NamedTuple):
     personal: Tensor
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    personal: SGDState
+Work = SGDState
+"""During a round: the personal model, as it is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,24 +45,20 @@ class Local(Algorithm[Empty, Memory, Empty, Work, Empty]):
     def aggregate(self, server: Empty, uploads: Empty, cohort: Cohort) -> Empty:
         return server
 
-    def shared(self, server: Empty, task: Task) -> None:
-        return None
-
     def initial_memory(self, down: Empty, client: Client, task: Task) -> Memory:
         return Memory(task.start)
 
     def begin(self, down: Empty, memory: Memory, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(memory.personal))
+        return self.sgd_start(memory.personal)
 
     def step(self, work: Work, down: Empty, batch: Batch, task: Task) -> Work:
         """v_k <- v_k - eta grad F_k(v_k)."""
-        gradient = task.grad(work.personal.at, batch)
-        return Work(self.sgd_step(work.personal, gradient, batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(
         self, work: Work, down: Empty, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Empty]:
-        return Memory(work.personal.at), Empty()
+        return Memory(work.at), Empty()
 
     def personal(
         self, down: Empty, memory: Memory, client: Client, task: Task

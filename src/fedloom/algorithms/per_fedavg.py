@@ -33,6 +33,7 @@ from fedloom.core.algorithm import (
     Phase,
     Population,
     SGDState,
+    Weighting,
 )
 from fedloom.core.records import Empty
 from fedloom.core.settings import NonNegative, Positive
@@ -51,10 +52,8 @@ class Download(NamedTuple):
     shared: Tensor
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    shared: SGDState
+Work = SGDState
+"""During a round: the shared model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -82,7 +81,7 @@ class PerFedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
     FedAvg."""
     difference: Positive = 1e-3
     """Width of the difference of gradients (delta); for `hessian-free` alone."""
-    weights: Literal["equal", "size"] = "equal"
+    weights: Weighting = "equal"
     """Clients count equally or by training samples."""
 
     @property
@@ -101,23 +100,16 @@ class PerFedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
         return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
-        return Server(shares @ uploads.shared)
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
-        return Empty()
+        return Server(cohort.weights(self.weights) @ uploads.shared)
 
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(down.shared))
+        return self.sgd_start(down.shared)
 
     def step(
         self, work: Work, down: Download, batch: tuple[Batch, ...], task: Task
     ) -> Work:
         """One step on F_i: w <- w - beta (I - alpha Hessian) grad f_i(w~)."""
-        w = work.shared.at
+        w = work.at
         # w~ = w - alpha grad f_i(w; D)
         adapted = self.adapt(w, down, batch[0], task)
         # grad f_i(w~; D')
@@ -129,12 +121,12 @@ class PerFedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
             behind = task.grad(w - self.difference * gradient, batch[2])
             curved = (ahead - behind) / (2 * self.difference)
             gradient = gradient - self.inner_lr * curved
-        return Work(self.sgd_step(work.shared, gradient, batch[0]))
+        return self.sgd_step(work, gradient, batch[0])
 
     def finish(
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
-        return memory, Upload(work.shared.at)
+        return memory, Upload(work.at)
 
     def personal(
         self, down: Download, memory: Empty, client: Client, task: Task

@@ -22,7 +22,7 @@ parameters back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedloom.core import gaussians, streams
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, Weighting
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.task import Batch, Task
@@ -125,7 +125,7 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
     """Standard deviation that every parameter starts with; softplus(-3) = 0.049."""
     mixing: Positive = 1.0
     """Share of the clients' mean in the new prior (beta)."""
-    weights: Literal["size", "equal"] = "equal"
+    weights: Weighting = "equal"
     """Clients count by training samples or equally."""
 
     def __post_init__(self) -> None:
@@ -139,16 +139,14 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
                 )
 
     def init_server(self, population: Population) -> Server:
-        mean = population.theta(0)
-        return Server(
-            mean, torch.full_like(mean, gaussians.softplus_inverse(self.scale))
-        )
+        mean, spread = population.theta(0), gaussians.softplus_inverse(self.scale)
+        return Server(mean, torch.full_like(mean, spread))
 
     def download(self, server: Server, cohort: Cohort) -> Download:
         return Download(server.mean, server.spread)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        shares = cohort.weights(self.weights)
         # w <- (1 - beta) w + beta / S sum_i w_i, for mu and rho
         return Server(
             mean=torch.lerp(server.mean, shares @ uploads.mean, self.mixing),
@@ -176,14 +174,11 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
             count = batch.step * self.personal_steps + again + 1
             moved = self._move(work.posterior, gradient, count, self.lr, batch)
             work = work._replace(posterior=moved)
-
-        def divergence(prior: Tensor) -> Tensor:
-            # KL(q || w), q fixed
-            return gaussians.kl(*_moments(work.posterior.at), *_moments(prior))
-
         pace = self.lr if self.shared_lr is None else self.shared_lr
-        gradient = grad(divergence)(work.prior.at)
-        moved = self._move(work.prior, gradient, batch.step + 1, pace, batch)
+        q = _moments(work.posterior.at)
+        # KL(q || w), q fixed
+        slope = grad(lambda prior: gaussians.kl(*q, *_moments(prior)))(work.prior.at)
+        moved = self._move(work.prior, slope, batch.step + 1, pace, batch)
         return work._replace(prior=moved)
 
     def _gradient(self, work: Work, key: Tensor, batch: Batch, task: Task) -> Tensor:
@@ -201,21 +196,23 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
             return (loss + self.prior_weight * prior) / size
 
         # Divided by the samples, so that the loss on record is one per sample.
-        return size * task.grad_of(objective, work.posterior.at)
+        return size * task.grad_of(
+            objective, work.posterior.at, batch, passes=self.monte_carlo
+        )
 
     def _move(
-        self, point: Adam, gradient: Tensor, count: Tensor, lr: float, batch: Batch
+        self, state: Adam, gradient: Tensor, count: Tensor, lr: float, batch: Batch
     ) -> Adam:
         """The `count`-th step of Adam, with this method's clip and decaying rate."""
         if self.clip is not None:
             norm = torch.linalg.vector_norm(gradient)
             gradient = gradient * torch.clamp(self.clip / (norm + 1e-12), max=1.0)
-        first = torch.lerp(gradient, point.first, _FIRST)
-        second = torch.lerp(gradient.square(), point.second, _SECOND)
+        first = torch.lerp(gradient, state.first, _FIRST)
+        second = torch.lerp(gradient.square(), state.second, _SECOND)
         times = count.to(gradient.dtype)
         size = torch.sqrt(second / (1.0 - _SECOND**times)) + _EPSILON
-        pace = lr * self.lr_decay ** batch.round.to(gradient.dtype)
-        at = point.at - pace * first / (1.0 - _FIRST**times) / size
+        pace = self.decayed(lr, batch.round, gradient.dtype)
+        at = state.at - pace * first / (1.0 - _FIRST**times) / size
         return Adam(at, first, second)
 
     def finish(
@@ -234,6 +231,10 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
         self, down: Download, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return memory.mean
+
+    @property
+    def has_posterior(self) -> bool:
+        return True
 
     def draws(
         self,

@@ -25,14 +25,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import vjp
 
 from fedloom.core import streams
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    Weighting,
+)
 from fedloom.core.records import Empty, PerClient, map_record
 from fedloom.core.settings import Count, NonNegative, Positive, Whole
 from fedloom.core.task import Batch, Task
@@ -59,20 +66,18 @@ class Server(NamedTuple):
     """Everything that is learnt."""
 
     network: Network
-    embeddings: Tensor
+    embeddings: PerClient[Tensor]
     """(M, e), drawn at the start for every client, met or not."""
 
 
 class Download(NamedTuple):
     """Server to client: the model that the hypernetwork has for this one client."""
 
-    personal: PerClient
+    personal: PerClient[Tensor]
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    personal: SGDState
+Work = SGDState
+"""During a round: the personal model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -111,7 +116,7 @@ class PFedHN(Algorithm[Server, Empty, Download, Work, Upload]):
     """Hidden layers; with 0 a model is a linear function of its client's embedding."""
     spread: NonNegative = 0.01
     """Standard deviation of the clients' first models around the common start."""
-    weights: Literal["size", "equal"] = "equal"
+    weights: Weighting = "equal"
     """Clients count by training samples or equally."""
 
     def init_server(self, population: Population) -> Server:
@@ -139,7 +144,7 @@ class PFedHN(Algorithm[Server, Empty, Download, Work, Upload]):
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         real = cohort.sizes > 0
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
+        shares = cohort.weights(self.weights)
         rows, shares = cohort.clients[real], shares[real]
         back = vjp(_write, server.network, server.embeddings[rows])[1]
         # (d theta_i / d phi)^T and (d theta_i / d v_i)^T, applied to delta theta_i
@@ -160,29 +165,22 @@ class PFedHN(Algorithm[Server, Empty, Download, Work, Upload]):
         fixed = replace(self, embedding=server.embeddings.shape[1])
         return Algorithm.add_client(fixed, server, population)
 
-    def shared(self, server: Server, task: Task) -> None:
-        return None
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Empty:
-        return Empty()
-
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return Work(self.sgd_start(down.personal))
+        return self.sgd_start(down.personal)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Local training: theta <- theta - eta grad L_i(theta), K times."""
-        gradient = task.grad(work.personal.at, batch)
-        return Work(self.sgd_step(work.personal, gradient, batch))
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
 
     def finish(
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
-        return memory, Upload(work.personal.at - down.personal)
+        return memory, Upload(work.at - down.personal)
 
     def client_log(
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> ClientLog:
-        return ClientLog(torch.linalg.vector_norm(work.personal.at - down.personal))
+        return ClientLog(torch.linalg.vector_norm(work.at - down.personal))
 
     def personal(
         self, down: Download, memory: Empty, client: Client, task: Task

@@ -25,12 +25,19 @@ use the protocol train-all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    Weighting,
+)
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, Positive
 from fedloom.core.task import Batch, Task
@@ -98,7 +105,7 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
     restart: bool = False
     """The personal model starts each round at the shared one; if false, where it
     was."""
-    weights: Literal["equal", "size"] = "equal"
+    weights: Weighting = "equal"
     """Clients count equally or by training samples."""
 
     def __post_init__(self) -> None:
@@ -123,14 +130,10 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
         return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = cohort.by_size() if self.weights == "size" else cohort.equally()
         # w^{t+1} = (1 - beta) w^t + beta sum_i w_i / S
-        mean = shares @ uploads.local
+        mean = cohort.weights(self.weights) @ uploads.local
         mixing = self.server_mixing
         return Server((1 - mixing) * server.shared + mixing * mean)
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(down.shared)

@@ -24,15 +24,23 @@ team keeps its last model. Without teams all clients are one team.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    Weighting,
+    counts_of,
+)
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import PerClient
+from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.task import Batch, Task
 
@@ -54,13 +62,11 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Team to client: the team's model."""
 
-    team: PerClient
+    team: PerClient[Tensor]
 
 
-class Work(NamedTuple):
-    """During an exchange."""
-
-    personal: SGDState
+Work = SGDState
+"""During an exchange: the personal model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -86,10 +92,10 @@ class ClientLog(NamedTuple):
 class ServerLog(NamedTuple):
     """What an exchange did to the teams, told to each of their clients."""
 
-    team_drift: Tensor
+    team_drift: PerClient[Tensor]
     """||w_i - x||, from the model of the client's team to the shared one. Teams that
     differ from the rest drift far; near 0 the middle tier does nothing."""
-    team_weight: Tensor
+    team_weight: PerClient[Tensor]
     """Share of the client in its team's mean. By training samples, or equal."""
 
 
@@ -121,29 +127,19 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
     """A client's model starts each exchange at its team's; if false, where it was."""
     device_pull: NonNegative | None = None
     """The pull in the client's own steps, if it is not `pull`."""
-    weights: Literal["size", "equal"] = "size"
+    weights: Weighting = "size"
     """Clients in a team, and teams, count by training samples or equally."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         own = self.pull if self.device_pull is None else self.device_pull
-        both = self.pull + self.team_pull
-        _refuse(
-            self.lr * self.pull >= 1, "lr * pull must be below 1", self.lr, self.pull
+        _refuse_jumps("lr * pull", self.lr, self.pull)
+        _refuse_jumps("lr * device_pull", self.lr, own)
+        _refuse_jumps(
+            "team_lr * (pull + team_pull)", self.team_lr, self.pull, self.team_pull
         )
-        _refuse(self.lr * own >= 1, "lr * device_pull must be below 1", self.lr, own)
-        _refuse(
-            self.team_lr * both >= 1,
-            "team_lr * (pull + team_pull) must be below 1",
-            self.team_lr,
-            both,
-            f"({self.pull:g} + {self.team_pull:g})",
-        )
-        _refuse(
-            self.shared_lr * self.team_pull > 1,
-            "shared_lr * team_pull must be at most 1",
-            self.shared_lr,
-            self.team_pull,
+        _refuse_jumps(
+            "shared_lr * team_pull", self.shared_lr, self.team_pull, bound="at most 1"
         )
 
     @property
@@ -158,22 +154,23 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         # Alg. 1, line 4
         return Download(_teams(server, cohort)[cohort.teams])
 
-    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares, present = self._within(server, cohort)
+    def aggregate(
+        self, server: Server, uploads: Upload, cohort: Cohort
+    ) -> Logged[Server, ServerLog]:
+        shares, counts = self._within(server, cohort)
         w, x = _teams(server, cohort), server.shared
         # Alg. 1, line 8
         mean = shares @ uploads.personal
         # Eq. (7): (1 - eta lambda - eta gamma) w_i + eta gamma x + eta lambda mean
         stay = 1.0 - self.team_lr * (self.pull + self.team_pull)
         moved = stay * w + self.team_lr * (self.team_pull * x + self.pull * mean)
-        return Server(x, torch.where(present[:, None], moved, server.teams))
+        teams = torch.where(counts[:, None] > 0, moved, server.teams)
+        drift = torch.linalg.vector_norm(teams - x, dim=1)
+        return Logged(Server(x, teams), ServerLog(drift[cohort.teams], shares.sum(0)))
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
-        _, present = self._within(server, cohort)
-        counts = present.to(cohort.sizes.dtype)
-        if self.weights == "size":
-            members = _members(server, cohort)
-            counts = (members * cohort.sizes).sum(1)
+        _, counts = self._within(server, cohort)
+        counts = counts_of(counts, self.weights)
         # Alg. 1, line 11
         mean = (counts / counts.sum()) @ server.teams
         # Eq. (4): x <- (1 - beta gamma) x + beta gamma mean
@@ -181,20 +178,14 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         return server._replace(shared=(1.0 - pace) * server.shared + pace * mean)
 
     def _within(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """(teams, n) share of each client in its team, and (teams,) who is present."""
-        each = cohort.sizes if self.weights == "size" else (cohort.sizes > 0)
-        counts = _members(server, cohort) * each
+        """(teams, n) share of each client in its team; (teams,) how much a team counts.
+
+        A team without a client in the cohort counts 0.
+        """
+        is_member = F.one_hot(cohort.teams, num_classes=len(server.teams)).T
+        counts = is_member * cohort.counts(self.weights)
         total = counts.sum(1, keepdim=True)
-        return counts / torch.where(total > 0, total, 1.0), total[:, 0] > 0
-
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
-        after = self.aggregate(server, uploads, cohort)
-        drift = torch.linalg.vector_norm(after.teams - server.shared, dim=1)
-        shares, _ = self._within(server, cohort)
-        return ServerLog(team_drift=drift[cohort.teams], team_weight=shares.sum(0))
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
+        return counts / torch.where(total > 0, total, 1.0), total[:, 0]
 
     def team_models(self, server: Server, task: Task) -> Tensor:
         return server.teams
@@ -207,24 +198,24 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         # The text below Eq. (9) restarts at w_i; Alg. 1 as printed never resets theta.
-        return Work(self.sgd_start(down.team if self.restart else memory.personal))
+        return self.sgd_start(down.team if self.restart else memory.personal)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Eq. (10): theta <- theta - alpha (grad f + lambda (theta - w_i))."""
-        theta = work.personal.at
+        theta = work.at
         pull = self.pull if self.device_pull is None else self.device_pull
         gradient = task.grad(theta, batch) + pull * (theta - down.team)
-        return Work(self.sgd_step(work.personal, gradient, batch))
+        return self.sgd_step(work, gradient, batch)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        return Memory(work.personal.at), Upload(work.personal.at)
+        return Memory(work.at), Upload(work.at)
 
     def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
-        return ClientLog(torch.linalg.vector_norm(work.personal.at - down.team))
+        return ClientLog(torch.linalg.vector_norm(work.at - down.team))
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task
@@ -232,13 +223,16 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         return memory.personal
 
 
-def _refuse(
-    is_unstable: bool, rule: str, rate: float, pull: float, spelled: str = ""
+def _refuse_jumps(
+    product: str, rate: float, *pulls: float, bound: str = "below 1"
 ) -> None:
-    if is_unstable:
+    jump = rate * sum(pulls)
+    if jump > 1 or (jump == 1 and bound == "below 1"):
+        spelled = " + ".join(f"{pull:g}" for pull in pulls)
+        spelled = f"({spelled})" if len(pulls) > 1 else spelled
         raise ConfigError(
-            f"pfedmt: {rule}, or models jump past what pulls them; found {rate:g} * "
-            f"{spelled or f'{pull:g}'} = {rate * pull:g}. Lower one of them."
+            f"pfedmt: {product} must be {bound}, or models jump past what pulls them; "
+            f"found {rate:g} * {spelled} = {jump:g}. Lower one of them."
         )
 
 
@@ -246,9 +240,3 @@ def _teams(server: Server, cohort: Cohort) -> Tensor:
     """(teams, d) where the teams are: at the shared model when a round begins."""
     at_start = server.shared.expand_as(server.teams)
     return at_start if cohort.exchange == 0 else server.teams
-
-
-def _members(server: Server, cohort: Cohort) -> Tensor:
-    """(teams, n) 1 where a client of the cohort is of the team, else 0."""
-    members = F.one_hot(cohort.teams, num_classes=len(server.teams)).T
-    return members.to(cohort.sizes.dtype)

@@ -43,6 +43,7 @@ from fedloom.core.algorithm import (
     SGDState,
 )
 from fedloom.core.errors import ContractError
+from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, Interval, Positive, Share
 from fedloom.core.task import Batch, Task
 
@@ -114,9 +115,9 @@ class ClientLog(NamedTuple):
 class ServerLog(NamedTuple):
     """How much each upload counted."""
 
-    head_weight: Tensor
+    head_weight: PerClient[Tensor]
     """Share of the client in the shared head. Proportional to its confidence."""
-    base_weight: Tensor
+    base_weight: PerClient[Tensor]
     """Share of the client in the shared base. Proportional to its training samples."""
 
 
@@ -180,20 +181,19 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
     def download(self, server: Server, cohort: Cohort) -> Download:
         return Download(server.base, server.head)
 
-    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shares = self.server_log(server, uploads, cohort)
+    def aggregate(
+        self, server: Server, uploads: Upload, cohort: Cohort
+    ) -> Logged[Server, ServerLog]:
+        sure = uploads.confidence * (cohort.sizes > 0)
+        log = ServerLog(sure / sure.sum(), cohort.weights("size"))
         keep = self.server_momentum
         # Alg. 1, lines 8 and 10; line 8 is Eq. (9)
-        base = shares.base_weight @ uploads.base
-        head = shares.head_weight @ uploads.mean
-        return Server(
+        base, head = log.base_weight @ uploads.base, log.head_weight @ uploads.mean
+        new = Server(
             base=keep * server.base + (1.0 - keep) * base,
             head=keep * server.head + (1.0 - keep) * head,
         )
-
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
-        sure = uploads.confidence * (cohort.sizes > 0)
-        return ServerLog(sure / sure.sum(), cohort.by_size())
+        return Logged(new, log)
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return task.join(server.base, server.head)
@@ -237,7 +237,9 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
             return (loss + gaussians.kl(mean, scale, down.head, prior)) / size
 
         # Divided by the samples, so that the loss on record is one per sample.
-        gradient = size * task.grad_of(objective, work.posterior.at)
+        gradient = size * task.grad_of(
+            objective, work.posterior.at, batch, passes=self.monte_carlo
+        )
         moved = self.sgd_step(
             work.posterior, gradient, batch, lr=self.head_lr, weight_decay=0.0
         )
@@ -246,15 +248,14 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
     def step_base(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, line 17: one step on a batch, the head's posterior held fixed."""
         mean, spread = _settled(work)
-        heads = gaussians.draw(
-            mean, F.softplus(spread), _noise(batch), self.monte_carlo
-        )
+        scale = F.softplus(spread)
+        heads = gaussians.draw(mean, scale, _noise(batch), self.monte_carlo)
 
         def objective(base: Tensor) -> Tensor:
             losses = vmap(lambda head: task.losses_of(base, head, batch))(heads)
             return batch.mean(losses.mean(0))
 
-        gradient = task.grad_of(objective, work.base.at)
+        gradient = task.grad_of(objective, work.base.at, batch, passes=self.monte_carlo)
         return work._replace(base=self.sgd_step(work.base, gradient, batch))
 
     def base_length(
@@ -289,6 +290,10 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
         self, down: Download, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return task.join(memory.base, memory.mean)
+
+    @property
+    def has_posterior(self) -> bool:
+        return True
 
     def draws(
         self,

@@ -27,7 +27,7 @@ no personal model: a client uses the shared one, tuned for `tuning` epochs if as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,9 +36,10 @@ from fedloom.core.algorithm import (
     Algorithm,
     Client,
     Cohort,
-    Phase,
     Population,
     SGDState,
+    Weighting,
+    counts_of,
 )
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Positive, Whole
@@ -102,7 +103,7 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
 
     server_lr: Positive = 1.0
     """Learning rate of the server (eta_g); 1 takes the mean of the clients' models."""
-    weights: Literal["equal", "size"] = "equal"
+    weights: Weighting = "equal"
     """Clients count equally, as in the paper, or by training samples."""
     tuning: Whole = 0
     """Epochs of local training that turn the shared model into the personal one."""
@@ -116,10 +117,6 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
                 "momentum changes that way. Leave momentum out, or use fedavgm."
             )
 
-    @property
-    def adaptation(self) -> tuple[Phase, ...]:
-        return (Phase(step="tune", epochs=self.tuning),) if self.tuning else ()
-
     def init_server(self, population: Population) -> Server:
         theta = population.theta(0)
         return Server(theta, torch.zeros_like(theta))
@@ -128,21 +125,14 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
         return Download(server.shared, server.variate)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        counts = self._counts(cohort.sizes)
-        everyone = self._counts(cohort.population.sizes)
+        counts = cohort.counts(self.weights)
+        everyone = counts_of(cohort.population.sizes, self.weights)
         return Server(
             # x <- x + eta_g / |S| sum_S Delta y_i
             server.shared + self.server_lr * (counts / counts.sum()) @ uploads.change,
             # c <- c + 1 / N sum_S Delta c_i, with N all clients, present or not
             server.variate + (counts / everyone.sum()) @ uploads.variate,
         )
-
-    def _counts(self, sizes: Tensor) -> Tensor:
-        """How much each client counts; a client without samples does not."""
-        return sizes if self.weights == "size" else (sizes > 0).to(sizes.dtype)
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(torch.zeros_like(down.shared))
@@ -158,18 +148,16 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
         """One corrected step: y_i <- y_i - eta_l (g_i(y_i) - c_i + c)."""
         gradient = task.grad(work.shared.at, batch)
         moved = self.sgd_step(work.shared, gradient, batch)
-        at = moved.at - self._rate(batch.round, moved.at) * work.correction
+        pace = self.decayed(self.lr, batch.round, moved.at.dtype)
+        at = moved.at - pace * work.correction
         return work._replace(shared=moved._replace(at=at), steps=work.steps + 1.0)
-
-    def _rate(self, round_: Tensor, like: Tensor) -> Tensor:
-        """The rate of this round's steps, decay included."""
-        return self.lr * self.lr_decay ** round_.to(like.dtype)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
         change = work.shared.at - down.shared
-        way = work.steps.clamp(min=1.0) * self._rate(client.round, change)
+        pace = self.decayed(self.lr, client.round, change.dtype)
+        way = work.steps.clamp(min=1.0) * pace
         # Option II: c_i+ <- c_i - c + (x - y_i) / (K eta_l)
         variate = -work.correction - change / way
         kept = torch.where(client.uploads, variate, memory.variate)
@@ -184,7 +172,3 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
         self, down: Download, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return down.shared
-
-    def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
-        """One step of fine-tuning the shared model on the client's own data."""
-        return self.sgd_step(self.sgd_start(theta), task.grad(theta, batch), batch).at

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Task
 from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings, choose
-from fedloom.engine.rounds import Simulation
+from fedloom.engine.job import AnyAlgorithm
 from fedloom.models import MODELS
+from fedloom.server.simulation import Simulation
 
 MODES = ("plain", "loop", "weave", "weave-compiled")
 
@@ -43,7 +44,7 @@ class Row:
     mode: str
     """plain, loop, weave or weave-compiled."""
     seconds: float
-    """Of the fastest timed round."""
+    """Seconds of the fastest timed round."""
     ratio_to_loop: float
     """How many times faster than the plain loop of the same model."""
     clients: int
@@ -81,14 +82,9 @@ def measure(
         clients: how many share the data; by default 1000 for mlr and 100 otherwise.
         data_dir: where the files of the dataset lie.
     """
-    if data not in SOURCES:
-        raise ConfigError(unknown("data source", data, SOURCES))
-    for name in models:
-        if name not in _CLIENTS:
-            raise ConfigError(unknown("model", name, _CLIENTS))
-    for mode in modes or ():
-        if mode not in MODES:
-            raise ConfigError(unknown("mode", mode, MODES))
+    check_names("data source", [data], SOURCES)
+    check_names("model", models, _CLIENTS)
+    check_names("mode", modes or (), MODES)
     dataset = SOURCES[data]().load(data_dir, 0)
     where = torch.device(device)
     for name in models:
@@ -133,16 +129,28 @@ def _round(
     task = Task(module, shift=data.shift, scale=data.scale, device=device)
     if mode == "plain":
         return _plain_loop(task, clients, batch_size), task, 1
-    algorithm = FedAvg(batch_size=batch_size)
+    simulation, chunk = simulate(mode, FedAvg(batch_size=batch_size), task, clients)
+    return simulation.run_exchange, task, chunk
+
+
+def simulate(
+    mode: str, algorithm: AnyAlgorithm, task: Task, clients: Federation
+) -> tuple[Simulation, int]:
+    """A run with the engine that a mode names, and its chunk size."""
     engine = EngineSettings(
         runner="loop" if mode == "loop" else "weave",
         compile="on" if mode == "weave-compiled" else "off",
-        device=str(device),
+        device=str(task.device),
     )
-    sampling = Sampling()
-    choice = choose(engine, algorithm, task, clients, sampling, rounds=1)
-    simulation = Simulation(algorithm, task, clients, choice.runner, sampling=sampling)
-    return simulation.run_exchange, task, choice.chunk
+    choice = choose(engine, algorithm, task, clients, Sampling(), rounds=1)
+    return Simulation(algorithm, task, clients, choice.runner), choice.chunk
+
+
+def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a name that is not among the known ones."""
+    for name in names:
+        if name not in known:
+            raise ConfigError(unknown(what, name, known))
 
 
 def _plain_loop(

@@ -15,14 +15,11 @@ import numpy as np
 import torch
 
 from fedloom.algorithms import REGISTRY
-from fedloom.bench.engine import best, device_name
-from fedloom.clients import Federation, Iid, Sampling, Split, divide
+from fedloom.bench.engine import best, check_names, device_name, simulate
+from fedloom.clients import Federation, Iid, Split, divide
 from fedloom.core import streams
-from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Task
 from fedloom.data import SOURCES, Dataset
-from fedloom.engine.choice import EngineSettings, choose
-from fedloom.engine.rounds import Simulation
 from fedloom.models import MLP
 
 MODES = ("loop", "weave", "weave-compiled")
@@ -36,7 +33,7 @@ class Row:
     mode: str
     """loop, weave or weave-compiled."""
     seconds: float
-    """Of the fastest timed round."""
+    """Seconds of the fastest timed round."""
     ratio_to_loop: float
     """How many times faster than the loop of the same method."""
     clients: int
@@ -73,37 +70,31 @@ def measure(
         samples: training samples of a client, as far as the data go.
         data_dir: where the files of the dataset lie.
     """
-    for name in methods:
-        if name not in REGISTRY:
-            raise ConfigError(unknown("method", name, REGISTRY))
-    for mode in modes or ():
-        if mode not in MODES:
-            raise ConfigError(unknown("mode", mode, MODES))
-    if data not in SOURCES:
-        raise ConfigError(unknown("data source", data, SOURCES))
+    check_names("method", methods, REGISTRY)
+    check_names("mode", modes or (), MODES)
+    check_names("data source", [data], SOURCES)
     dataset = _first(SOURCES[data]().load(data_dir, 0), clients * samples)
     holders = divide(dataset, Iid(clients=clients), Split(test=0.0), seed=0)
     for name in methods or REGISTRY:
         loop_s: float | None = None
         for mode in modes or MODES:
-            simulation, chunk = _loom(name, mode, holders, device)
-            untimed = 0 if mode == "loop" else simulation.algorithm.exchanges
-            rounds = repeats * simulation.algorithm.exchanges
-            seconds = best(
-                simulation.run_exchange, untimed, rounds, simulation.task.device
-            )
+            task, algorithm = _task(name, holders, device), REGISTRY[name](epochs=1)
+            simulation, chunk = simulate(mode, algorithm, task, holders)
+            untimed = 0 if mode == "loop" else algorithm.exchanges
+            rounds = repeats * algorithm.exchanges
+            seconds = best(simulation.run_exchange, untimed, rounds, task.device)
             loop_s = seconds if loop_s is None else loop_s
             yield Row(
                 method=name,
                 mode=mode,
-                seconds=seconds * simulation.algorithm.exchanges,
+                seconds=seconds * algorithm.exchanges,
                 ratio_to_loop=loop_s / seconds,
                 clients=clients,
                 samples=int(holders.sizes.sum()),
-                parameters=simulation.task.d,
+                parameters=task.d,
                 chunk=chunk,
                 data=data,
-                device=device_name(simulation.task.device),
+                device=device_name(task.device),
                 threads=torch.get_num_threads(),
                 torch=torch.__version__,
             )
@@ -120,22 +111,10 @@ def _first(dataset: Dataset, count: int) -> Dataset:
     )
 
 
-def _loom(
-    name: str, mode: str, holders: Federation, device: str
-) -> tuple[Simulation, int]:
-    data = holders.dataset
+def _task(name: str, clients: Federation, device: str) -> Task:
+    data = clients.dataset
     with streams.seeded(0, "bench"):
         # fedbn is about normalisation layers; the others are timed without.
         model = MLP(normalised=name == "fedbn")
         module = model.build(data.input_shape, data.outputs)
-    task = Task(module, shift=data.shift, scale=data.scale, device=device)
-    algorithm = REGISTRY[name](epochs=1)
-    engine = EngineSettings(
-        runner="loop" if mode == "loop" else "weave",
-        compile="on" if mode == "weave-compiled" else "off",
-        device=device,
-    )
-    sampling = Sampling()
-    choice = choose(engine, algorithm, task, holders, sampling, rounds=1)
-    simulation = Simulation(algorithm, task, holders, choice.runner, sampling=sampling)
-    return simulation, choice.chunk
+    return Task(module, shift=data.shift, scale=data.scale, device=device)

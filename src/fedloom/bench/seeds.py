@@ -14,16 +14,14 @@ from dataclasses import dataclass
 import torch
 
 from fedloom.algorithms import REGISTRY
-from fedloom.bench.engine import device_name
+from fedloom.bench.engine import check_names, device_name
 from fedloom.clients import LabelSkew, Sampling, Split, divide
 from fedloom.core import streams
-from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Task
 from fedloom.data import Digits
-from fedloom.engine.bundle import Bundle
 from fedloom.engine.choice import EngineSettings, choose
-from fedloom.engine.rounds import Simulation
 from fedloom.models import MLP
+from fedloom.server.simulation import Simulation, SimulationBundle
 
 METHODS = ("fedavg", "ditto", "self-fl", "fedacs", "pfedme")
 
@@ -36,11 +34,11 @@ class Row:
     seeds: int
     rounds: int
     apart_s: float
-    """All runs, one after another."""
+    """Seconds of all runs, one after another."""
     together_s: float
-    """All runs in one bundle."""
+    """Seconds of all runs in one bundle."""
     ratio: float
-    """How many times faster together."""
+    """How many times faster they are together."""
     difference: float
     """Largest difference of a personal parameter between the two ways."""
     clients: int
@@ -58,21 +56,21 @@ def measure(
     Args:
         methods: names of methods; `METHODS` if empty.
         seeds: runs of each.
-        rounds: of each run.
+        rounds: how many each run has.
         device: cpu or cuda.
     """
-    for name in methods:
-        if name not in REGISTRY:
-            raise ConfigError(unknown("method", name, REGISTRY))
+    check_names("method", methods, REGISTRY)
     for name in methods or METHODS:
-        _train(_looms(name, 1, device), 2, is_bundle=False)  # the first calls are slow
-        apart, together = (_looms(name, seeds, device) for _ in range(2))
+        _train(
+            _simulations(name, 1, device), 2, is_bundle=False
+        )  # the first calls are slow
+        apart, together = (_simulations(name, seeds, device) for _ in range(2))
         apart_s = _train(apart, rounds, is_bundle=False)
         together_s = _train(together, rounds, is_bundle=True)
         everyone = torch.arange(apart[0].federation.count, device=device)
         gaps = [
-            (one.personal(everyone) - two.personal(everyone)).abs().max()
-            for one, two in zip(apart, together, strict=True)
+            (a.personal(everyone) - b.personal(everyone)).abs().max()
+            for a, b in zip(apart, together, strict=True)
         ]
         yield Row(
             method=name,
@@ -90,7 +88,7 @@ def measure(
         )
 
 
-def _looms(name: str, seeds: int, device: str) -> list[Simulation]:
+def _simulations(name: str, seeds: int, device: str) -> list[Simulation]:
     dataset, algorithm, simulations = Digits().load(None, 0), REGISTRY[name](), []
     for seed in range(seeds):
         partition = LabelSkew(clients=20, classes=5, sizes="random")
@@ -98,9 +96,9 @@ def _looms(name: str, seeds: int, device: str) -> list[Simulation]:
         with streams.seeded(seed, "model"):
             module = MLP(hidden=(32,)).build(dataset.input_shape, dataset.outputs)
         task = Task(module, scale=dataset.scale, device=device)
-        engine, sampling = EngineSettings(compile="off", device=device), Sampling()
+        engine = EngineSettings(compile="off", device=device)
         choice = choose(
-            engine, algorithm, task, clients, sampling, rounds=1, bundle_size=seeds
+            engine, algorithm, task, clients, Sampling(), rounds=1, bundle_size=seeds
         )
         simulations.append(
             Simulation(algorithm, task, clients, choice.runner, seed=seed)
@@ -113,7 +111,7 @@ def _train(simulations: list[Simulation], rounds: int, *, is_bundle: bool) -> fl
     exchanges = rounds * simulations[0].algorithm.exchanges
     started = time.perf_counter()
     if is_bundle:
-        bundle = Bundle(simulations, simulations[0].runner)
+        bundle = SimulationBundle(simulations, simulations[0].runner)
         for _ in range(exchanges):
             bundle.run_exchange()
     else:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.settings import check
 from fedloom.data.dataset import Dataset
 
 Indices = NDArray[np.int64]
@@ -23,12 +24,19 @@ class Assignment:
     names: tuple[str, ...]
 
 
-class Partition(Protocol):
-    """Settings of one way to divide a dataset among clients."""
+class Partition(ABC):
+    """Settings of one way to divide a dataset among clients.
 
+    A partition is a frozen dataclass whose fields are checked against their
+    annotations.
+    """
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @abstractmethod
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Divide the samples; the same seed gives the same clients."""
-        ...
 
 
 def numbered(members: Sequence[Indices]) -> Assignment:

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Sampling: who takes part in a round, the section [sampling] of a run's file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ class Sampling:
     rate: Rate = 1.0
     """Share of the clients that a round samples."""
     kind: Literal["fixed", "bernoulli"] = "fixed"
-    """`fixed`: always floor(rate * clients), at least 1. `bernoulli`: each client on
-    its own with probability rate, drawn anew until there are at least 2."""
+    """How many a round samples. `fixed`: always floor(rate * clients), at least 1.
+    `bernoulli`: each client on its own with probability rate, drawn anew until there
+    are at least 2."""
     protocol: Literal["train-selected", "train-all"] = "train-selected"
-    """Only the cohort downloads, trains and uploads; or all clients download and train
-    and the cohort uploads."""
+    """Who trains: only the cohort downloads, trains and uploads; or all clients
+    download and train and the cohort uploads."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -15,19 +15,20 @@ import numpy as np
 from fedloom.clients.assignment import (
     Assignment,
     Indices,
+    Partition,
     check_classes,
     class_pools,
     lognormal,
     numbered,
 )
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, Positive, Whole, check
+from fedloom.core.settings import Count, Positive, Whole
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
-class Consecutive:
+class Consecutive(Partition):
     """Consecutive classes, each divided among its holders by a law of sizes.
 
     FedProx's MNIST: every holder of a class takes `first` samples; the rest is divided
@@ -43,20 +44,21 @@ class Consecutive:
     first: Whole = 5
     """Samples of a class that each of its holders takes before the rest is divided."""
     law: Literal["lognormal", "broken"] = "lognormal"
-    """Lognormal shares; or (pFedMe's MNIST) each holder breaks off between
-    1 / (holders + 1) and 1 / 2 of what is left, and the last takes the remainder."""
+    """How the rest is divided: in lognormal shares; or (pFedMe's MNIST) each holder
+    breaks off between 1 / (holders + 1) and 1 / 2 of what is left, and the last takes
+    the remainder."""
     spread: Positive = 2.0
-    """Lognormal: standard deviation of the logarithm of a share."""
+    """Standard deviation of the logarithm of a lognormal share."""
     thinning: Count = 1
-    """Lognormal: shares drawn for every one that is used. pFedMe draws ten, so that on
-    average a tenth of a class is dealt by shares."""
+    """How many lognormal shares are drawn for every one that is used. pFedMe draws ten,
+    so that on average a tenth of a class is dealt by shares."""
     extra: tuple[Whole, ...] = (0, 0)
-    """Lognormal: least and most of a uniform number that is added to every share."""
+    """Least and most of a uniform number that is added to every lognormal share."""
     times: Count = 1
-    """Lognormal: what share and extra are multiplied by."""
+    """Factor by which a lognormal share and its extra are multiplied."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if len(self.extra) != 2 or self.extra[0] > self.extra[1]:
             raise ConfigError(
                 f"Consecutive: extra must be two numbers, least and most, found "
@@ -86,7 +88,7 @@ class Consecutive:
                 members[client].append(pool[start : start + self.first + taken])
                 start += self.first + taken
         joined = [np.concatenate(parts) for parts in members]
-        empty = [client for client, one in enumerate(joined) if len(one) == 0]
+        empty = [client for client, held in enumerate(joined) if len(held) == 0]
         if empty:
             raise ConfigError(
                 f"consecutive: client {empty[0]} gets no sample. Raise first."
@@ -102,7 +104,7 @@ class Consecutive:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawnSizes:
+class DrawnSizes(Partition):
     """Consecutive classes in equal parts of a lognormal size: FedProx's FEMNIST.
 
     A client draws its size, lognormal(centre, spread) + base, and takes an equal part
@@ -122,9 +124,6 @@ class DrawnSizes:
     """What is added to every size."""
     least: Count = 2
     """Fewest samples of each of its classes that a client takes."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Draw the sizes, then take consecutive slices of each class."""

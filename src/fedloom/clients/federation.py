@@ -20,7 +20,13 @@ from fedloom.clients.partitions import Given
 from fedloom.clients.ragged import Ragged
 from fedloom.clients.split import Split
 from fedloom.clients.teams import GivenTeams, Teams
-from fedloom.clients.transforms import Transform, reapply, spell, transformed
+from fedloom.clients.transforms import (
+    Transform,
+    reapply,
+    spell,
+    transform_of,
+    transformed,
+)
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import atomic_write
 from fedloom.core.task import PerChannel
@@ -31,7 +37,7 @@ Part = Literal["train", "validation", "test"]
 _PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federation:
     """Clients and their samples.
 
@@ -55,19 +61,17 @@ class Federation:
     """Whether clients may test on the same samples; nobody trains on those."""
     transform: str = ""
     """What was done to each client's inputs, as `transforms.spell` writes it."""
+    constants: Tensor | None = None
+    """(2, features) mean and deviation that standardise the inputs, if they are not
+    those of these clients alone: a part of a federation keeps those of all clients."""
 
     def __post_init__(self) -> None:
-        lengths = {
-            "train": len(self.train),
-            "validation": len(self.validation),
-            "test": len(self.test),
-            "names": len(self.names),
-            "teams": len(self.teams),
-        }
+        fields = (*_PARTS, "names", "teams")
+        lengths = {field: len(getattr(self, field)) for field in fields}
         if len(set(lengths.values())) > 1 or not self.names:
-            found = ", ".join(f"{what} {n}" for what, n in lengths.items())
+            listed = ", ".join(f"{field} {n}" for field, n in lengths.items())
             raise DataError(
-                f"federation: expected one entry per client, found {found}."
+                f"federation: expected one entry per client, found {listed}."
             )
         empty = np.flatnonzero(self.train.sizes == 0)
         if len(empty):
@@ -78,7 +82,7 @@ class Federation:
         self._check_indices()
 
     def _check_indices(self) -> None:
-        used = np.concatenate([getattr(self, part).indices for part in _PARTS])
+        used = np.concatenate([part.indices for part in self.parts])
         if used.min() < 0 or used.max() >= len(self.dataset):
             raise DataError(
                 f"federation: indices {used.min()}..{used.max()} for samples "
@@ -90,7 +94,7 @@ class Federation:
             # Every test sample once, however many clients test on it.
             tested = np.unique(self.test.indices)
             used = np.concatenate([self.train.indices, self.validation.indices, tested])
-            if any(len(np.unique(one)) < len(one) for one in self.test):
+            if any(len(np.unique(tests)) < len(tests) for tests in self.test):
                 raise DataError(f"federation: a client tests a sample twice. {rule}")
         times = np.bincount(used)
         if times.max() > 1:
@@ -98,6 +102,11 @@ class Federation:
                 f"federation: sample {int(times.argmax())} is used {times.max()} "
                 f"times. {rule}"
             )
+
+    @property
+    def parts(self) -> tuple[Ragged, Ragged, Ragged]:
+        """Training, validation and test samples of each client."""
+        return self.train, self.validation, self.test
 
     @property
     def count(self) -> int:
@@ -109,6 +118,40 @@ class Federation:
         """(clients,) number of training samples."""
         return self.train.sizes
 
+    def __repr__(self) -> str:
+        samples = ", ".join(
+            f"{part}={len(getattr(self, part).indices)}" for part in _PARTS
+        )
+        return f"Federation(clients={self.count}, {samples}, dataset={self.dataset!r})"
+
+    def only(self, clients: Sequence[int]) -> Federation:
+        """Some clients of this federation, in this order, on the same dataset object.
+
+        Their names, teams and inputs stay as they are, and so do the constants that
+        standardise inputs: those of all clients of this federation.
+
+        Raises:
+            DataError: A client is named twice or is not in this federation, or none is.
+        """
+        numbers = [int(client) for client in clients]
+        if len(set(numbers) & set(range(self.count))) < len(numbers):
+            raise DataError(
+                f"federation: expected different clients of 0..{self.count - 1}, "
+                f"found {numbers}."
+            )
+        train, validation, test = (part.only(numbers) for part in self.parts)
+        return Federation(
+            self.dataset,
+            train,
+            validation,
+            test,
+            tuple(self.names[number] for number in numbers),
+            self.teams[numbers],
+            self.shares_test,
+            transform_of(self.transform, numbers),
+            self._standard if self.dataset.standardise else None,
+        )
+
     @cached_property
     def hash(self) -> str:
         """SHA-256 of all that makes a split; equal hashes mean an equal one.
@@ -117,11 +160,9 @@ class Federation:
         """
         digest = hashlib.sha256()
         arrays: list[NDArray[Any]] = []
-        for part in _PARTS:
-            ragged: Ragged = getattr(self, part)
-            arrays += [ragged.indices, ragged.offsets]
-        targets = self.dataset.targets
-        arrays += [self.teams, targets.contiguous().numpy()]
+        for part in self.parts:
+            arrays += [part.indices, part.offsets]
+        arrays += [self.teams, self.dataset.targets.contiguous().numpy()]
         if self.transform:
             arrays.append(np.frombuffer(self.transform.encode(), np.uint8))
         for array in arrays:
@@ -132,14 +173,18 @@ class Federation:
 
     def label_counts(self, part: Part = "train") -> NDArray[np.int64]:
         """(clients, classes) samples of each class; no columns for a regression."""
-        ragged: Ragged = getattr(self, part)
-        return _label_counts(self.dataset, ragged)
+        return _label_counts(self.dataset, getattr(self, part))
 
     def scaling(self) -> tuple[PerChannel | Tensor, PerChannel | Tensor]:
         """Shift and scale of the task: the dataset's, or those that standardise it."""
         if self.dataset.standardise:
-            return self.moments()
+            mean, deviation = self._standard
+            return mean, deviation
         return self.dataset.shift, self.dataset.scale
+
+    @cached_property
+    def _standard(self) -> Tensor:
+        return torch.stack(self.moments()) if self.constants is None else self.constants
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of each feature of the first input, float64.
@@ -154,6 +199,7 @@ class Federation:
 
     def save(self, path: Path) -> None:
         """Write the split, without the data, as .npz: all of it or nothing."""
+        targets = self.dataset.targets.contiguous().numpy()
         arrays: dict[str, Any] = {
             "hash": np.array(self.hash),
             "names": np.array(self.names),
@@ -162,14 +208,14 @@ class Federation:
             "shares_test": np.array(self.shares_test),
             "transform": np.array(self.transform),
             # For readers that do not have the data, such as a report.
-            "targets": np.array(hashlib.sha256(_bytes(self.dataset)).hexdigest()),
+            "targets": np.array(hashlib.sha256(targets.tobytes()).hexdigest()),
             "train_labels": _compact(self.label_counts()),
             "class_names": np.array(self.dataset.class_names or (), dtype=np.str_),
         }
-        for part in _PARTS:
-            ragged: Ragged = getattr(self, part)
-            arrays[f"{part}_indices"] = ragged.indices
-            arrays[f"{part}_offsets"] = ragged.offsets
+        for name, part in zip(_PARTS, self.parts, strict=True):
+            arrays |= {f"{name}_indices": part.indices, f"{name}_offsets": part.offsets}
+        if self.constants is not None:
+            arrays["constants"] = self.constants.numpy()
         with (
             atomic_write(path, lasting=True) as temporary,
             temporary.open("wb") as file,
@@ -190,14 +236,15 @@ def load_split(path: Path, dataset: Dataset) -> Federation:
         raise DataError(f"{path}: no such file; a saved split was expected.")
     try:
         arrays = read_npz(path)
-        parts = [
+        train, validation, test = (
             Ragged(arrays[f"{part}_indices"], arrays[f"{part}_offsets"])
             for part in _PARTS
-        ]
+        )
         samples, expected = int(arrays["samples"]), str(arrays["hash"])
         names, teams = tuple(arrays["names"].tolist()), arrays["teams"]
         shares_test = bool(arrays.get("shares_test", False))
         transform = str(arrays.get("transform", ""))
+        constants = arrays.get("constants")
     except (DataError, KeyError, TypeError, ValueError) as error:
         raise MessageError(
             f"{path}: not a whole saved split ({error}). Make the split again."
@@ -208,9 +255,17 @@ def load_split(path: Path, dataset: Dataset) -> Federation:
             f"{len(dataset)}. Use the data that the split was made from."
         )
     if transform:
-        dataset = reapply(transform, dataset, *parts)
+        dataset = reapply(transform, dataset, train, validation, test)
     loaded = Federation(
-        dataset, parts[0], parts[1], parts[2], names, teams, shares_test, transform
+        dataset,
+        train,
+        validation,
+        test,
+        names,
+        teams,
+        shares_test,
+        transform,
+        None if constants is None else torch.from_numpy(constants),
     )
     if loaded.hash != expected:
         raise DataError(
@@ -251,26 +306,15 @@ def divide(
         )
     dealt = split.pool(dataset)
     assignment = _assign(dataset, partition, dealt, seed)
-    train, validation, test = split.apply(
-        dataset, assignment.members, assignment.names, seed
-    )
-    assigned = np.zeros(len(train), dtype=np.int64)
+    parts = split.apply(dataset, assignment.members, assignment.names, seed)
+    assigned = np.zeros(len(parts[0]), dtype=np.int64)
     if teams is not None:
-        assigned = teams.assign(_label_counts(dataset, train), seed)
+        assigned = teams.assign(_label_counts(dataset, parts[0]), seed)
     text = ""
     if transform is not None:
         text = spell(transform, seed)
-        dataset = transformed(dataset, transform, seed, train, validation, test)
-    return Federation(
-        dataset,
-        train,
-        validation,
-        test,
-        assignment.names,
-        assigned,
-        split.shared,
-        text,
-    )
+        dataset = transformed(dataset, transform, seed, *parts)
+    return Federation(dataset, *parts, assignment.names, assigned, split.shared, text)
 
 
 def _assign(
@@ -296,8 +340,9 @@ def _assign(
         fixed_test=None if dataset.fixed_test is None else dataset.fixed_test[dealt],
         subclass=None if dataset.subclass is None else dataset.subclass[dealt],
     )
-    found = partition.assign(part, seed)
-    return Assignment(tuple(dealt[held] for held in found.members), found.names)
+    assignment = partition.assign(part, seed)
+    members = tuple(dealt[held] for held in assignment.members)
+    return Assignment(members, assignment.names)
 
 
 def federation(
@@ -337,15 +382,15 @@ def federation(
         DataError: The arrays cannot be used.
     """
     if (clients is None) == (partition is None):
-        found = "neither" if clients is None else "both"
+        number = "neither" if clients is None else "both"
         raise ConfigError(
             "federation: give either clients (whose each sample is) or partition (how "
-            f"to divide them), found {found}."
+            f"to divide them), found {number}."
         )
     dataset = from_arrays(
         x, y, clients=clients, classes=classes, standardise=standardise
     )
-    if teams is not None and not hasattr(teams, "assign"):
+    if isinstance(teams, Sequence | np.ndarray | Tensor):
         teams = GivenTeams(members=tuple(int(team) for team in teams))
     return divide(
         dataset,
@@ -355,10 +400,6 @@ def federation(
         transform=transform,
         seed=seed,
     )
-
-
-def _bytes(dataset: Dataset) -> bytes:
-    return dataset.targets.contiguous().numpy().tobytes()
 
 
 def _compact(counts: NDArray[np.int64]) -> NDArray[Any]:

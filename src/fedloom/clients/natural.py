@@ -7,27 +7,26 @@ from typing import Literal
 
 import numpy as np
 
-from fedloom.clients.assignment import Assignment, Indices, cut
+from fedloom.clients.assignment import Assignment, Indices, Partition, cut
 from fedloom.core.errors import DataError
-from fedloom.core.settings import Count, Rate, check
+from fedloom.core.settings import Count, Rate
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
-class Natural:
+class Natural(Partition):
     """The clients that the dataset itself names, in sorted order."""
 
     least: Count = 1
-    """Clients with fewer samples are small; LEAF's Sent140 keeps users from 31 on."""
+    """Fewest samples of a client that is not small; LEAF's Sent140 keeps users from 31
+    on."""
     small: Literal["drop", "pool"] = "drop"
-    """Leave small clients out, or join them in order until a pool has `least`."""
+    """What becomes of small clients: they are left out, or joined in order until a pool
+    has `least`."""
     share: Rate = 1.0
     """Share of the samples that is used: whole clients in random order until they hold
     so much, before small ones are sought."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Group the samples by owner; the seed matters only for a share below 1."""
@@ -68,13 +67,13 @@ class Natural:
 
     def _pools(self, pieces: list[Indices]) -> list[Indices]:
         """Small clients joined in order; what is left at the end joins the last."""
-        pools: list[list[Indices]] = [[]]
+        pools: list[Indices] = []
+        rest = np.empty(0, dtype=np.int64)
         for piece in pieces:
-            if sum(len(one) for one in pools[-1]) >= self.least:
-                pools.append([])
-            pools[-1].append(piece)
-        if sum(len(one) for one in pools[-1]) < self.least:
-            rest = pools.pop()
-            if pools:
-                pools[-1] += rest
-        return [np.concatenate(pool) for pool in pools]
+            rest = np.concatenate([rest, piece])
+            if len(rest) >= self.least:
+                pools.append(rest)
+                rest = rest[:0]
+        if pools:
+            pools[-1] = np.concatenate([pools[-1], rest])
+        return pools

@@ -25,7 +25,7 @@ from fedloom.clients.counts import apportion
 from fedloom.clients.natural import Natural
 from fedloom.clients.slices import ConceptDrift, Slices
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, Positive, check
+from fedloom.core.settings import Count, Positive
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 
@@ -34,14 +34,11 @@ _DRAWS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Iid:
+class Iid(Partition):
     """Samples dealt at random, sizes equal up to one."""
 
     clients: Count = 20
     """Number of clients."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Shuffle and cut into equal pieces."""
@@ -51,7 +48,7 @@ class Iid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSkew:
+class LabelSkew(Partition):
     """Every client holds exactly `classes` classes (the "pathological" split).
 
     Clients in turn take the classes that have fewest holders, ties at random: every
@@ -69,9 +66,6 @@ class LabelSkew:
     """Standard deviation of the logarithm of a random share."""
     least: Count = 1
     """Fewest samples of one class that a holder of it gets."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Deal classes to clients, then samples to the holders of each class."""
@@ -109,7 +103,7 @@ class LabelSkew:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dirichlet:
+class Dirichlet(Partition):
     """Each class is spread over the clients by one draw of a Dirichlet distribution.
 
     A draw that leaves a client below `least` is drawn anew a bounded number of times.
@@ -124,11 +118,8 @@ class Dirichlet:
     least: Count = 1
     """Fewest samples of a client."""
     cap: bool = False
-    """Class by class, give nothing more to a client that holds its fair share already
-    (samples / clients), as some libraries do. Sizes and skew become milder."""
-
-    def __post_init__(self) -> None:
-        check(self)
+    """Whether, class by class, a client that holds its fair share already (samples /
+    clients) gets nothing more, as in some libraries. Sizes and skew become milder."""
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Draw, and repair if need be; it always returns."""
@@ -178,22 +169,20 @@ class Dirichlet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerLaw:
+class PowerLaw(Partition):
     """Samples dealt at random, sizes very different."""
 
     clients: Count = 20
     """Number of clients."""
     law: Literal["lognormal", "power"] = "lognormal"
-    """Random lognormal sizes, or the k-th client in proportion to k^-exponent."""
+    """How sizes are made: random lognormal ones, or that of the k-th client in
+    proportion to k^-exponent."""
     spread: Positive = 2.0
-    """Lognormal: standard deviation of the logarithm of a size."""
+    """Standard deviation of the logarithm of a size, for lognormal sizes."""
     exponent: Positive = 1.0
-    """Power: how fast sizes fall."""
+    """How fast sizes fall, for the law `power`."""
     least: Count = 1
     """Fewest samples of a client."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Draw sizes, shuffle, and cut."""
@@ -208,7 +197,7 @@ class PowerLaw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class Given(Partition):
     """The user's own lists of sample indices."""
 
     members: tuple[tuple[int, ...], ...]
@@ -216,17 +205,17 @@ class Given:
 
     def __post_init__(self) -> None:
         plain = tuple(
-            tuple(np.asarray(one).tolist()) if isinstance(one, np.ndarray) else one
-            for one in self.members
+            tuple(held.tolist()) if isinstance(held, np.ndarray) else held
+            for held in self.members
         )
         object.__setattr__(self, "members", plain)
-        check(self)
+        super().__post_init__()
         if not plain:
             raise ConfigError("Given: members is empty; give one list per client.")
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Check the lists against the dataset; the seed changes nothing."""
-        members = [np.asarray(one, dtype=np.int64) for one in self.members]
+        members = [np.asarray(held, dtype=np.int64) for held in self.members]
         holder = np.full(len(dataset), -1)
         for client, held in enumerate(members):
             if len(held) == 0:
@@ -272,12 +261,12 @@ PARTITIONS: dict[str, type[Partition]] = {
 
 def _repair(members: Sequence[Indices], least: int) -> list[Indices]:
     """Move samples from the largest clients to those below `least`."""
-    held = [one.tolist() for one in members]
-    largest = [(-len(one), client) for client, one in enumerate(held)]
+    samples = [held.tolist() for held in members]
+    largest = [(-len(held), client) for client, held in enumerate(samples)]
     heapq.heapify(largest)
-    for one in [one for one in held if len(one) < least]:
-        while len(one) < least:
+    for poor in [held for held in samples if len(held) < least]:
+        while len(poor) < least:
             size, giver = largest[0]
-            one.append(held[giver].pop())
+            poor.append(samples[giver].pop())
             heapq.heapreplace(largest, (size + 1, giver))
-    return [np.asarray(one, dtype=np.int64) for one in held]
+    return [np.asarray(held, dtype=np.int64) for held in samples]

@@ -27,6 +27,10 @@ class Heat(NamedTuple):
 
     clients: NDArray[np.int64]
     """(rows,) which clients are shown."""
+    names: tuple[str, ...]
+    """(rows,) what they are called."""
+    sizes: NDArray[np.int64]
+    """(rows,) their training samples."""
     shares: NDArray[np.float64]
     """(rows, columns) share of a client's training samples; no columns without
     classes."""
@@ -50,8 +54,9 @@ def heat(federation: Federation, most_rows: int) -> Heat:
     if classes > _MOST_COLUMNS:
         starts = np.unique(np.linspace(0, classes, _MOST_COLUMNS + 1)[:-1].astype(int))
     joined = counts if not classes else np.add.reduceat(counts, starts, axis=1)
-    shares = joined / federation.sizes[rows][:, None]
-    return Heat(rows, shares, tuple(str(start) for start in starts))
+    sizes, names = federation.sizes[rows], [federation.names[row] for row in rows]
+    labels = tuple(str(start) for start in starts)
+    return Heat(rows, tuple(names), sizes, joined / sizes[:, None], labels)
 
 
 def histogram(sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
@@ -60,10 +65,8 @@ def histogram(sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     Every size lies in one bin; bins without any whole number are left out.
     """
     low, high = int(sizes.min()), int(sizes.max())
-    if high > 20 * low:
-        edges = np.geomspace(low, high + 1, _BINS + 1)
-    else:
-        edges = np.linspace(low, high + 1, _BINS + 1)
+    space = np.geomspace if high > 20 * low else np.linspace
+    edges = space(low, high + 1, _BINS + 1)
     starts = np.unique(np.round(edges).astype(np.int64))
     return [
         (int(start), int(stop) - 1, int(((sizes >= start) & (sizes < stop)).sum()))
@@ -74,12 +77,11 @@ def histogram(sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
 def summarise(federation: Federation) -> list[tuple[str, str]]:
     """What there is to know of a split, as pairs of a name and a value."""
     data, sizes = federation.dataset, federation.sizes
-    parts = {
-        "train": sizes,
-        "validation": federation.validation.sizes,
-        "test": federation.test.sizes,
-    }
-    totals = ", ".join(f"{int(n.sum()):,} {what}" for what, n in parts.items())
+    names = ("train", "validation", "test")
+    totals = ", ".join(
+        f"{len(part.indices):,} {name}"
+        for name, part in zip(names, federation.parts, strict=True)
+    )
     if federation.shares_test:
         tested = len(np.unique(federation.test.indices))
         totals += f" ({tested:,} different, shared)"
@@ -97,12 +99,8 @@ def summarise(federation: Federation) -> list[tuple[str, str]]:
     ]
     if data.classes is not None:
         held = (federation.label_counts() > 0).sum(axis=1)
-        rows.append(
-            (
-                "classes of a client",
-                f"least {held.min()}, median {np.median(held):g}, most {held.max()}",
-            )
-        )
+        spread = f"least {held.min()}, median {np.median(held):g}, most {held.max()}"
+        rows.append(("classes of a client", spread))
     untested = int((federation.test.sizes == 0).sum())
     if untested:
         rows.append(("without test samples", f"{untested:,} clients, left unscored"))
@@ -121,30 +119,28 @@ def draw(federation: Federation, rows: int = 40) -> list[Text]:
         federation: What is drawn.
         rows: Clients that are shown at most.
     """
-    found, sizes = heat(federation, rows), federation.sizes
-    cell = 2 if len(found.labels) <= 20 else 1
-    names = [federation.names[client] for client in found.clients]
-    margin = min(max(len(name) for name in [*names, "client"]), 16)
+    shown, sizes = heat(federation, rows), federation.sizes
+    cell = 2 if len(shown.labels) <= 20 else 1
+    margin = min(max(len(name) for name in [*shown.names, "client"]), 16)
     # Two digits fill a cell of two, so that only every other class can be numbered.
-    every = 1 if len(found.labels) <= 10 else 2
+    every = 1 if len(shown.labels) <= 10 else 2
     head = "".join(
         f"{label if n % every == 0 else '':>2}" if cell == 2 else label[-1]
-        for n, label in enumerate(found.labels)
+        for n, label in enumerate(shown.labels)
     )
-    digits, largest = len(f"{sizes.max():,}"), int(sizes[found.clients].max())
+    digits, largest = len(f"{sizes.max():,}"), int(shown.sizes.max())
     lines = [Text(f"{'client':>{margin}} {head}  {'samples'}", style="bold")]
-    for row, name in enumerate(names):
+    for name, size, shares in zip(shown.names, shown.sizes, shown.shares, strict=True):
         line = Text(f"{name[:margin]:>{margin}} ")
-        for share in found.shares[row]:
+        for share in shares:
             level = _level(share)
             line.append(SHADES[level] * cell if level else "·".rjust(cell), "cyan")
-        size = int(sizes[found.clients[row]])
         line.append(f"  {size:>{digits},} ")
         line.append(_bar(size, largest), "green")
         lines.append(line)
-    if len(names) < federation.count:
-        lines.append(Text(_shown(found, federation), "dim"))
-    if found.labels:
+    if len(shown.names) < federation.count:
+        lines.append(Text(_how_many(shown, federation), "dim"))
+    if shown.labels:
         shades = ", ".join(
             f"{shade} up to {level:.0%}"
             for shade, level in zip(SHADES[1:], LEVELS, strict=True)
@@ -167,43 +163,37 @@ def to_svg(federation: Federation, rows: int = 200) -> str:
         federation: What is drawn.
         rows: Clients that are shown at most.
     """
-    found, sizes = heat(federation, rows), federation.sizes
-    count, columns = len(found.clients), len(found.labels)
+    shown = heat(federation, rows)
+    count, columns = len(shown.clients), len(shown.labels)
     high = min(max(480 // count, 3), 16)
     wide = min(max(360 // max(columns, 1), 6), 24)
-    left, top, largest = 90, 64, int(sizes[found.clients].max())
+    left, top, largest = 90, 64, int(shown.sizes.max())
     bars = left + columns * wide + (12 if columns else 0)
     bottom = top + count * high
+    total = f"{federation.count:,} clients, {federation.sizes.sum():,} training samples"
     body = [
-        _text(left, 24, f"{federation.dataset.name}: {_count(federation)}", "title"),
+        _text(left, 24, f"{federation.dataset.name}: {total}", "title"),
         _text(left, 44, "class" if columns else "", "note"),
         _text(bars, 44, f"training samples, up to {largest:,}", "note"),
     ]
     if count < federation.count:
         bottom += 18
-        body.append(_text(left, bottom, _shown(found, federation), "note"))
-    every = max(1, -(-14 // wide))
-    for column in range(0, columns, every):
+        body.append(_text(left, bottom, _how_many(shown, federation), "note"))
+    for column in range(0, columns, max(1, -(-14 // wide))):
         x = left + column * wide + wide / 2
-        body.append(_text(x, top - 4, found.labels[column], "tick"))
+        body.append(_text(x, top - 4, shown.labels[column], "tick"))
     for row in range(0, count, max(1, -(-14 // high))):
-        name = federation.names[found.clients[row]]
         y = top + row * high + high / 2 + 4
-        body.append(_text(left - 6, y, name[:12], "name"))
-    body += _cells(found.shares, left, top, wide, high)
+        body.append(_text(left - 6, y, shown.names[row][:12], "name"))
+    body += _cells(shown.shares, left, top, wide, high)
     gap = 1 if high > 4 else 0
-    shown = sizes[found.clients] / largest
-    body.append(
-        _boxes(
-            [
-                (bars, top + row * high, max(1, round(160 * share)), high - gap)
-                for row, share in enumerate(shown)
-            ],
-            'class="bar"',
-        )
-    )
+    boxes = [
+        (bars, top + row * high, max(1, round(160 * size / largest)), high - gap)
+        for row, size in enumerate(shown.sizes)
+    ]
+    body.append(_boxes(boxes, 'class="bar"'))
     body.append(_text(left, bottom + 36, "clients by training samples", "note"))
-    bins = histogram(sizes)
+    bins = histogram(federation.sizes)
     most = max(clients for *_, clients in bins)
     for place, (least, last, clients) in enumerate(bins):
         y = bottom + 46 + 18 * place
@@ -214,23 +204,27 @@ def to_svg(federation: Federation, rows: int = 200) -> str:
     width = max(bars + 180, left + 340)
     height = bottom + 46 + 18 * len(bins) + 12
     description = "; ".join(f"{what}: {value}" for what, value in summarise(federation))
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" role="img" '
-            'aria-labelledby="title desc">',
-            f'<title id="title">How {escape(federation.dataset.name)} is divided among '
-            f"{federation.count} clients</title>",
-            f'<desc id="desc">{escape(description)}</desc>',
-            f"<style>{_STYLE}</style>",
-            f'<rect class="paper" width="{width}" height="{height}"/>',
-            *body,
-            "</svg>",
-            "",
-        ]
+    return _PAPER.format(
+        width=width,
+        height=height,
+        title=f"How {escape(federation.dataset.name)} is divided among "
+        f"{federation.count} clients",
+        description=escape(description),
+        style=_STYLE,
+        body="\n".join(body),
     )
 
 
+_PAPER = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" \
+width="{width}" height="{height}" role="img" aria-labelledby="title desc">
+<title id="title">{title}</title>
+<desc id="desc">{description}</desc>
+<style>{style}</style>
+<rect class="paper" width="{width}" height="{height}"/>
+{body}
+</svg>
+"""
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1c1c1c}"
     ".title{font-weight:600;font-size:14px}"
@@ -241,13 +235,8 @@ _STYLE = (
 )
 
 
-def _count(federation: Federation) -> str:
-    total = int(federation.sizes.sum())
-    return f"{federation.count:,} clients, {total:,} training samples"
-
-
-def _shown(found: Heat, federation: Federation) -> str:
-    return f"{len(found.clients)} of {federation.count:,} clients, drawn at random"
+def _how_many(shown: Heat, federation: Federation) -> str:
+    return f"{len(shown.clients)} of {federation.count:,} clients, drawn at random"
 
 
 def _level(share: float) -> int:

@@ -25,9 +25,9 @@ class Ragged:
     """(n + 1,) list i is indices[offsets[i]:offsets[i + 1]]."""
 
     def __post_init__(self) -> None:
-        whole = self.indices.dtype == np.int64 and self.offsets.dtype == np.int64
-        flat = self.indices.ndim == 1 and self.offsets.ndim == 1
-        if not (whole and flat and len(self.offsets) > 0):
+        is_int64 = self.indices.dtype == self.offsets.dtype == np.int64
+        is_flat = self.indices.ndim == self.offsets.ndim == 1
+        if not (is_int64 and is_flat and len(self.offsets) > 0):
             raise DataError(
                 "Ragged: indices and offsets must be flat int64 arrays, found "
                 f"{self.indices.dtype} {self.indices.shape} and "
@@ -43,10 +43,14 @@ class Ragged:
     @classmethod
     def of(cls, lists: Sequence[NDArray[np.int64]]) -> Ragged:
         """Store these lists in this order."""
-        sizes = [len(one) for one in lists]
+        sizes = [len(indices) for indices in lists]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         joined = np.concatenate(lists) if lists else np.empty(0)
         return cls(joined.astype(np.int64), offsets)
+
+    def only(self, rows: Sequence[int]) -> Ragged:
+        """Some of the lists, in this order."""
+        return Ragged.of([self[row] for row in rows])
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -11,18 +11,19 @@ import numpy as np
 from fedloom.clients.assignment import (
     Assignment,
     Indices,
+    Partition,
     check_classes,
     class_pools,
     numbered,
 )
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, check
+from fedloom.core.settings import Count
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slices:
+class Slices(Partition):
     """Classes cut into slices of random length: the label skew of pFedVEM.
 
     Clients form groups that share out all classes, `classes` to each. The samples of
@@ -38,9 +39,6 @@ class Slices:
     """Classes of one client, a divisor of their number; all of them if not given."""
     sizes: Literal["random", "equal"] = "random"
     """Whether the cut points are drawn or evenly spaced."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Deal classes within each group, then a slice of each class to each group."""
@@ -64,7 +62,7 @@ class Slices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConceptDrift:
+class ConceptDrift(Partition):
     """All classes for everybody, each with subclasses of one's own, as in pFedVEM.
 
     The task is to tell classes; a client knows only `subclasses` of each class's
@@ -81,34 +79,31 @@ class ConceptDrift:
     sizes: Literal["random", "equal"] = "random"
     """Whether the cut points are drawn or evenly spaced."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Deal subclasses within each group, then a slice of each to each group."""
         pools, of_class = _subclass_pools(dataset)
-        many = len(of_class[0])
-        each = many if self.subclasses is None else self.subclasses
-        if any(len(found) != many for found in of_class) or many % each:
-            counts = sorted({len(found) for found in of_class})
+        counts = sorted({len(subclasses) for subclasses in of_class})
+        total = counts[0]
+        each = total if self.subclasses is None else self.subclasses
+        if len(counts) > 1 or total % each:
             raise ConfigError(
                 f"concept-drift: every class must have as many subclasses, a multiple "
                 f"of the {each} that a client holds; {dataset.name} has {counts} to a "
                 "class. Change subclasses."
             )
-        group = many // each
+        group = total // each
         if self.clients % group:
             raise ConfigError(
-                f"concept-drift: groups of {group} clients share out {many} subclasses "
-                f"of each class, {each} to each; {self.clients} clients do not form "
-                f"such groups. Use a multiple of {group}."
+                f"concept-drift: groups of {group} clients share out {total} "
+                f"subclasses of each class, {each} to each; {self.clients} clients do "
+                f"not form such groups. Use a multiple of {group}."
             )
         groups = self.clients // group
         draw = generator(seed, "partition")
         hands = []
         for _ in range(groups):
-            shuffled = [np.split(draw.permutation(found), group) for found in of_class]
-            hands += [np.concatenate(one) for one in zip(*shuffled, strict=True)]
+            shuffled = [np.split(draw.permutation(pool), group) for pool in of_class]
+            hands += [np.concatenate(hand) for hand in zip(*shuffled, strict=True)]
         what = "concept-drift: the smallest subclass"
         return _take(_slice(pools, groups, self.sizes, draw, what), hands, group)
 
@@ -124,9 +119,9 @@ def _subclass_pools(dataset: Dataset) -> tuple[list[Indices], list[Indices]]:
     of_class: list[Indices] = []
     for pool in class_pools(dataset, "concept-drift"):
         finer = dataset.subclass[pool]
-        found = [pool[finer == value] for value in np.unique(finer)]
-        of_class.append(np.arange(len(pools), len(pools) + len(found)))
-        pools += found
+        parts = [pool[finer == value] for value in np.unique(finer)]
+        of_class.append(np.arange(len(pools), len(pools) + len(parts)))
+        pools += parts
     return pools, of_class
 
 

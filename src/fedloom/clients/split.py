@@ -27,15 +27,16 @@ class Split:
     validation: Share = 0.0
     """Share of what is left after testing, kept to choose rounds and settings."""
     stratified: bool = True
-    """Take from every class in proportion (classification only)."""
+    """Whether samples are set aside from every class in proportion (classification
+    only)."""
     fixed: bool = False
-    """Test on exactly those samples that the source itself designates."""
+    """Whether clients test on exactly those samples that the source designates."""
     shared: bool = False
-    """With `fixed`: the designated samples are not dealt to clients; each client tests
-    on all of those whose classes (and subclasses) it trains on, as in pFedVEM."""
+    """Whether, with `fixed`, the designated samples are dealt to nobody and each client
+    tests on all of those whose classes (and subclasses) it trains on, as in pFedVEM."""
     per_class: Count | None = None
-    """Only the first so many samples of each class are dealt to clients (limited data);
-    designated test samples do not count if `fixed`."""
+    """How many samples of each class, the first ones, are dealt to clients (limited
+    data); designated test samples do not count if `fixed`."""
     most: Count | None = None
     """Most training samples of a client. Those beyond are not used at all; validation
     and test stay as they are."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,23 +17,26 @@ _PASSES = 10
 """How often `by-label` moves its centres at most."""
 
 
-class Teams(Protocol):
-    """Settings of one way to form teams."""
+class Teams(ABC):
+    """Settings of one way to form teams.
 
+    It is a frozen dataclass whose fields are checked against their annotations.
+    """
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @abstractmethod
     def assign(self, label_counts: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """Team of every client, (clients,), from counts of (clients, classes)."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockTeams:
+class BlockTeams(Teams):
     """Consecutive clients form a team; sizes equal up to one."""
 
     teams: Count = 2
     """Number of teams."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, label_counts: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """The first clients to team 0, and so on; the seed changes nothing."""
@@ -40,14 +44,11 @@ class BlockTeams:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomTeams:
+class RandomTeams(Teams):
     """Clients dealt to teams at random; sizes equal up to one."""
 
     teams: Count = 2
     """Number of teams."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, label_counts: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """Shuffle the blocks."""
@@ -56,14 +57,11 @@ class RandomTeams:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenTeams:
+class GivenTeams(Teams):
     """The user's own teams."""
 
     members: tuple[Whole, ...]
     """Team of each client, numbered from 0 without a gap."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, label_counts: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """Check the list against the clients; the seed changes nothing."""
@@ -83,7 +81,7 @@ class GivenTeams:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelTeams:
+class LabelTeams(Teams):
     """Clients with similar labels form a team; sizes equal up to one.
 
     Balanced k-means on the clients' label shares. The first centre is the client
@@ -95,9 +93,6 @@ class LabelTeams:
 
     teams: Count = 2
     """Number of teams."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def assign(self, label_counts: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """Cluster the label shares; the seed changes nothing."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,19 +28,25 @@ from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 
 
-class Transform(Protocol):
-    """Settings of one way in which clients' inputs differ."""
+class Transform(ABC):
+    """Settings of one way in which clients' inputs differ.
 
+    It is a frozen dataclass whose fields are checked against their annotations.
+    """
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @abstractmethod
     def apply(self, x: Tensor, client: int, seed: int) -> Tensor:
         """One client's inputs, (n, ...), changed; same shape and floating type.
 
         What happens to a client depends on (seed, client) alone.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotation:
+class Rotation(Transform):
     """Images turned by an angle of the client's own, counter-clockwise.
 
     Square images are turned exactly by multiples of 90 degrees. Other angles
@@ -47,22 +54,23 @@ class Rotation:
     """
 
     angles: tuple[float, ...] = (0.0, 90.0, 180.0, 270.0)
-    """Degrees, one of which a client gets."""
+    """Angles in degrees, one of which a client gets."""
     deal: Literal["turn", "random"] = "turn"
-    """Client u takes angle u, counted in a circle; or each draws one."""
+    """How angles are dealt: client u takes angle u, counted in a circle; or each draws
+    one."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if not self.angles:
             raise ConfigError("Rotation: angles is empty; give at least one.")
 
     def apply(self, x: Tensor, client: int, seed: int) -> Tensor:
         """Turn the images of one client."""
         height, width = _image_shape(x, "rotation")
-        place = client
+        place = client % len(self.angles)
         if self.deal == "random":
             place = int(_stream(seed, client).integers(len(self.angles)))
-        angle = self.angles[place % len(self.angles)] % 360.0
+        angle = self.angles[place] % 360.0
         if angle % 180.0 == 0 or (angle % 90.0 == 0 and height == width):
             return torch.rot90(x, round(angle / 90.0), dims=(2, 3))
         cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
@@ -74,14 +82,11 @@ class Rotation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Colour:
+class Colour(Transform):
     """Each channel of a client's images multiplied by a gain of its own."""
 
     spread: Share = 0.3
-    """A gain is uniform between 1 - spread and 1 + spread."""
-
-    def __post_init__(self) -> None:
-        check(self)
+    """Largest distance of a gain from 1, around which it is uniform."""
 
     def apply(self, x: Tensor, client: int, seed: int) -> Tensor:
         """Multiply the channels of one client's images."""
@@ -92,16 +97,14 @@ class Colour:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exposure:
+class Exposure(Transform):
     """Brightness and contrast of a client's images: c (x - 1/2) + 1/2 + b."""
 
     brightness: NonNegative = 0.2
-    """b is uniform between plus and minus this; 1 is from black to white."""
+    """Largest b, which is uniform between plus and minus this; 1 is from black to
+    white."""
     contrast: Share = 0.3
-    """c is uniform between 1 - contrast and 1 + contrast."""
-
-    def __post_init__(self) -> None:
-        check(self)
+    """Largest distance of c from 1, around which it is uniform."""
 
     def apply(self, x: Tensor, client: int, seed: int) -> Tensor:
         """Change all images of one client alike."""
@@ -112,17 +115,14 @@ class Exposure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blur:
+class Blur(Transform):
     """Gaussian blur of a client's own width; the mean of an image stays as it is.
 
     Beyond an edge the image goes on as in a mirror.
     """
 
     most: NonNegative = 1.5
-    """A width (standard deviation, in pixels) is uniform between 0 and this."""
-
-    def __post_init__(self) -> None:
-        check(self)
+    """Largest width (standard deviation, in pixels); it is uniform from 0 to this."""
 
     def apply(self, x: Tensor, client: int, seed: int) -> Tensor:
         """Blur the images of one client."""
@@ -133,7 +133,7 @@ class Blur:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sensor:
+class Sensor(Transform):
     """Every number of a client's inputs read off by an instrument of its own: g x + o.
 
     Gains and offsets belong to (client, feature); made for tables, it takes any shape.
@@ -143,9 +143,6 @@ class Sensor:
     """Standard deviation of log g, which is normal around 0."""
     offset: NonNegative = 0.1
     """Standard deviation of o, which is normal around 0, in units of the input."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def apply(self, x: Tensor, client: int, seed: int) -> Tensor:
         """Scale and shift the features of one client."""
@@ -165,7 +162,11 @@ TRANSFORMS: dict[str, type[Transform]] = {
 
 
 def transformed(
-    dataset: Dataset, transform: Transform, seed: int, *parts: Ragged
+    dataset: Dataset,
+    transform: Transform,
+    seed: int,
+    *parts: Ragged,
+    clients: Iterable[int] | None = None,
 ) -> Dataset:
     """The dataset with each client's samples changed, in a copy of the first input.
 
@@ -174,6 +175,7 @@ def transformed(
         transform: What is done.
         seed: The same seed gives the same inputs.
         parts: Samples of each client; no sample may be in two of them.
+        clients: Number of each client; 0, 1, 2 and so on if not given.
 
     Raises:
         ConfigError: The inputs are not of a kind that the transform can change.
@@ -187,8 +189,9 @@ def transformed(
     changed = first.clone()
     is_bytes = first.dtype == torch.uint8
     white = max(int(first.max()), 1) if is_bytes else 1
-    for client, held in enumerate(_held(parts)):
-        rows = torch.from_numpy(held)
+    numbers = range(len(parts[0])) if clients is None else clients
+    for client, held in zip(numbers, zip(*parts, strict=True), strict=True):
+        rows = torch.from_numpy(np.concatenate(held))
         if is_bytes:
             seen = transform.apply(first[rows].float() / white, client, seed)
             changed[rows] = (seen * white).round().clamp(0, white).to(torch.uint8)
@@ -205,6 +208,16 @@ def spell(transform: Transform, seed: int) -> str:
     return json.dumps({"name": name, "seed": seed, **settings}, sort_keys=True)
 
 
+def transform_of(text: str, rows: Sequence[int]) -> str:
+    """What `spell` wrote, for some of the clients: each keeps its number."""
+    if not text:
+        return ""
+    settings = json.loads(text)
+    numbers = settings.get("clients", range(max(rows, default=0) + 1))
+    clients = [numbers[row] for row in rows]
+    return json.dumps(settings | {"clients": clients}, sort_keys=True)
+
+
 def reapply(text: str, dataset: Dataset, *parts: Ragged) -> Dataset:
     """Do to a dataset what `spell` wrote down.
 
@@ -214,6 +227,7 @@ def reapply(text: str, dataset: Dataset, *parts: Ragged) -> Dataset:
     try:
         settings = json.loads(text)
         name, seed = settings.pop("name"), settings.pop("seed")
+        clients = settings.pop("clients", None)
         if name not in TRANSFORMS:
             raise ConfigError(unknown("transform", name, TRANSFORMS))
         transform = build(TRANSFORMS[name], settings, "transform")
@@ -222,7 +236,7 @@ def reapply(text: str, dataset: Dataset, *parts: Ragged) -> Dataset:
             f"a saved split was made with the transform {text}, which cannot be "
             f"applied again: {error}"
         ) from error
-    return transformed(dataset, transform, seed, *parts)
+    return transformed(dataset, transform, seed, *parts, clients=clients)
 
 
 def smear(size: int, sigma: float) -> NDArray[np.float64]:
@@ -242,11 +256,6 @@ def smear(size: int, sigma: float) -> NDArray[np.float64]:
     matrix = np.zeros((size, size))
     np.add.at(matrix, (np.arange(size)[:, None], mirrored), kernel)
     return matrix
-
-
-def _held(parts: tuple[Ragged, ...]) -> Iterator[NDArray[np.int64]]:
-    for of_client in zip(*parts, strict=True):
-        yield np.concatenate(of_client)
 
 
 def _stream(seed: int, client: int) -> np.random.Generator:

@@ -1,1 +1,1 @@
-"""Commands of the command line that have files of their own."""
+"""The commands of the command line, one file for each group of them."""

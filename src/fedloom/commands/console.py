@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import typer
 from rich.console import Console
+from rich.table import Table
 
 out = Console(width=None if sys.stdout.isatty() else 110)
 err = Console(stderr=True, width=None if sys.stderr.isatty() else 110)
@@ -18,3 +22,36 @@ def say(text: str) -> None:
 def remark(text: str) -> None:
     """One line that is no result."""
     err.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def make_table(*columns: str, numbers: Sequence[str] = (), title: str = "") -> Table:
+    """A table without lines; columns of numbers stand on the right and come last."""
+    table = Table(*columns, box=None, pad_edge=False, title_justify="left")
+    table.title = title or None
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def plain(text: str) -> str:
+    """Text that rich must not read as markup."""
+    return text.replace("[", r"\[")
+
+
+@contextmanager
+def stoppable(hint: str = "") -> Iterator[None]:
+    """Say how to go on after Ctrl-C or SIGTERM: the hint, or what the run says."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        remark(f"Stopped. {hint}".strip())
+        show_notes(error)
+        if isinstance(error, SystemExit):
+            raise
+        raise typer.Exit(130) from error
+
+
+def show_notes(error: BaseException) -> None:
+    """Say what the notes of an error have to add."""
+    for note in getattr(error, "__notes__", ()):
+        remark(note)

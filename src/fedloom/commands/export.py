@@ -8,48 +8,36 @@ from typing import Annotated
 
 import numpy as np
 import torch
-import typer
-from rich.table import Table
 
+from fedloom.commands import options
+from fedloom.commands.console import make_table, remark, say
 from fedloom.commands.console import out as console
-from fedloom.commands.console import remark, say
+from fedloom.commands.options import argument, option
 from fedloom.config import parse, read_toml
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import write_csv
 from fedloom.data import File
 from fedloom.data.new_samples import NewSamples, read_like
-from fedloom.export import Newcomer, export, prediction_columns, write_csv
+from fedloom.export import Newcomer, export, prediction_rows
 from fedloom.runs import Result, load
 
 _ROWS = 4096
 """Samples that are predicted in one call."""
 
-Run = Annotated[Path, typer.Argument(help="A run's directory.")]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where dataset files lie (or FEDLOOM_DATA).")
-]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Replace an earlier export in --out.")
-]
+Run = Annotated[Path, argument("Directory of the run.")]
 Target = Annotated[
-    str | None,
-    typer.Option(help="Column or array to predict; as in the run if not given."),
+    str | None, option("Column or array to predict; as in the run by default.")
 ]
 
 
 def export_command(
     run: Run,
-    out: Annotated[Path, typer.Option(help="A new directory.")],
-    client: Annotated[
-        list[str] | None, typer.Option(help="Whose model, by name or number.")
-    ] = None,
-    everybody: Annotated[
-        bool, typer.Option("--all", help="Every client's model.")
-    ] = False,
-    shared: Annotated[
-        bool, typer.Option("--shared", help="The model that all clients share.")
-    ] = False,
-    fresh: Fresh = False,
-    data_dir: DataDir = None,
+    out: Annotated[Path, option("New directory for the models.")],
+    client: Annotated[list[str] | None, option("Client, by name or number.")] = None,
+    everybody: Annotated[bool, option("Export every client's model.", "--all")] = False,
+    shared: Annotated[bool, option("Export the shared model.", "--shared")] = False,
+    fresh: options.Fresh = False,
+    data_dir: options.DataDir = None,
 ) -> None:
     """Take models home: state dict, model card, and what rebuilds them."""
     if everybody and client:
@@ -65,63 +53,58 @@ def export_command(
 
 def predict_command(
     run: Run,
-    file: Annotated[Path, typer.Argument(help="Samples: .npz, .parquet or .csv.")],
-    client: Annotated[str, typer.Option(help="Whose model, by name or number.")],
+    file: Annotated[Path, argument("Samples: .npz, .parquet or .csv.")],
+    client: Annotated[str, option("Client, by name or number.")],
     out: Annotated[
-        Path | None, typer.Option(help="A .csv file; standard output if not given.")
+        Path | None, option("CSV file; standard output if not given.")
     ] = None,
     target: Target = None,
-    data_dir: DataDir = None,
+    data_dir: options.DataDir = None,
 ) -> None:
     """Predict with a client's own model, with probabilities."""
     result = load(run, data_dir=data_dir)
     who = _client(client, result.federation.names)
     result.model(who)  # An unknown client is refused before the file is read.
-    found = _read(result, run, file, target)
+    inputs = _read(result, run, file, target).inputs
     parts = [
-        result.predict(who, tuple(x[start : start + _ROWS] for x in found.inputs))
-        for start in range(0, len(found.inputs[0]), _ROWS)
+        result.predict(who, tuple(x[start : start + _ROWS] for x in inputs))
+        for start in range(0, len(inputs[0]), _ROWS)
     ]
-    columns = prediction_columns(torch.cat(parts).cpu(), result.federation.dataset)
-    if out is None:
-        write_csv(columns, sys.stdout)
-        return
-    write_csv(columns, out)
-    say(f"{_count(len(found.inputs[0]), 'prediction')} written to {out}")
+    rows = prediction_rows(torch.cat(parts).cpu(), result.federation.dataset)
+    write_csv(rows, sys.stdout if out is None else out)
+    if out is not None:
+        say(f"{_count(len(rows), 'prediction')} written to {out}")
 
 
 def personalize_command(
     run: Run,
-    data: Annotated[Path, typer.Option(help="Its samples: .npz, .parquet or .csv.")],
+    data: Annotated[Path, option("Its samples: .npz, .parquet or .csv.")],
     client_column: Annotated[
-        str | None, typer.Option(help="Whose each sample is, for several newcomers.")
+        str | None, option("Column that says whose each sample is.")
     ] = None,
     target: Target = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A new directory for the models.")
-    ] = None,
-    test: Annotated[float, typer.Option(help="Share of its samples for testing.")] = (
-        0.25
-    ),
-    rounds: Annotated[int, typer.Option(help="Rounds that it trains.")] = 1,
+    out: Annotated[Path | None, option("New directory for the models.")] = None,
+    test: Annotated[float, option("Share of its samples for testing.")] = 0.25,
+    rounds: Annotated[int, option("Number of rounds that it trains.")] = 1,
     team: Annotated[
-        int | None, typer.Option(help="Its team; the one that fits best if not given.")
+        int | None, option("Team that it joins; the best fit if not given.")
     ] = None,
-    fresh: Fresh = False,
-    data_dir: DataDir = None,
+    fresh: options.Fresh = False,
+    data_dir: options.DataDir = None,
 ) -> None:
     """Give clients who were never there models of their own, and say what they gain."""
     result = load(run, data_dir=data_dir)
-    found = _read(result, run, data, target, has_targets=True, client=client_column)
-    assert found.targets is not None
-    owner = found.owner if found.owner is not None else np.full(len(found.targets), "")
+    samples = _read(result, run, data, target, has_targets=True, client=client_column)
+    inputs, targets, owner = samples.inputs, samples.targets, samples.owner
+    assert targets is not None
+    owner = np.full(len(targets), "") if owner is None else owner
     newcomers = []
     for name in np.unique(owner):
         rows = torch.as_tensor(np.flatnonzero(owner == name))
         newcomers.append(
             result.personalize(
-                tuple(x[rows] for x in found.inputs),
-                found.targets[rows],
+                tuple(x[rows] for x in inputs),
+                targets[rows],
                 name=str(name) or data.stem,
                 test=test,
                 rounds=rounds,
@@ -130,8 +113,8 @@ def personalize_command(
         )
     _show(newcomers)
     if out is not None:
-        origin = newcomers[0].origin
-        export(origin, [one.parcel() for one in newcomers], out, fresh=fresh)
+        models = [newcomer.exported_model() for newcomer in newcomers]
+        export(newcomers[0].run, models, out, fresh=fresh)
         say(f"\n{_count(len(newcomers), 'model')} written to {out}")
 
 
@@ -155,38 +138,36 @@ def _read(
 ) -> NewSamples:
     """A file of samples like the run's own."""
     source = parse(read_toml(run / "config.toml"), str(run / "config.toml")).data
-    kept = source if isinstance(source, File) else File(path="")
-    target = target or kept.target
-    others = [name for name in (target, client, kept.client) if name is not None]
-    found = read_like(
+    trained_on = source if isinstance(source, File) else File(path="")
+    target = target or trained_on.target
+    others = [name for name in (target, client, trained_on.client) if name is not None]
+    samples = read_like(
         result.federation.dataset,
         file,
         target=target if has_targets else None,
         client=client,
-        arrays=kept.inputs,
+        arrays=trained_on.inputs,
         besides=tuple(others),
     )
-    if found.unused:
-        remark(f"note: not used: {', '.join(found.unused)}")
-    return found
+    if samples.unused:
+        remark(f"note: not used: {', '.join(samples.unused)}")
+    return samples
 
 
 def _show(newcomers: list[Newcomer]) -> None:
-    table = Table(box=None, pad_edge=False, title_justify="left")
-    table.title = f"{newcomers[0].metric} on test data; gain is positive if better"
-    table.add_column("newcomer")
-    for name in ("samples", "personal", "shared", "alone", "gain", "gain throughout"):
-        table.add_column(name, justify="right")
-    for one in newcomers:
+    numbers = ("samples", "personal", "shared", "alone", "gain", "gain throughout")
+    title = f"{newcomers[0].metric} on test data; gain is positive if better"
+    table = make_table("newcomer", numbers=numbers, title=title)
+    for newcomer in newcomers:
         table.add_row(
-            one.name,
-            str(one.samples),
-            f"{one.score:.4f}",
-            "-" if one.shared is None else f"{one.shared:.4f}",
-            f"{one.alone:.4f}",
-            f"{one.gain:+.4f}",
-            f"{one.gain_throughout:+.4f}",
+            newcomer.name,
+            str(newcomer.samples),
+            f"{newcomer.score:.4f}",
+            "-" if newcomer.shared is None else f"{newcomer.shared:.4f}",
+            f"{newcomer.alone:.4f}",
+            f"{newcomer.gain:+.4f}",
+            f"{newcomer.gain_throughout:+.4f}",
         )
     console.print(table)
-    for one in newcomers:
-        say(f"\n{one}")
+    for newcomer in newcomers:
+        say(f"\n{newcomer}")

@@ -1,36 +1,40 @@
 """The contract: an algorithm is written for one client, both halves in one file.
 
-A round, for every method and every runner:
+A round, for every method, every runner and every fleet:
 
     cohort = clients sampled for (seed, round)
     for exchange in range(algorithm.exchanges):
         down = download(server, cohort)
         on each client of the cohort:
-            memory = what it kept, or first(down) if it was never here
+            memory = what it kept, or initial_memory(down) if it was never here
             work = begin(down, memory)
             for phase in phases: for batch in phase: work = phase.step(work, batch)
             memory, upload = finish(work, down, memory)
-        server = aggregate(server, uploads, cohort)
-    server = conclude(server, cohort)
+        server = aggregate(server, uploads, cohort), the cohort being those who arrived
+    server = end_round(server, cohort)
 
-The engine owns the loop over batches, padding, masks, chunks, devices and compilation.
-Every method below is about exactly one client, except `start`, `download`,
-`aggregate`, `conclude`, `admit` and `shared`, which are the server's.
+The engine owns the loop over batches, padding, masks, chunks, devices and compilation;
+the fleet knows where the clients are. Every method below is about exactly one client,
+except `init_server`, `download`, `model_download`, `aggregate`, `end_round`,
+`add_client` and `shared`, which are the server's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Empty, grow
+from fedloom.core.records import Empty, Logged, add_place, without_log
 from fedloom.core.settings import Count, NonNegative, Positive, Rate, Share, check
 from fedloom.core.task import Batch, Task
+
+Weighting = Literal["size", "equal"]
+"""How clients count in a mean: by their training samples, or equally."""
 
 
 class Client(NamedTuple):
@@ -43,7 +47,13 @@ class Client(NamedTuple):
     exchange: Tensor
     """The exchange inside the round, from 0."""
     uploads: Tensor
-    """Whether its upload will be used; false under train-all for the unsampled."""
+    """Whether its upload is used. False under train-all for the unsampled, and for an
+    upload that got lost on its way."""
+    key: Tensor
+    """A random stream for what is drawn outside of a step, below the run's seed."""
+    secret: Tensor
+    """A random stream that the server cannot redraw: noise that protects the client
+    comes from here, for the server knows the seed of everything else."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +70,7 @@ class Population:
     rate: float
     """C, the share of clients sampled in a round."""
     seed: int = 0
-    """The run's, for what a server draws before the first round."""
+    """Seed of what a server draws."""
 
     @property
     def count(self) -> int:
@@ -78,23 +88,26 @@ class Cohort:
     """The clients whose messages are on the table, in the order of their rows."""
 
     clients: Tensor
-    """(n,) which clients, as rows of the population."""
+    """(n,) the clients, by the number that each was given when it enrolled."""
     sizes: Tensor
     """(n,) training samples; 0 makes a client invisible to both weightings."""
     teams: Tensor
-    """(n,) team of each."""
+    """(n,) the team of each client."""
     round: int
     exchange: int
     population: Population
 
-    def by_size(self) -> Tensor:
-        """(n,) weights proportional to training samples; they sum to one."""
-        return self.sizes / self.sizes.sum()
+    def weights(self, by: Weighting) -> Tensor:
+        """(n,) weights that sum to one: by training samples, or equal.
 
-    def equally(self) -> Tensor:
-        """(n,) equal weights over clients that have data; they sum to one."""
-        present = (self.sizes > 0).to(self.sizes.dtype)
-        return present / present.sum()
+        A client without samples counts for nothing in both.
+        """
+        counts = self.counts(by)
+        return counts / counts.sum()
+
+    def counts(self, by: Weighting) -> Tensor:
+        """(n,) the same before they are divided by their sum."""
+        return counts_of(self.sizes, by)
 
     def only(self, chosen: Tensor) -> Cohort:
         """The rows where `chosen` holds."""
@@ -104,6 +117,11 @@ class Cohort:
             sizes=self.sizes[chosen],
             teams=self.teams[chosen],
         )
+
+
+def counts_of(sizes: Tensor, by: Weighting) -> Tensor:
+    """How much clients count: their training samples, or one for each with any."""
+    return sizes if by == "size" else (sizes > 0).to(sizes.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +136,13 @@ class Phase:
     step: str
     """Name of the method `(work, down, batch, task) -> work`."""
     epochs: int | None = None
-    """Passes over the client's data in batches, reshuffled for each."""
+    """Number of passes over the client's data in batches, reshuffled for each."""
     steps: int | None = None
-    """Batches, going on into the next shuffled epoch as needed."""
+    """Number of batches, going on into the next shuffled epoch as needed."""
     passes: int | None = None
-    """Steps whose batch is all of the client's data."""
+    """Number of steps whose batch is all of the client's data."""
     batches: int = 1
-    """Independent batches per step; above 1 the step gets a tuple of them."""
+    """Number of independent batches per step; above 1 the step gets a tuple."""
     length: str | None = None
     """Method `(down, memory, client, task) -> whole number`, this client's own number
     of steps, known before it starts; at most what is given above."""
@@ -147,10 +165,10 @@ class Phase:
 
 
 class SGDState(NamedTuple):
-    """A parameter vector on its way down, with what its optimiser remembers."""
+    """A parameter vector that is being trained, with what its optimiser remembers."""
 
     at: Tensor
-    """(d,) where it is."""
+    """(d,) the parameters."""
     velocity: Tensor
     """(d,) momentum; empty when there is none."""
 
@@ -173,24 +191,24 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     name: ClassVar[str]
     """The published name in lower case, as on the command line."""
     group: ClassVar[str]
-    """local, global, personalised, Bayesian, clustered or tiered."""
+    """Kind of method: local, global, personalised, Bayesian, clustered or tiered."""
     records: ClassVar[tuple[type, ...]]
     """The five record types: server, memory, download, work, upload."""
 
     lr: Positive = 0.05
     """Learning rate of local gradient steps (eta)."""
     batch_size: Count = 10
-    """Samples per step; a client with fewer takes all it has in one batch."""
+    """Number of samples per step; a client with fewer takes all it has in one batch."""
     epochs: Count = 1
-    """Local epochs per round (E)."""
+    """Number of local epochs per round (E)."""
     steps: Count | None = None
-    """Local steps per round, instead of epochs."""
+    """Number of local steps per round, instead of epochs."""
     momentum: Share = 0.0
     """Momentum of the local steps; starts anew each round and is never sent."""
     weight_decay: NonNegative = 0.0
     """L2 coefficient added to every local gradient."""
     lr_decay: Rate = 1.0
-    """The learning rate is multiplied by this after each round."""
+    """Factor that the learning rate is multiplied by after each round."""
     clip: Positive | None = None
     """Largest norm of a local gradient; longer ones are scaled down."""
 
@@ -213,12 +231,29 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """What the server keeps before the first round."""
         raise NotImplementedError
 
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        """What each client of the cohort is sent."""
+    def download(
+        self, server: Server, cohort: Cohort
+    ) -> Download | Logged[Download, Any]:
+        """What each client of the cohort is sent to train with."""
         raise NotImplementedError
 
-    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        """Take in the uploads; every field of `uploads` has one row per client."""
+    def model_download(self, server: Server, cohort: Cohort) -> Any:
+        """What each client is sent so that it can use its model, in an evaluation too.
+
+        A record with what `personal` and `initial_memory` read, made for each client
+        by itself: it must not depend on who else is in the cohort. By default that is
+        the download of training.
+        """
+        return without_log(self.download(server, cohort))[0]
+
+    def aggregate(
+        self, server: Server, uploads: Upload, cohort: Cohort
+    ) -> Server | Logged[Server, Any]:
+        """Take in the uploads; every field of `uploads` has one row per client.
+
+        The cohort are those whose uploads arrived, who may be fewer than those who
+        were sent a download.
+        """
         raise NotImplementedError
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
@@ -228,16 +263,18 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     def add_client(self, server: Server, population: Population) -> Server:
         """The server as if the last client of `population` had been there, unsampled.
 
-        By default whatever has a place per client gets one more, as `start` has it.
+        By default whatever is marked `PerClient` or `PerPair` gets one more place, as
+        `init_server` has it.
         """
-        count = population.count - 1
-        return grow(
-            server, self.init_server(population), count, f"{self.name}: the server"
-        )
+        larger = self.init_server(population)
+        return add_place(server, larger, f"{self.name}: the server")
 
     def shared(self, server: Server, task: Task) -> Tensor | None:
-        """The parameters of the one model for all, or None if the method has none."""
-        raise NotImplementedError
+        """The parameters of the one model for all, or None if the method has none.
+
+        By default the server's field `shared`, if it has one.
+        """
+        return getattr(server, "shared", None)
 
     def team_models(self, server: Server, task: Task) -> Tensor | None:
         """(teams, d) the models of the teams, or None if the method has none."""
@@ -251,15 +288,6 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """
         return None
 
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> Any:
-        """What drove an aggregation, as a record for the run's files.
-
-        Called with what `aggregate` is called with. A field (n,) is written to each
-        client's row, a scalar to the round's row, anything larger to a file of its
-        own. The record's field docstrings are what `fedloom describe` shows.
-        """
-        return Empty()
-
     # The client's half.
 
     @property
@@ -268,8 +296,14 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         return (self.local_phase("step"),)
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
-        """What a client that was never here before would remember."""
-        raise NotImplementedError
+        """What a client that was never here before would remember.
+
+        By default nothing, for methods whose memory is `Empty`. Where the method has a
+        `model_download` of its own, `down` may be that record too.
+        """
+        if self.records[1] is not Empty:
+            raise NotImplementedError
+        return Empty()  # type: ignore[return-value]
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         """Set up the local work of this round."""
@@ -286,16 +320,24 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     ) -> Any:
         """What drove this client's round, as a record of scalars for the run's files.
 
-        Takes what `finish` takes. Nothing of it is sent: in a deployment it stays
-        with the client.
+        Takes what `finish` takes. Nothing of it is sent: it stays with the client, and
+        only a simulation collects it.
         """
         return Empty()
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task
     ) -> Tensor:
-        """The parameters this client would use, before any adaptation."""
+        """The parameters this client would use, before any adaptation.
+
+        `down` is what `model_download` made.
+        """
         raise NotImplementedError
+
+    @property
+    def has_posterior(self) -> bool:
+        """Whether a client has a distribution of models, for `draws`, not just one."""
+        return False
 
     def draws(
         self,
@@ -308,18 +350,25 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     ) -> Tensor:
         """(count, d) models from this client's posterior, to average predictions over.
 
-        A method that knows one model per client has that one, `count` times.
+        Only asked of a method that says `has_posterior`.
         """
-        return self.personal(down, memory, client, task).expand(count, -1)
+        raise NotImplementedError
 
     @property
     def adaptation(self) -> tuple[Phase, ...]:
         """Training phases that turn `personal` into the model that is used.
 
         Their step functions take and return a parameter vector. They see training
-        data only, and nothing of them is kept or sent.
+        data only, and nothing of them is kept or sent. By default `tuning` epochs of
+        SGD, for methods that have that setting.
         """
-        return ()
+        tuning: int = getattr(self, "tuning", 0)
+        return (Phase(step="tune", epochs=tuning),) if tuning else ()
+
+    def tune(self, theta: Tensor, down: Any, batch: Batch, task: Task) -> Tensor:
+        """One step of fine-tuning a model on the client's own data."""
+        gradient = task.grad(theta, batch)
+        return self.sgd_step(self.sgd_start(theta), gradient, batch).at
 
     # Tools for the methods.
 
@@ -330,12 +379,12 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         return Phase(step=step, epochs=self.epochs)
 
     def sgd_start(self, theta: Tensor) -> SGDState:
-        """A vector at rest, ready to descend from."""
+        """A vector at rest, ready for the first step."""
         return SGDState(theta, torch.zeros_like(theta if self.momentum else theta[:0]))
 
     def sgd_step(
         self,
-        point: SGDState,
+        state: SGDState,
         gradient: Tensor,
         batch: Batch,
         lr: float | None = None,
@@ -352,11 +401,15 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
             norm = torch.linalg.vector_norm(gradient)
             gradient = gradient * torch.clamp(self.clip / (norm + 1e-12), max=1.0)
         if decay:
-            gradient = gradient + decay * point.at
-        velocity = point.velocity
+            gradient = gradient + decay * state.at
+        velocity = state.velocity
         if self.momentum:
             gradient = velocity = self.momentum * velocity + gradient
-        pace: Tensor | float = self.lr if lr is None else lr
-        if self.lr_decay != 1.0:
-            pace = pace * self.lr_decay ** batch.round.to(point.at.dtype)
-        return SGDState(point.at - pace * gradient, velocity)
+        pace = self.decayed(self.lr if lr is None else lr, batch.round, state.at.dtype)
+        return SGDState(state.at - pace * gradient, velocity)
+
+    def decayed(self, lr: float, round_: Tensor, dtype: torch.dtype) -> Tensor | float:
+        """A learning rate as it is in a round, after `lr_decay`."""
+        if self.lr_decay == 1.0:
+            return lr
+        return lr * self.lr_decay ** round_.to(dtype)

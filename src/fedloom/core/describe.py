@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from typing import get_type_hints
+from typing import get_args, get_origin, get_type_hints
+
+from fedloom.core.records import Empty, Logged
 
 
 def field_docs(cls: type) -> dict[str, str]:
@@ -51,5 +53,12 @@ def record_fields(record: type) -> list[tuple[str, str]]:
 
 def returned(method: object) -> type:
     """The record type that a method is annotated to return."""
-    found: type = get_type_hints(method).get("return", object)
-    return found
+    record: type = get_type_hints(method).get("return", object)
+    return record
+
+
+def logged(method: object) -> type:
+    """The record type of the log that a server's method is annotated to return."""
+    hint = get_type_hints(method).get("return", object)
+    record: type = get_args(hint)[1] if get_origin(hint) is Logged else Empty
+    return record

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from fedloom.core.errors import DataError
 
@@ -56,6 +58,22 @@ def atomic_write(
         raise cannot_write(path, error) from error
 
 
+def write_csv(rows: Sequence[Mapping[str, object]], to: Path | TextIO) -> None:
+    """Write rows as CSV, a column for each key that one of them has.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    if isinstance(to, Path):
+        with atomic_write(to) as part, part.open("w", newline="") as file:
+            write_csv(rows, file)
+        return
+    columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(to, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
 def remove(path: Path) -> None:
     """Remove a file if it is there.
 
@@ -87,8 +105,8 @@ def sync(path: Path) -> None:
 def cannot_write(path: Path, error: Exception) -> DataError:
     """The error for a file that cannot be written: why, and what to do."""
     # Libraries in other languages give the number in their message alone.
-    told = re.search(r"os error (\d+)", str(error))
-    number = int(told[1]) if told else getattr(error, "errno", None)
+    match = re.search(r"os error (\d+)", str(error))
+    number = int(match[1]) if match else getattr(error, "errno", None)
     reason = getattr(error, "strerror", None) or str(error)
     advice = "Make room or make it writable"
     if number in _FULL:

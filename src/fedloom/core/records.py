@@ -7,8 +7,10 @@ bytes, written to disk and sent, because it is nothing but named tensors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
@@ -16,19 +18,47 @@ from torch import Tensor
 from fedloom.core.errors import ContractError, MessageError
 
 R = TypeVar("R")
+T = TypeVar("T")
+L = TypeVar("L")
 
-_ROWS = "one row per client"
 
-PerClient = Annotated[Tensor, _ROWS]
-"""A `Download` field that differs between clients.
+class _ClientDims(NamedTuple):
+    """How many of a tensor's leading dimensions count clients."""
 
-The server makes it with one row per client of the cohort; each client gets its row.
-A field that is a plain `Tensor` is the same for all and is sent as it is.
+    dims: int
+
+
+PerClient = Annotated[T, _ClientDims(1)]
+"""A field with one row per client: `PerClient[Tensor]`, or a record of such.
+
+In a `Download` or a log, the clients are those of the cohort, and each client gets its
+row; a field that is not marked is the same for all and is sent as it is. In a `Server`
+they are all clients, by number.
 """
+
+PerPair = Annotated[T, _ClientDims(2)]
+"""A field of a `Server` with one place for each two clients, (M, M, ...)."""
 
 
 class Empty(NamedTuple):
     """The empty record: nothing is kept, or nothing is sent."""
+
+
+class Logged(NamedTuple, Generic[R, L]):
+    """What `download` or `aggregate` made, and what drove it.
+
+    A log is a record for the run's files; its field docstrings are what
+    `fedloom describe` shows. A field that is `PerClient[Tensor]` goes to the rows of
+    the cohort's clients, a scalar to that of the round, anything larger to a file.
+    """
+
+    record: R
+    log: L
+
+
+def without_log(made: R | Logged[R, Any]) -> tuple[R, Any]:
+    """The record that a method made, and its log; an empty one if it kept none."""
+    return (made.record, made.log) if isinstance(made, Logged) else (made, Empty())
 
 
 def leaves(tree: Any) -> list[Tensor]:
@@ -66,10 +96,10 @@ def named(record: Any, prefix: str = "") -> dict[str, Tensor]:
     if isinstance(record, Tensor):
         return {prefix: record}
     fields = getattr(record, "_fields", range(len(record)))
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for field, branch in zip(fields, record, strict=True):
-        found |= named(branch, f"{prefix}.{field}" if prefix else str(field))
-    return found
+        tensors |= named(branch, f"{prefix}.{field}" if prefix else str(field))
+    return tensors
 
 
 def from_named(like: R, tensors: dict[str, Tensor], where: str) -> R:
@@ -88,32 +118,31 @@ def from_named(like: R, tensors: dict[str, Tensor], where: str) -> R:
     return rebuild(like, values)
 
 
-def grow(record: R, begun: R, count: int, where: str) -> R:
-    """A record with a place for one more client.
+def add_place(record: R, larger: R, where: str) -> R:
+    """A record with one more place in whatever has one per client.
 
     Args:
-        record: as it is for `count` clients.
-        begun: the same as it begins for one more; gives shapes and the new places.
-        count: how many clients there are.
+        record: as it is.
+        larger: the same as it begins with one client more; gives the new places.
         where: how messages call the record.
 
     Raises:
-        ContractError: a tensor is larger in another way than by one client.
+        ContractError: a tensor is larger in another way than by what it is marked as.
     """
-    values, old, new = [], named(record), named(begun)
-    for name, tensor in old.items():
-        pairs = set(zip(tensor.shape, new[name].shape, strict=True))
-        others = {pair for pair in pairs if pair[0] != pair[1]}
-        if others - {(count, count + 1)}:
+    values, new = [], named(larger)
+    for (name, tensor), dims in zip(
+        named(record).items(), client_dims(record), strict=True
+    ):
+        grown = tuple(side + (n < dims) for n, side in enumerate(tensor.shape))
+        if new[name].shape != grown:
             raise ContractError(
-                f"{where}: {name} has the shape {tuple(tensor.shape)} for {count} "
-                f"clients and {tuple(new[name].shape)} for {count + 1}, so a client "
-                "cannot be added to a trained run."
+                f"{where}: {name} has the shape {tuple(tensor.shape)} and, with one "
+                f"client more, {tuple(new[name].shape)}, so a client cannot be added "
+                "to a trained run. Mark what has a place per client with PerClient."
             )
-        if others:
-            grown = new[name].to(tensor.dtype).clone()
-            grown[tuple(slice(side) for side in tensor.shape)] = tensor
-        values.append(grown if others else tensor)
+        place = new[name].to(tensor.dtype).clone()
+        place[tuple(slice(side) for side in tensor.shape)] = tensor
+        values.append(place if dims else tensor)
     return rebuild(record, values)
 
 
@@ -127,14 +156,30 @@ def take(record: R, index: Any) -> R:
     return map_record(lambda tensor: tensor[index], record)
 
 
-def row_fields(download: Any) -> list[bool]:
-    """For each leaf of a `Download`: whether it has one row per client."""
-    hints = get_type_hints(type(download), include_extras=True)
-    flags: list[bool] = []
-    for name, branch in zip(download._fields, download, strict=True):
-        has_rows = _ROWS in getattr(hints[name], "__metadata__", ())
-        flags += [has_rows] * len(leaves(branch))
-    return flags
+def client_dims(record: Any) -> list[int]:
+    """For each tensor of a record: how many leading dimensions count clients.
+
+    Read off the types, those of nested records too, never off the shapes.
+    """
+    if isinstance(record, Tensor):
+        return [0]
+    if not hasattr(record, "_fields"):
+        return [dims for branch in record for dims in client_dims(branch)]
+    dims: list[int] = []
+    for declared, branch in zip(_declared_dims(type(record)), record, strict=True):  # type: ignore[arg-type]
+        dims += [declared] * len(leaves(branch)) if declared else client_dims(branch)
+    return dims
+
+
+@cache
+def _declared_dims(kind: Any) -> tuple[int, ...]:
+    """What a record type says of each of its fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    marks = [getattr(hints[name], "__metadata__", ()) for name in kind._fields]
+    return tuple(
+        next((mark.dims for mark in m if isinstance(mark, _ClientDims)), 0)
+        for m in marks
+    )
 
 
 def message_bytes(record: Any, *, has_rows: list[bool] | None = None) -> int:
@@ -148,6 +193,6 @@ def message_bytes(record: Any, *, has_rows: list[bool] | None = None) -> int:
     tensors = leaves(record)
     flags = has_rows if has_rows is not None else [True] * len(tensors)
     return sum(
-        t.element_size() * (t[0].numel() if has_row else t.numel())
+        t.element_size() * (math.prod(t.shape[1:]) if has_row else t.numel())
         for t, has_row in zip(tensors, flags, strict=True)
     )

@@ -70,51 +70,64 @@ class Setting:
     doc: str
 
 
+def alternatives(hint: Any) -> list[tuple[Any, Interval]]:
+    """The types that a setting may have, each with the numbers that it may take."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return [pair for option in get_args(hint) for pair in alternatives(option)]
+    if get_origin(hint) is not Annotated:
+        return [(hint, Interval())]
+    base, *notes = get_args(hint)
+    intervals = [note for note in notes if isinstance(note, Interval)]
+    return [(base, intervals[0] if intervals else Interval())]
+
+
 def _accepts(hint: Any, value: Any) -> bool:
     """Whether `value` is what `hint` says, with no coercion."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        base, *notes = get_args(hint)
-        ranges = [n for n in notes if isinstance(n, Interval)]
-        return _accepts(base, value) and all(value in r for r in ranges)
-    if origin in (Union, types.UnionType):
-        return any(_accepts(option, value) for option in get_args(hint))
+    return any(
+        _fits(kind, value) and (kind not in (int, float) or value in interval)
+        for kind, interval in alternatives(hint)
+    )
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    origin = get_origin(kind)
     if origin is Literal:
-        return any(type(value) is type(o) and value == o for o in get_args(hint))
+        return any(type(value) is type(o) and value == o for o in get_args(kind))
     if origin in (list, tuple):
-        inner = get_args(hint)[0]
+        inner = get_args(kind)[0]
         return isinstance(value, list | tuple) and all(
             _accepts(inner, v) for v in value
         )
-    if hint is Any:
+    if kind is Any:
         return True
-    if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and abs(value) <= sys.float_info.max
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint is None or hint is type(None):
-        return value is None
-    return isinstance(value, hint)
+    if isinstance(value, bool) and kind in (int, float):
+        return False
+    if kind is float:
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    return isinstance(value, kind)
 
 
 def spell(hint: Any) -> str:
     """The type of a setting in words: 'number above 0', 'one of size, equal'."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        base, *notes = get_args(hint)
-        ranges = " ".join(str(n) for n in notes if isinstance(n, Interval))
-        return f"{spell(base)} {ranges}".strip()
-    if origin in (Union, types.UnionType):
-        return " or ".join(spell(option) for option in get_args(hint))
+    return " or ".join(
+        f"{_word(kind)} {interval}".strip() for kind, interval in alternatives(hint)
+    )
+
+
+def _word(kind: Any) -> str:
+    origin = get_origin(kind)
     if origin is Literal:
-        return "one of " + ", ".join(str(o) for o in get_args(hint))
+        return "one of " + ", ".join(str(option) for option in get_args(kind))
     if origin in (list, tuple):
-        return f"list of {spell(get_args(hint)[0])}"
-    words = {float: "number", int: "whole number", bool: "true or false", str: "text"}
-    if hint is None or hint is type(None):
-        return "none"
-    return words.get(hint, getattr(hint, "__name__", str(hint)))
+        return f"list of {spell(get_args(kind)[0])}"
+    words = {
+        float: "number",
+        int: "whole number",
+        bool: "true or false",
+        str: "text",
+        type(None): "none",
+    }
+    return words.get(kind, getattr(kind, "__name__", str(kind)))
 
 
 def check(settings: Any, where: str = "") -> None:
@@ -128,18 +141,9 @@ def check(settings: Any, where: str = "") -> None:
             raise ConfigError(
                 f"{label}: {field.name} must be {spell(hint)}, found {value!r}."
             )
-        if isinstance(value, int) and not isinstance(value, bool) and _is_float(hint):
+        kinds = [kind for kind, _ in alternatives(hint)]
+        if type(value) is int and float in kinds and int not in kinds:
             object.__setattr__(settings, field.name, float(value))
-
-
-def _is_float(hint: Any) -> bool:
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return _is_float(get_args(hint)[0])
-    if origin in (Union, types.UnionType):
-        options = get_args(hint)
-        return any(_is_float(o) for o in options) and int not in options
-    return hint is float
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
@@ -173,19 +177,19 @@ def settings_of(cls: type) -> list[Setting]:
     """Every setting of a class with its type in words, default and documentation."""
     hints = get_type_hints(cls, include_extras=True)
     docs = field_docs(cls)
-    found = []
+    settings = []
     for field in dataclasses.fields(cls):
+        default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        else:
-            default = field.default
-        found.append(
+        is_required = default is dataclasses.MISSING
+        settings.append(
             Setting(
                 name=field.name,
                 kind=spell(hints[field.name]),
-                default=None if default is dataclasses.MISSING else default,
-                required=default is dataclasses.MISSING,
+                default=None if is_required else default,
+                required=is_required,
                 doc=docs.get(field.name, ""),
             )
         )
-    return found
+    return settings

@@ -20,6 +20,7 @@ from torch.func import functional_call, grad_and_value
 
 from fedloom.core import streams
 from fedloom.core.errors import ContractError
+from fedloom.core.measures import Outcome
 
 T = TypeVar("T")
 
@@ -56,29 +57,6 @@ class Batch(NamedTuple):
         """The sum over real samples of one value per sample."""
         return (self.mask * values).sum()
 
-
-class Measures(NamedTuple):
-    """How well outputs fit targets, sample by sample; sums over samples are meant."""
-
-    loss: Tensor
-    """(B,) the task's loss."""
-    score: Tensor
-    """(B,) 1 if right; the squared error."""
-    nll: Tensor
-    """(B,) minus the log-probability of the true class; 0 without classes."""
-    brier: Tensor
-    """(B,) squared distance of the probabilities from the truth; 0 without classes."""
-    absolute: Tensor
-    """(B,) the absolute error; 0 with classes."""
-    gap: Tensor
-    """(B, bins) confidence minus being right, in the bin of the confidence."""
-    margin: Tensor
-    """(B,) log-odds of class 1 against class 0, which rank the samples of a task with
-    two classes; 0 without classes. Not meant to be summed."""
-
-
-BINS = 15
-"""Bins of confidence for the expected calibration error, as is usual."""
 
 _NORMALISATION = (
     nn.GroupNorm,
@@ -163,7 +141,6 @@ class Task:
         self._loss = _loss_per_sample(loss)
         is_number = metric == "mse" or (metric is None and loss == "squared-error")
         self.metric = "mse" if is_number else "accuracy"
-        self._score = _squared_error if is_number else _is_right
         self.start = self.flatten(dict(self.module.named_parameters())).detach()
 
     @property
@@ -284,28 +261,37 @@ class Task:
         def objective(params: dict[str, Tensor]) -> Tensor:
             return batch.mean(self._losses_at(params, batch))
 
-        return self.flatten(self.grad_of(objective, self.unflatten(theta)))
+        return self.flatten(self.grad_of(objective, self.unflatten(theta), batch))
 
-    def grad_of(self, objective: Callable[[T], Tensor], at: T) -> T:
+    def grad_of(
+        self, objective: Callable[[T], Tensor], at: T, batch: Batch, *, passes: int = 1
+    ) -> T:
         """The gradient of any scalar function of tensors, of the shape of `at`.
 
-        The engine reads the value as this step's training loss.
+        The engine reads the value as this step's training loss, and counts the samples
+        as work.
+
+        Args:
+            objective: what is differentiated.
+            at: where.
+            batch: the samples that enter.
+            passes: how often each enters, such as the draws of a Monte-Carlo mean.
         """
         gradient, value = grad_and_value(objective)(at)
-        self._meet(value)
+        self._meet(value, passes * batch.mask.sum())
         return gradient  # type: ignore[no-any-return]
 
     def measure(
         self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
-    ) -> Measures:
-        """How well one model does, sample by sample."""
-        return self._judge(self.predict(theta, inputs), targets)
+    ) -> Outcome:
+        """What one model says of samples, beside what is true."""
+        return self._compare(self.predict(theta, inputs), targets)
 
     def measure_average(
         self, thetas: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
-    ) -> Measures:
+    ) -> Outcome:
         """The same for the average prediction of several models, (k, d)."""
-        return self._judge(self.predict_average(thetas, inputs), targets)
+        return self._compare(self.predict_average(thetas, inputs), targets)
 
     def predict_average(self, thetas: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
         """Outputs of several models, (k, d), as one: log of the mean probabilities.
@@ -318,27 +304,9 @@ class Task:
         logs = outputs.log_softmax(-1).logsumexp(0)
         return logs - math.log(len(thetas))
 
-    def _judge(self, outputs: Tensor, targets: Tensor) -> Measures:
+    def _compare(self, outputs: Tensor, targets: Tensor) -> Outcome:
         targets = self._cast(targets)
-        loss, score = self._loss(outputs, targets), self._score(outputs, targets)
-        if self.metric != "accuracy":
-            none, off = torch.zeros_like(score), _absolute_error(outputs, targets)
-            gap = none[:, None].expand(-1, BINS)
-            return Measures(loss, score, none, none, off, gap, none)
-        logs = outputs.log_softmax(1)
-        truth = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
-        confidence = logs.exp().amax(1)
-        place = (confidence * BINS).long().clamp(max=BINS - 1)
-        return Measures(
-            loss=loss,
-            score=score,
-            nll=-(logs * truth).sum(1),
-            brier=(logs.exp() - truth).square().sum(1),
-            absolute=torch.zeros_like(score),
-            gap=(confidence - score)[:, None] * F.one_hot(place, BINS),
-            # A sum, since there may be one class only.
-            margin=logs[:, 1:2].sum(1) - logs[:, 0],
-        )
+        return Outcome(outputs, targets, self._loss(outputs, targets))
 
     def has_constants_of(self, other: Task) -> bool:
         """Whether both tasks are the same but for the parameters that are trained.
@@ -374,8 +342,8 @@ class Task:
             return torch.as_tensor(values, dtype=self.dtype, device=self.device)
         return values
 
-    def _meet(self, loss: Tensor) -> None:
-        """A gradient met this loss; only a `WatchedTask` keeps it."""
+    def _meet(self, loss: Tensor, samples: Tensor) -> None:
+        """A gradient met this loss on so many samples; a `WatchedTask` keeps both."""
 
     def _cast(self, targets: Tensor) -> Tensor:
         return targets.to(self.dtype) if targets.is_floating_point() else targets
@@ -405,7 +373,6 @@ _PARTS = (
     "d",
     "_loss",
     "metric",
-    "_score",
     "start",
 )
 """What a task is made of; a watched twin shares it all."""
@@ -422,6 +389,7 @@ class WatchedTask(Task):
         for part in _PARTS:
             setattr(self, part, getattr(task, part))
         self._losses: list[Tensor] = []
+        self._samples: list[Tensor] = []
 
     @property
     def has_met_loss(self) -> bool:
@@ -434,8 +402,15 @@ class WatchedTask(Task):
             return torch.zeros((), dtype=self.dtype, device=self.device)
         return sum(self._losses[1:], self._losses[0]) / len(self._losses)
 
-    def _meet(self, loss: Tensor) -> None:
+    def met_samples(self) -> Tensor:
+        """How many samples entered the gradients, each as often as it entered."""
+        if not self._samples:
+            return torch.zeros((), dtype=self.dtype, device=self.device)
+        return sum(self._samples[1:], self._samples[0])
+
+    def _meet(self, loss: Tensor, samples: Tensor) -> None:
         self._losses.append(loss)
+        self._samples.append(samples)
 
 
 def _along(level: float | Tensor, x: Tensor) -> float | Tensor:
@@ -568,18 +543,6 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
-def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(dim=1) == targets).to(outputs.dtype)
-
-
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _over_outputs((outputs.reshape(targets.shape) - targets).square())
-
-
-def _absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return _over_outputs((outputs.reshape(targets.shape) - targets).abs())
-
-
-def _over_outputs(errors: Tensor) -> Tensor:
-    """(B,) the mean over a sample's outputs, where it has several."""
-    return errors if errors.dim() == 1 else errors.flatten(1).mean(1)
+    errors = outputs.reshape(targets.shape) - targets
+    return Outcome.over_outputs(errors.square())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.settings import build
@@ -19,10 +19,10 @@ from fedloom.data.generators import Gaussian, Synthetic
 from fedloom.data.heart import HeartDisease
 from fedloom.data.hub import Hub, from_hub, from_partitioner
 from fedloom.data.idx import FashionMnist, Mnist
-from fedloom.data.locations import look
 from fedloom.data.multitask import Landmine, School
 from fedloom.data.sent140 import Sent140
 from fedloom.data.shakespeare import Shakespeare
+from fedloom.data.source import Source
 from fedloom.data.speech_commands import SpeechCommands
 from fedloom.data.sun397 import Sun397
 from fedloom.data.wake_word import WakeWord
@@ -59,14 +59,6 @@ __all__ = [
     "load",
     "whereabouts",
 ]
-
-
-class Source(Protocol):
-    """Settings of one source of data, which know how to load it."""
-
-    def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """The dataset, from local files or drawn from the seed."""
-        ...
 
 
 SOURCES: dict[str, type[Source]] = {
@@ -135,7 +127,6 @@ def whereabouts(name: str, data_dir: Path | None = None) -> str:
     except ConfigError:
         return "needs settings"
     try:
-        folder = look(lambda: source.load(data_dir, 0))
+        return str(source.find(data_dir)) if source.folder_name else "built in"
     except DataError:
         return "not found"
-    return "built in" if folder is None else str(folder)

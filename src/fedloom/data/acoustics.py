@@ -24,17 +24,16 @@ def at_ratio(signal: Tensor, noise: Tensor, decibels: Tensor | float) -> Tensor:
     """The noise, scaled so that the signal has so many decibels more power."""
     ratio = 10.0 ** (torch.as_tensor(decibels, dtype=signal.dtype) / 10.0)
     wanted = power(signal) / ratio
-    scaled: Tensor = noise * torch.sqrt(wanted / power(noise).clamp(min=_QUIET))
-    return scaled
+    return noise * torch.sqrt(wanted / power(noise).clamp(min=_QUIET))
 
 
 def convolve(waves: Tensor, response: Tensor) -> Tensor:
     """Sounds as heard through a response (samples,), cut to their own length."""
     length = waves.shape[1]
     # A power of two is transformed several times faster than an unlucky number.
-    whole = 2 ** math.ceil(math.log2(length + len(response) - 1))
-    product = torch.fft.rfft(waves, whole) * torch.fft.rfft(response, whole)
-    heard: Tensor = torch.fft.irfft(product, whole)[:, :length]
+    width = 2 ** math.ceil(math.log2(length + len(response) - 1))
+    product = torch.fft.rfft(waves, width) * torch.fft.rfft(response, width)
+    heard: Tensor = torch.fft.irfft(product, width)[:, :length]
     return heard
 
 

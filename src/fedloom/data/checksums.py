@@ -52,10 +52,10 @@ def verify(path: Path, content: Any, expected: str) -> None:
         DataError: The sums differ.
     """
     kind = _KINDS[len(expected)]
-    found = hashlib.new(kind, content, usedforsecurity=False).hexdigest()
-    if found != expected:
+    actual = hashlib.new(kind, content, usedforsecurity=False).hexdigest()
+    if actual != expected:
         raise DataError(
-            f"{path}: its content has the {kind} sum {found}, the published file has "
+            f"{path}: its content has the {kind} sum {actual}, the published file has "
             f"{expected}. Copy or download the original again; to use a file of your "
             "own in its place, set verify = false."
         )

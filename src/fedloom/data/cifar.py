@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,27 +12,17 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
-from fedloom.core.settings import check
 from fedloom.core.task import PerChannel
 from fedloom.data.checksums import SUMS, verify
 from fedloom.data.dataset import Dataset
 from fedloom.data.hub import Hub, instead
-from fedloom.data.locations import Absent, folder_of
-
-Normalise = Literal["channels", "half", "none"]
+from fedloom.data.locations import Absent
+from fedloom.data.source import Source
 
 _PIXELS = 3 * 32 * 32
-_MEAN_10, _DEVIATION_10 = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-_MEAN_100, _DEVIATION_100 = (0.5074, 0.4867, 0.4411), (0.2011, 0.1987, 0.2025)
-
-
-def _levels(
-    normalise: Normalise, mean: tuple[float, ...], deviation: tuple[float, ...]
-) -> tuple[PerChannel, PerChannel]:
-    """Shift and scale of bytes that make pixels in 0..1 as the setting says."""
-    if normalise == "channels":
-        return tuple(255.0 * m for m in mean), tuple(255.0 * d for d in deviation)
-    return (127.5, 127.5) if normalise == "half" else (0.0, 255.0)
+_CHANNELS_10 = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+_CHANNELS_100 = (0.5074, 0.4867, 0.4411), (0.2011, 0.1987, 0.2025)
+"""Mean and deviation of red, green and blue, of pixels in 0..1."""
 
 
 def _read(
@@ -98,97 +88,115 @@ def _names(path: Path, count: int) -> tuple[str, ...] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar10:
-    """CIFAR-10: 60,000 photographs of 32 x 32 in colour, 10,000 for testing."""
+class _Cifar(Source):
+    """What both datasets have in common."""
 
-    normalise: Normalise = "channels"
+    licence = "research use"
+
+    normalise: Literal["channels", "half", "none"] = "channels"
     """How pixels in 0..1 enter the model: less mean over deviation of each channel;
     less 0.5 over 0.5, as pFedMe does; or as they are."""
     verify: bool = True
     """Whether the files must be the published ones, byte for byte."""
 
-    def __post_init__(self) -> None:
-        check(self)
+    def _load(
+        self,
+        data_dir: Path | None,
+        bounds: tuple[int, ...],
+        channels: tuple[tuple[float, ...], tuple[float, ...]],
+        names_file: str,
+        target: str = "label",
+        subclass: str | None = None,
+    ) -> Dataset:
+        """The files in the data directory, else the hub's copy.
+
+        Args:
+            data_dir: The data directory.
+            bounds: Number of classes of each kind of label, as for `_read`.
+            channels: Mean and deviation of every channel, of pixels in 0..1.
+            names_file: The file with the names of the classes.
+            target: The hub's column to predict: the first kind of label if it is
+                `coarse_label`, else the last.
+            subclass: The hub's column of subclasses, which is the last kind of label.
+        """
+        name, sums = self.folder_name, SUMS[self.folder_name]
+        shift, scale = self._levels(*channels)
+        try:
+            folder = self.find(data_dir)
+        except Absent as absent:
+            hub = Hub(
+                id=f"uoft-cs/{name}",
+                inputs=("img",),
+                target=target,
+                subclass=subclass,
+                splits=("train", "test"),
+            )
+            return instead(absent, hub, data_dir, name, shift=shift, scale=scale)
+        images, labels, is_test = _read(
+            folder, tuple(sums), bounds, sums if self.verify else None
+        )
+        kind = 0 if target == "coarse_label" else -1
+        return Dataset(
+            name=name,
+            inputs=(torch.from_numpy(images),),
+            targets=torch.from_numpy(labels[:, kind].copy()),
+            classes=bounds[kind],
+            shift=shift,
+            scale=scale,
+            fixed_test=is_test,
+            class_names=_names(folder / names_file, bounds[kind]),
+            subclass=None if subclass is None else labels[:, -1].copy(),
+        )
+
+    def _levels(
+        self, mean: tuple[float, ...], deviation: tuple[float, ...]
+    ) -> tuple[PerChannel, PerChannel]:
+        """Shift and scale of bytes that make pixels in 0..1 as the setting says."""
+        if self.normalise == "channels":
+            return tuple(255.0 * m for m in mean), tuple(255.0 * d for d in deviation)
+        return (127.5, 127.5) if self.normalise == "half" else (0.0, 255.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(_Cifar):
+    """CIFAR-10: 60,000 photographs of 32 x 32 in colour, 10,000 for testing."""
+
+    folder_name = "cifar10"
+    file_names = tuple(SUMS["cifar10"])
+    file_hint = "They are the files of cifar-10-binary.tar.gz."
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `cifar10/` in the data directory, else the hub; the seed does nothing.
+        """Read `cifar10/` in the data directory, else the hub.
 
         Raises:
             DataError: A file is missing, broken or not the published one.
         """
-        shift, scale = _levels(self.normalise, _MEAN_10, _DEVIATION_10)
-        files = tuple(SUMS["cifar10"])
-        get = "They are the files of cifar-10-binary.tar.gz."
-        try:
-            folder = folder_of("cifar10", files, data_dir, get=get)
-        except Absent as absent:
-            hub = Hub(id="uoft-cs/cifar10", inputs=("img",), splits=("train", "test"))
-            dataset = instead(absent, hub, data_dir)
-            return replace(dataset, name="cifar10", shift=shift, scale=scale)
-        sums = SUMS["cifar10"] if self.verify else None
-        images, labels, is_test = _read(folder, files, (10,), sums)
-        return Dataset(
-            name="cifar10",
-            inputs=(torch.from_numpy(images),),
-            targets=torch.from_numpy(labels[:, 0].copy()),
-            classes=10,
-            shift=shift,
-            scale=scale,
-            fixed_test=is_test,
-            class_names=_names(folder / "batches.meta.txt", 10),
-        )
+        return self._load(data_dir, (10,), _CHANNELS_10, "batches.meta.txt")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar100:
+class Cifar100(_Cifar):
     """CIFAR-100: 60,000 photographs of 32 x 32, 100 classes in 20 superclasses."""
+
+    folder_name = "cifar100"
+    file_names = tuple(SUMS["cifar100"])
+    file_hint = "They are the files of cifar-100-binary.tar.gz."
 
     labels: Literal["fine", "coarse"] = "fine"
     """What is to be predicted: the class, or the superclass. Coarse labels come with
     the class as `subclass`, which a partition by concept drift needs."""
-    normalise: Normalise = "channels"
-    """How pixels in 0..1 enter the model: less mean over deviation of each channel;
-    less 0.5 over 0.5; or as they are."""
-    verify: bool = True
-    """Whether the files must be the published ones, byte for byte."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `cifar100/` in the data directory, else the hub; the seed does nothing.
+        """Read `cifar100/` in the data directory, else the hub.
 
         Raises:
             DataError: A file is missing, broken or not the published one.
         """
-        shift, scale = _levels(self.normalise, _MEAN_100, _DEVIATION_100)
-        is_fine = self.labels == "fine"
-        files = tuple(SUMS["cifar100"])
-        get = "They are the files of cifar-100-binary.tar.gz."
-        try:
-            folder = folder_of("cifar100", files, data_dir, get=get)
-        except Absent as absent:
-            hub = Hub(
-                id="uoft-cs/cifar100",
-                inputs=("img",),
-                target=f"{self.labels}_label",
-                subclass=None if is_fine else "fine_label",
-                splits=("train", "test"),
-            )
-            dataset = instead(absent, hub, data_dir)
-            return replace(dataset, name="cifar100", shift=shift, scale=scale)
-        sums = SUMS["cifar100"] if self.verify else None
-        images, labels, is_test = _read(folder, files, (20, 100), sums)
-        coarse, fine = labels[:, 0].copy(), labels[:, 1].copy()
-        count = 100 if is_fine else 20
-        return Dataset(
-            name="cifar100",
-            inputs=(torch.from_numpy(images),),
-            targets=torch.from_numpy(fine if is_fine else coarse),
-            classes=count,
-            shift=shift,
-            scale=scale,
-            fixed_test=is_test,
-            class_names=_names(folder / f"{self.labels}_label_names.txt", count),
-            subclass=None if is_fine else fine,
+        return self._load(
+            data_dir,
+            (20, 100),
+            _CHANNELS_100,
+            f"{self.labels}_label_names.txt",
+            target=f"{self.labels}_label",
+            subclass=None if self.labels == "fine" else "fine_label",
         )

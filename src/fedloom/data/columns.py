@@ -115,8 +115,8 @@ def read_column(table: Any, name: str, where: str) -> NDArray[Any]:
             f"{where}: column {name!r} holds {_kind(table, name)}; expected numbers, "
             "text or lists of numbers."
         )
-    found: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(shape)
-    return found
+    array: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(shape)
+    return array
 
 
 def images(table: Any, name: str, where: str) -> Iterator[Image]:

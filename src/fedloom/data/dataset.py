@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -23,8 +23,10 @@ Task = Literal["auto", "classification", "regression"]
 # samples, are far more often a quantity than a label.
 _PLAUSIBLE_CLASSES = 1000
 
+_TAG_TYPES = (np.integer, np.str_, np.object_)
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """All samples of one source, before they are divided among clients.
 
@@ -79,15 +81,15 @@ class Dataset:
                     f"{self.name}: inputs[{i}] must be uint8, int64 or floating, "
                     f"found {values.dtype}. Convert it, or use from_arrays."
                 )
-            _check_finite(f"{self.name}: inputs[{i}]", values)
+            check_finite(f"{self.name}: inputs[{i}]", values)
         self._check_levels()
         if self.standardise and not (
             len(self.inputs) == 1 and self.inputs[0].is_floating_point()
         ):
-            found = ", ".join(str(x.dtype) for x in self.inputs)
+            types = ", ".join(str(x.dtype) for x in self.inputs)
             raise DataError(
                 f"{self.name}: only one floating input can be standardised, found "
-                f"{found}. Set standardise to false."
+                f"{types}. Set standardise to false."
             )
         if self.vectors is not None:
             self._check_vectors(self.vectors)
@@ -98,6 +100,13 @@ class Dataset:
 
     def __len__(self) -> int:
         return int(self.targets.shape[0])
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{x.dtype} {tuple(x.shape[1:])}" for x in self.inputs)
+        return (
+            f"Dataset({self.name!r}, samples={len(self)}, classes={self.classes}, "
+            f"inputs=[{shapes}])"
+        )
 
     @property
     def outputs(self) -> int:
@@ -134,16 +143,12 @@ class Dataset:
     def _check_lengths(self) -> None:
         if not self.inputs:
             raise DataError(f"{self.name}: inputs is empty; give at least one tensor.")
+        tags = {f"groups[{name!r}]": values for name, values in self.groups.items()}
         named: dict[str, Any] = {f"inputs[{i}]": x for i, x in enumerate(self.inputs)}
-        named["targets"] = self.targets
-        if self.owner is not None:
-            named["owner"] = self.owner
-        if self.fixed_test is not None:
-            named["fixed_test"] = self.fixed_test
-        if self.subclass is not None:
-            named["subclass"] = self.subclass
-
-        named |= {f"groups[{name!r}]": tags for name, tags in self.groups.items()}
+        for what in ("targets", "owner", "fixed_test", "subclass"):
+            if getattr(self, what) is not None:
+                named[what] = getattr(self, what)
+        named |= tags
         for what, values in named.items():
             if values.ndim == 0:
                 raise DataError(
@@ -151,46 +156,38 @@ class Dataset:
                 )
         lengths = {what: int(values.shape[0]) for what, values in named.items()}
         if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{what} has {n}" for what, n in lengths.items())
+            listed = ", ".join(f"{what} has {n}" for what, n in lengths.items())
             raise DataError(
-                f"{self.name}: lengths differ: {found}. All need one row per sample."
+                f"{self.name}: lengths differ: {listed}. All need one row per sample."
             )
         if len(self) == 0:
             raise DataError(f"{self.name}: empty, it has no samples.")
-        if self.owner is not None and (
-            self.owner.ndim != 1 or self.owner.dtype.kind not in "iuUO"
+        self._check_kind("fixed_test", self.fixed_test, "boolean, one", np.bool_)
+        self._check_kind("subclass", self.subclass, "one int64 number", np.int64)
+        for what, values in {"owner": self.owner, **tags}.items():
+            self._check_kind(what, values, "one whole number or text", *_TAG_TYPES)
+
+    def _check_kind(
+        self, what: str, values: NDArray[Any] | None, wanted: str, *kinds: type
+    ) -> None:
+        if values is None or (
+            values.ndim == 1 and any(np.issubdtype(values.dtype, k) for k in kinds)
         ):
-            raise DataError(
-                f"{self.name}: owner must be one whole number or text per sample, "
-                f"found shape {self.owner.shape} of {self.owner.dtype}."
-            )
-        for name, tags in self.groups.items():
-            if tags.ndim != 1 or tags.dtype.kind not in "iuUO":
-                raise DataError(
-                    f"{self.name}: groups[{name!r}] must be one whole number or text "
-                    f"per sample, found shape {tags.shape} of {tags.dtype}."
-                )
-        if self.fixed_test is not None and self.fixed_test.dtype != np.bool_:
-            raise DataError(
-                f"{self.name}: fixed_test must be boolean, found "
-                f"{self.fixed_test.dtype}."
-            )
-        if self.subclass is not None and (
-            self.subclass.ndim != 1 or self.subclass.dtype != np.int64
-        ):
-            raise DataError(
-                f"{self.name}: subclass must be one int64 number per sample, found "
-                f"shape {self.subclass.shape} of {self.subclass.dtype}."
-            )
+            return
+        raise DataError(
+            f"{self.name}: {what} must be {wanted} per sample, found shape "
+            f"{values.shape} of {values.dtype}."
+        )
 
     def _check_levels(self) -> None:
         for what, level in (("shift", self.shift), ("scale", self.scale)):
-            if not isinstance(level, tuple):
-                continue
             for i, values in enumerate(self.inputs):
-                is_image = values.dtype == torch.uint8
                 channels = values.shape[1] if values.ndim > 1 else 0
-                if is_image and channels != len(level):
+                if (
+                    isinstance(level, tuple)
+                    and values.dtype == torch.uint8
+                    and channels != len(level)
+                ):
                     raise DataError(
                         f"{self.name}: {what} has {len(level)} values, but inputs[{i}] "
                         f"has {channels} channels. Give one per channel of (N, "
@@ -212,7 +209,7 @@ class Dataset:
                 f"{self.name}: vectors must be floating, one row per token, found "
                 f"{vectors.dtype} {tuple(vectors.shape)}."
             )
-        _check_finite(f"{self.name}: vectors", vectors)
+        check_finite(f"{self.name}: vectors", vectors)
         first = self.inputs[0]
         if self.tokens is None or first.min() < 0 or first.max() >= len(vectors):
             raise DataError(
@@ -228,7 +225,7 @@ class Dataset:
                 f"(N, k); found {self.targets.dtype} {tuple(self.targets.shape)}. "
                 "For classification say how many classes there are."
             )
-        _check_finite(f"{self.name}: targets", self.targets)
+        check_finite(f"{self.name}: targets", self.targets)
 
     def _check_labels(self, classes: int) -> None:
         if self.targets.dtype != torch.int64 or self.targets.ndim != 1:
@@ -253,7 +250,12 @@ class Dataset:
             )
 
 
-def _check_finite(what: str, values: Tensor) -> None:
+def check_finite(what: str, values: Tensor) -> None:
+    """Refuse values that are nan or infinite.
+
+    Raises:
+        DataError: There are some; `what` is how the message calls the values.
+    """
     if not values.is_floating_point():
         return
     broken = ~torch.isfinite(values)
@@ -296,7 +298,7 @@ def read_targets(
         if task == "regression":
             raise ConfigError(f"{where}: a regression has no classes, found {classes}.")
         task = "classification"
-    values = _numpy(y)
+    values = to_numpy(y)
     if values.dtype.kind in "OUST":
         return _read_text(values, task, classes, where)
     if values.dtype.kind not in "biuf":
@@ -305,16 +307,16 @@ def read_targets(
         )
     if task == "regression" or (task == "auto" and values.dtype.kind == "f"):
         floating = values if values.dtype.kind == "f" else values.astype(np.float32)
-        return Targets(_tensor(floating), None, None)
+        return Targets(to_tensor(floating), None, None)
     if values.dtype.kind == "f":
-        whole = np.isfinite(values) & (values == np.floor(values))
-        if not whole.all():
-            row = int(np.argwhere(~whole)[0, 0])
+        is_label = np.isfinite(values) & (values == np.floor(values))
+        if not is_label.all():
+            row = int(np.argwhere(~is_label)[0, 0])
             raise DataError(
                 f"{where}: labels must be whole numbers, row {row} has "
                 f"{values[row]!s}. For regression, set the task or leave out classes."
             )
-    labels = _tensor(values.astype(np.int64))
+    labels = to_tensor(values.astype(np.int64))
     if classes is None:
         classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
         if task == "auto" and classes > max(len(labels), _PLAUSIBLE_CLASSES):
@@ -335,7 +337,7 @@ def _read_text(
             f"{str(values.flat[0])!r}. Convert it, or choose classification."
         )
     names, codes = np.unique(values.astype(np.str_), return_inverse=True)
-    labels = _tensor(codes.reshape(values.shape).astype(np.int64))
+    labels = to_tensor(codes.reshape(values.shape).astype(np.int64))
     if classes is not None and classes != len(names):
         raise DataError(
             f"{where}: {len(names)} different texts for {classes} classes. "
@@ -344,14 +346,16 @@ def _read_text(
     return Targets(labels, len(names), tuple(str(n) for n in names))
 
 
-def _numpy(values: ArrayLike | Tensor) -> NDArray[Any]:
+def to_numpy(values: ArrayLike | Tensor) -> NDArray[Any]:
+    """An array of anything that holds numbers or text, on whatever device."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     return np.asarray(values)
 
 
-def _tensor(values: NDArray[Any]) -> Tensor:
+def to_tensor(values: NDArray[Any]) -> Tensor:
+    """A tensor of an array, without a copy where that is possible."""
     native = values.astype(values.dtype.newbyteorder("="), copy=False)
     # A read-only array would make a tensor that can be written all the same.
     return torch.from_numpy(np.require(native, requirements=["C", "W"]))
@@ -374,7 +378,7 @@ def read_input(values: ArrayLike | Tensor, where: str) -> Tensor:
             )
         if array.dtype.kind in "iu" and array.dtype != np.uint8:
             array = array.astype(np.int64)
-        tensor = _tensor(array)
+        tensor = to_tensor(array)
     if tensor.dtype == torch.bool:
         return tensor.to(torch.uint8)
     if tensor.is_floating_point() or tensor.dtype == torch.uint8:
@@ -415,18 +419,32 @@ def from_arrays(
     Raises:
         DataError: The arrays contradict one another or hold unusable values.
     """
-    parts = x if isinstance(x, tuple) else (x,)
-    targets = read_targets(y, classes=classes, where=f"{name}: targets")
+    return assemble(
+        name,
+        x if isinstance(x, tuple) else (x,),
+        read_targets(y, classes=classes, where=f"{name}: targets"),
+        owner=None if clients is None else to_numpy(clients),
+        shift=shift,
+        scale=scale,
+        standardise=standardise,
+    )
+
+
+def assemble(
+    name: str,
+    inputs: Iterable[ArrayLike | Tensor],
+    targets: Targets,
+    **fields: Any,
+) -> Dataset:
+    """A dataset of these inputs and targets; `fields` are others of `Dataset`."""
     return Dataset(
         name=name,
         inputs=tuple(
-            read_input(part, f"{name}: inputs[{i}]") for i, part in enumerate(parts)
+            read_input(values, f"{name}: inputs[{i}]")
+            for i, values in enumerate(inputs)
         ),
         targets=targets.values,
         classes=targets.classes,
-        owner=None if clients is None else _numpy(clients),
-        shift=shift,
-        scale=scale,
         class_names=targets.class_names,
-        standardise=standardise,
+        **fields,
     )

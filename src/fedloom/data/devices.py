@@ -25,7 +25,7 @@ _LOUDNESS = 0.05
 """Root mean square of speech at the microphone, before the talker's own loudness."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Device:
     """One type of device: the room it stands in, and its microphone."""
 
@@ -53,61 +53,17 @@ class Device:
 
 
 DEVICES = {
+    # In the order of the fields: decay, direct, noise, tilt, low, high, gain.
     # A speaker in the living room.
-    "A": Device(
-        decay_s=0.5,
-        direct_db=3.0,
-        noise_db=20.0,
-        tilt_db=3.0,
-        low_hz=100.0,
-        high_hz=3800.0,
-        gain_db=0.0,
-        has_alarm=False,
-    ),
+    "A": Device(0.5, 3.0, 20.0, 3.0, 100.0, 3800.0, 0.0, has_alarm=False),
     # A clock by the bed: near, quiet, a small microphone.
-    "B": Device(
-        decay_s=0.25,
-        direct_db=8.0,
-        noise_db=25.0,
-        tilt_db=3.0,
-        low_hz=200.0,
-        high_hz=3400.0,
-        gain_db=-6.0,
-        has_alarm=True,
-    ),
+    "B": Device(0.25, 8.0, 25.0, 3.0, 200.0, 3400.0, -6.0, has_alarm=True),
     # A screen in the kitchen: hard walls, running water.
-    "C": Device(
-        decay_s=0.6,
-        direct_db=0.0,
-        noise_db=8.0,
-        tilt_db=0.0,
-        low_hz=120.0,
-        high_hz=3600.0,
-        gain_db=6.0,
-        has_alarm=False,
-    ),
+    "C": Device(0.6, 0.0, 8.0, 0.0, 120.0, 3600.0, 6.0, has_alarm=False),
     # A puck in the hall: long echoes, turned up until it clips.
-    "D": Device(
-        decay_s=0.8,
-        direct_db=3.0,
-        noise_db=15.0,
-        tilt_db=3.0,
-        low_hz=300.0,
-        high_hz=3000.0,
-        gain_db=18.0,
-        has_alarm=True,
-    ),
+    "D": Device(0.8, 3.0, 15.0, 3.0, 300.0, 3000.0, 18.0, has_alarm=True),
     # A car: no echoes, a rumbling engine.
-    "E": Device(
-        decay_s=0.08,
-        direct_db=12.0,
-        noise_db=3.0,
-        tilt_db=6.0,
-        low_hz=300.0,
-        high_hz=2800.0,
-        gain_db=0.0,
-        has_alarm=True,
-    ),
+    "E": Device(0.08, 12.0, 3.0, 6.0, 300.0, 2800.0, 0.0, has_alarm=True),
 }
 """The five types. A and C have no alarm, as the paper's tables suggest of theirs."""
 
@@ -124,7 +80,7 @@ class Home(NamedTuple):
 
 
 def hear(
-    found: Recordings,
+    recordings: Recordings,
     rows: NDArray[np.int64],
     states: NDArray[np.int64],
     home: Home,
@@ -132,12 +88,12 @@ def hear(
 ) -> Tensor:
     """Recordings as the home's microphone gives them out, from -1 to 1."""
     device, draw = home.device, home.draw
-    waves = torch.from_numpy(found.waves[rows])
+    waves = torch.from_numpy(recordings.waves[rows])
     count, length = waves.shape
     waves = waves * (_LOUDNESS / acoustics.power(waves).clamp(min=1e-12).sqrt())
     talker_db = _draw_range(draw, count, -6.0, 6.0)
     waves = acoustics.convolve(waves * 10.0 ** (talker_db / 20.0), home.room)
-    beside = _draw_beside(found, states, others, draw)
+    beside = _draw_beside(recordings, states, others, draw)
     beside_db = _draw_range(draw, count, 0.0, 10.0)
     noise = acoustics.draw_noise(draw, count, length, device.tilt_db)
     noise_db = device.noise_db + _draw_range(draw, count, -3.0, 3.0)
@@ -146,7 +102,7 @@ def hear(
         + acoustics.at_ratio(waves, beside, beside_db)
         + acoustics.at_ratio(waves, noise, noise_db)
     )
-    heard = acoustics.band_pass(heard, found.rate, device.low_hz, device.high_hz)
+    heard = acoustics.band_pass(heard, recordings.rate, device.low_hz, device.high_hz)
     loud: Tensor = heard * 10.0 ** (device.gain_db / 20.0)
     return loud.clamp(-1.0, 1.0)
 
@@ -160,21 +116,21 @@ def _draw_range(
 
 
 def _draw_beside(
-    found: Recordings,
+    recordings: Recordings,
     states: NDArray[np.int64],
     others: NDArray[np.int64],
     draw: np.random.Generator,
 ) -> Tensor:
     """What the device itself sounds; silence where it is in its normal state."""
-    count, length = len(states), found.waves.shape[1]
+    count, length = len(states), recordings.waves.shape[1]
     sound = torch.zeros(count, length)
     playing = np.flatnonzero(states == STATES.index("playback"))
     alarming = np.flatnonzero(states == STATES.index("alarm"))
     is_music = draw.random(len(playing)) < 0.5
     voices = draw.choice(others, (int((~is_music).sum()), 2))
-    sound[playing[~is_music]] = torch.from_numpy(found.waves[voices].sum(1))
+    sound[playing[~is_music]] = torch.from_numpy(recordings.waves[voices].sum(1))
     sound[playing[is_music]] = acoustics.draw_music(
-        draw, int(is_music.sum()), length, found.rate
+        draw, int(is_music.sum()), length, recordings.rate
     )
-    sound[alarming] = acoustics.draw_beeps(draw, len(alarming), length, found.rate)
+    sound[alarming] = acoustics.draw_beeps(draw, len(alarming), length, recordings.rate)
     return sound

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import DataError, unknown
 from fedloom.data.images import INSTALL
 from fedloom.data.locations import data_directory
 
@@ -31,6 +31,7 @@ def fetch(
     *,
     config: str | None = None,
     revision: str | None = None,
+    splits: tuple[str, ...] = (),
 ) -> Tables:
     """The tables of a dataset: from a local folder, the hub, or the library's cache.
 
@@ -39,10 +40,22 @@ def fetch(
         data_dir: Where a folder of that name may lie; by default FEDLOOM_DATA.
         config: Which of its configurations.
         revision: Commit, tag or branch; the newest if none.
+        splits: Which of its splits, in this order; all of them if empty.
 
     Raises:
-        DataError: The extra is not installed, or the dataset cannot be had.
+        DataError: The extra is not installed, the dataset cannot be had, or it lacks a
+            split.
     """
+    tables, origin = _fetch_all(name, data_dir, config, revision)
+    for split in splits:
+        if split not in tables:
+            raise DataError(f"{name}: {unknown('split', split, tables)}")
+    return Tables({split: tables[split] for split in splits or tables}, origin)
+
+
+def _fetch_all(
+    name: str, data_dir: Path | None, config: str | None, revision: str | None
+) -> Tables:
     try:
         # Imported here: the library takes a second, and is an extra.
         import datasets
@@ -58,17 +71,16 @@ def fetch(
         if any(
             (folder / file).exists() for file in ("dataset_dict.json", "state.json")
         ):
-            return Tables(
-                splits_of(_run(datasets.load_from_disk, name, folder), name), None
-            )
-        found = _run(datasets.load_dataset, name, str(folder), config)
-        return Tables(splits_of(found, name), None)
+            tables = _run(datasets.load_from_disk, name, folder)
+        else:
+            tables = _run(datasets.load_dataset, name, str(folder), config)
+        return Tables(splits_of(tables, name), None)
     try:
         commit = look_up(name, revision)
     except Unreachable as unreachable:
         return _from_cache(name, config, revision, unreachable)
-    found = _run(datasets.load_dataset, name, name, config, revision=commit)
-    return Tables(splits_of(found, name), f"{name}@{commit}")
+    tables = _run(datasets.load_dataset, name, name, config, revision=commit)
+    return Tables(splits_of(tables, name), f"{name}@{commit}")
 
 
 class Unreachable(Exception):
@@ -114,17 +126,16 @@ def _from_cache(
     """What the library downloaded earlier; no revision but that one will do."""
     import datasets
 
-    sorry = (
-        f"{name}: the hub cannot be reached ({unreachable}) and it is not in the "
-        f"library's cache. Connect, or put a copy into a folder {name}/ in the data "
-        "directory."
-    )
     try:
         with _offline():
-            found = datasets.load_dataset(name, config)
+            tables = datasets.load_dataset(name, config)
     except Exception as error:
-        raise DataError(sorry) from error
-    splits = splits_of(found, name)
+        raise DataError(
+            f"{name}: the hub cannot be reached ({unreachable}) and it is not in the "
+            f"library's cache. Connect, or put a copy into a folder {name}/ in the "
+            "data directory."
+        ) from error
+    splits = splits_of(tables, name)
     cached = _cached_commit(next(iter(splits.values())))
     if revision is not None and not (cached or "").startswith(revision):
         raise DataError(

@@ -6,20 +6,27 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError, DataError, unknown
-from fedloom.core.settings import check
-from fedloom.data.dataset import Dataset, Task, read_input, read_targets
+from fedloom.data.dataset import (
+    Dataset,
+    Task,
+    assemble,
+    check_finite,
+    read_targets,
+    to_tensor,
+)
+from fedloom.data.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class File(Source):
     """A file of samples, with a column or an array that says whose each one is.
 
     In a table every column other than target and client is a feature and must be
@@ -27,8 +34,8 @@ class File:
     """
 
     path: str
-    """The file, .npz, .parquet, .csv or .csv.gz; if relative, looked for in the
-    working directory, then in the data directory."""
+    """The file, .npz, .parquet, .csv, .csv.gz, .csv.bz2 or .csv.zst; if relative,
+    looked for in the working directory, then in the data directory."""
     target: str = "y"
     """Column or array to predict."""
     client: str | None = None
@@ -43,28 +50,39 @@ class File:
     training rows of all clients; by default for tables, not for arrays."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.client == self.target:
             raise ConfigError(
                 f"File: target and client must differ, both are {self.target!r}."
             )
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read the file; the seed changes nothing.
+        """Read the file.
 
         Raises:
             ConfigError: The kind of file is not known.
             DataError: The file is missing, broken, or lacks what the settings name.
         """
         path = self._find(data_dir)
-        kind = _kind(path)
-        if kind == ".npz":
-            return self._from_arrays(path)
-        if kind in _KINDS:
-            return self._from_table(path)
-        raise ConfigError(
-            f"{path}: {unknown('kind of file', kind, _KINDS)} "
-            "Convert it to one of these."
+        what, arrays = read_file(path)
+        is_table = what == "column"
+        named = [self.target, self.client, *(() if is_table else self.inputs)]
+        for name in named:
+            if name is not None and name not in arrays:
+                raise DataError(f"{path}: {unknown(what, name, arrays)}")
+        features = tuple(name for name in arrays if name not in named)
+        if is_table:
+            inputs = [_stack(arrays, features, path)]
+        else:
+            inputs = [arrays[name] for name in self.inputs]
+        where = f"{path}: target {self.target!r}"
+        return assemble(
+            str(path),
+            inputs,
+            read_targets(arrays[self.target], task=self.task, where=where),
+            owner=None if self.client is None else arrays[self.client],
+            standardise=is_table if self.standardise is None else self.standardise,
+            features=features if is_table else None,
         )
 
     def _find(self, data_dir: Path | None) -> Path:
@@ -77,80 +95,14 @@ class File:
         looked = " nor ".join(str(place) for place in dict.fromkeys(places))
         raise DataError(f"no file {looked}. Correct the path; it is {self.path!r}.")
 
-    def _from_arrays(self, path: Path) -> Dataset:
-        arrays = read_npz(path)
-        parts = tuple(_pick(arrays, "array", name, path) for name in self.inputs)
-        targets = _pick(arrays, "array", self.target, path)
-        owner = None
-        if self.client is not None:
-            owner = _pick(arrays, "array", self.client, path)
-        standardise = self.standardise is True
-        return self._assemble(path, parts, targets, owner, standardise)
 
-    def _from_table(self, path: Path) -> Dataset:
-        columns = read_columns(path)
-        targets = _pick(columns, "column", self.target, path)
-        owner = None
-        if self.client is not None:
-            owner = _pick(columns, "column", self.client, path)
-        features = {
-            name: values
-            for name, values in columns.items()
-            if name not in (self.target, self.client)
-        }
-        text = [name for name, v in features.items() if v.dtype.kind not in "biuf"]
-        if text:
-            raise DataError(
-                f"{path}: columns {', '.join(text)} are not numeric. Encode them as "
-                "numbers or leave them out of the file."
-            )
-        if not features:
-            raise DataError(
-                f"{path}: no feature is left beside target and client columns."
-            )
-        for name, values in features.items():
-            broken = np.flatnonzero(~np.isfinite(values))
-            if len(broken):
-                raise DataError(
-                    f"{path}: column {name!r} has {len(broken)} values that are nan or "
-                    f"infinite, the first in row {broken[0]}. Remove those rows or "
-                    "fill them in."
-                )
-        stacked = [values.astype(np.float32) for values in features.values()]
-        inputs = (np.stack(stacked, axis=1),)
-        standardise = self.standardise is not False
-        found = self._assemble(path, inputs, targets, owner, standardise)
-        return replace(found, features=tuple(features))
-
-    def _assemble(
-        self,
-        path: Path,
-        parts: tuple[NDArray[Any], ...],
-        y: NDArray[Any],
-        owner: NDArray[Any] | None,
-        standardise: bool,
-    ) -> Dataset:
-        where = f"{path}: target {self.target!r}"
-        targets = read_targets(y, task=self.task, where=where)
-        return Dataset(
-            name=str(path),
-            inputs=tuple(
-                read_input(part, f"{path}: inputs[{i}]") for i, part in enumerate(parts)
-            ),
-            targets=targets.values,
-            classes=targets.classes,
-            owner=owner,
-            class_names=targets.class_names,
-            standardise=standardise,
-        )
-
-
-_KINDS = (".npz", ".parquet", ".csv", ".csv.gz")
+_COMPRESSED = (".gz", ".bz2", ".zst")
+_KINDS = (".npz", ".parquet", ".csv", *(f".csv{ending}" for ending in _COMPRESSED))
 
 
 def _kind(path: Path) -> str:
-    """How the file's name ends, the ending below .gz included."""
-    return Path(path.stem).suffix + ".gz" if path.suffix == ".gz" else path.suffix
+    """How the file's name ends, the ending below that of a compression included."""
+    return "".join(path.suffixes[-2:]) if path.suffix in _COMPRESSED else path.suffix
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -177,12 +129,64 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         ) from error
 
 
-def _pick(
-    arrays: Mapping[str, NDArray[Any]], what: str, name: str, path: Path
+def read_file(path: Path) -> tuple[Literal["array", "column"], dict[str, NDArray[Any]]]:
+    """What a file of samples holds, by name, and what it calls each of them.
+
+    Raises:
+        ConfigError: The kind of file is not known.
+        DataError: The file is not whole.
+    """
+    kind = _kind(path)
+    if kind not in _KINDS:
+        raise ConfigError(
+            f"{path}: {unknown('kind of file', kind, _KINDS)} "
+            "Convert it to one of these."
+        )
+    if kind == ".npz":
+        return "array", read_npz(path)
+    return "column", read_columns(path)
+
+
+def _stack(
+    columns: Mapping[str, NDArray[Any]], features: tuple[str, ...], path: Path
 ) -> NDArray[Any]:
-    if name not in arrays:
-        raise DataError(f"{path}: {unknown(what, name, arrays)}")
-    return arrays[name]
+    """The features of a table, each of them checked."""
+    if not features:
+        raise DataError(f"{path}: no feature is left beside target and client columns.")
+    stacked = stack_columns(columns, features, path, "numbers", np.float32)
+    for name in features:
+        check_finite(f"{path}: column {name!r}", to_tensor(columns[name]))
+    return stacked
+
+
+def stack_columns(
+    columns: Mapping[str, NDArray[Any]],
+    names: tuple[str, ...],
+    path: Path,
+    encoding: str,
+    dtype: type[np.float32] | None = None,
+) -> NDArray[Any]:
+    """(rows, columns) some columns beside one another.
+
+    Args:
+        columns: All columns by name.
+        names: Those to stack, at least one.
+        path: The file, for messages.
+        encoding: As what text should be encoded, for messages.
+        dtype: The type of the result; one that holds all columns if absent.
+
+    Raises:
+        DataError: A column is not numeric.
+    """
+    text = [name for name in names if columns[name].dtype.kind not in "biuf"]
+    if text:
+        raise DataError(
+            f"{path}: columns {', '.join(text)} are not numeric. Encode them as "
+            f"{encoding} or leave them out of the file."
+        )
+    return np.stack(
+        [columns[name] for name in names], axis=1, dtype=dtype, casting="unsafe"
+    )
 
 
 def read_columns(path: Path) -> dict[str, NDArray[Any]]:

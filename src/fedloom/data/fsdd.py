@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
-from fedloom.core.settings import Count, Positive, check
+from fedloom.core.settings import Positive
 from fedloom.data.dataset import Dataset
-from fedloom.data.locations import folder_of
-from fedloom.data.spectrogram import SCALE, SHIFT, LogMel
+from fedloom.data.spectrogram import SCALE, SHIFT, SpectrogramSource
 from fedloom.data.wav import read_waves
 
 TEST_TAKES = 5
@@ -35,69 +34,70 @@ class Recordings(NamedTuple):
     """Samples per second."""
 
 
-def read_recordings(data_dir: Path | None, length_s: float) -> Recordings:
-    """All of `fsdd/recordings/` in the data directory.
+def _read(folder: Path, length_s: float) -> Recordings:
+    """All recordings of a folder.
 
     Raises:
-        DataError: The folder is missing or empty, or a file in it is not what its name
-            promises.
+        DataError: It is empty, or a file in it is not what its name promises.
     """
-    folder = folder_of(
-        "fsdd",
-        ["recordings"],
-        data_dir,
-        get="It is the folder of {digit}_{speaker}_{take}.wav of the Free Spoken Digit "
-        "Dataset.",
-    )
-    paths = sorted((folder / "recordings").glob("*.wav"))
+    paths = sorted(folder.glob("*.wav"))
     if not paths:
         raise DataError(
-            f"{folder / 'recordings'}: no .wav file. Expected names such as "
-            "3_theo_12.wav: digit, speaker, take."
+            f"{folder}: no .wav file. Expected names such as 3_theo_12.wav: digit, "
+            "speaker, take."
         )
-    digits, speakers, takes = [], [], []
+    names = []
     for path in paths:
-        found = _NAME.fullmatch(path.name)
-        if found is None:
+        name = _NAME.fullmatch(path.name)
+        if name is None:
             raise DataError(
                 f"{path}: expected a name such as 3_theo_12.wav: digit, speaker, take. "
                 "Rename or remove the file."
             )
-        digits.append(int(found[1]))
-        speakers.append(found[2])
-        takes.append(int(found[3]))
+        names.append(name.groups())
+    digits, speakers, takes = map(np.array, zip(*names, strict=True))
     waves, rate = read_waves(paths, length_s)
-    return Recordings(
-        waves, np.array(digits), np.array(speakers), np.array(takes), rate
+    return Recordings(waves, digits.astype(int), speakers, takes.astype(int), rate)
+
+
+class SpokenDigits(SpectrogramSource):
+    """What is made of these recordings."""
+
+    licence = "CC BY-SA 4.0"
+    folder_name, file_names = "fsdd", ("recordings",)
+    file_hint = (
+        "It is the folder of {digit}_{speaker}_{take}.wav of the Free Spoken Digit "
+        "Dataset."
     )
+
+    def read(self, data_dir: Path | None, length_s: float) -> Recordings:
+        """All of `fsdd/recordings/` in the data directory.
+
+        Raises:
+            DataError: The folder is missing or empty, or a file in it is not what its
+                name promises.
+        """
+        return _read(self.find(data_dir) / "recordings", length_s)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fsdd:
+class Fsdd(SpokenDigits):
     """Spoken digits as log-mel spectrograms; every speaker is a client."""
 
     length_s: Positive = 1.0
     """Seconds of a sample; shorter recordings are padded, longer ones cropped."""
-    bands: Count = 40
-    """Mel bands, the height of a spectrogram."""
-    hop_s: Positive = 0.016
-    """Seconds between two columns of a spectrogram."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `fsdd/` in the data directory; the seed changes nothing."""
-        found = read_recordings(data_dir, self.length_s)
-        mel = LogMel(rate=found.rate, bands=self.bands, hop_s=self.hop_s)
+        """Read `fsdd/` in the data directory."""
+        recordings = self.read(data_dir, self.length_s)
         return Dataset(
             name="fsdd",
-            inputs=(mel.to_bytes(torch.from_numpy(found.waves)),),
-            targets=torch.from_numpy(found.digits),
+            inputs=(self.to_bytes(recordings.waves, recordings.rate),),
+            targets=torch.from_numpy(recordings.digits),
             classes=10,
-            owner=found.speakers,
+            owner=recordings.speakers,
             shift=SHIFT,
             scale=SCALE,
-            fixed_test=found.takes < TEST_TAKES,
+            fixed_test=recordings.takes < TEST_TAKES,
             class_names=tuple(str(digit) for digit in range(10)),
         )

@@ -11,19 +11,22 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, NonNegative, Positive, check
+from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
+from fedloom.data.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synthetic:
+class Synthetic(Source):
     """Synthetic(a, b) of Shamir et al. and Li et al. (FedProx, MLSys 2020).
 
     Client k draws u ~ N(0, a), B ~ N(0, b), v ~ N(B, 1)^d, then a linear classifier
     W, c ~ N(u, 1) and inputs x ~ N(v, diag(j^-1.2)); the label is argmax(x W + c).
     As in the authors' code a and b are standard deviations.
     """
+
+    depends_on_seed = True
 
     clients: Count = 30
     """Number of clients: 30 in FedProx, 100 in pFedMe, 50 in pFedMT."""
@@ -32,14 +35,12 @@ class Synthetic:
     input_spread: NonNegative = 0.5
     """How far the clients' inputs lie apart; b in the name."""
     sizes: Literal["fedprox", "pfedme"] = "fedprox"
-    """Samples of a client: floor(lognormal(4, 2)) + 50, or five times that."""
+    """How many samples a client has: floor(lognormal(4, 2)) + 50, or five times
+    that."""
     features: Count = 60
     """Length of an input."""
     classes: Count = 10
     """Number of classes."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Draw the data; a client's samples depend on (seed, client) alone."""
@@ -68,13 +69,15 @@ class Synthetic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian:
+class Gaussian(Source):
     """The two-level Gaussian on which Self-FL is derived.
 
     Client m has theta_m ~ N(theta_0, s0) and draws N_m scalars from N(theta_m, noise).
     A sample's input is the constant 1, its target the scalar, so that a linear model
     without bias has theta as its only parameter. Both are float64.
     """
+
+    depends_on_seed = True
 
     clients: Count = 20
     """Number of clients; M in the paper."""
@@ -90,7 +93,7 @@ class Gaussian:
     """Most samples of a client."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.least > self.most:
             raise ConfigError(
                 f"Gaussian: least must not exceed most, found {self.least} and "

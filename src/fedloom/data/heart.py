@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
-from fedloom.core.settings import check
 from fedloom.data.dataset import Dataset
-from fedloom.data.locations import folder_of
+from fedloom.data.source import Source
 from fedloom.data.text import read_text
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -41,7 +40,7 @@ _NEVER_ZERO = (FEATURES.index("trestbps"), FEATURES.index("chol"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeartDisease:
+class HeartDisease(Source):
     """Heart disease: 920 patients of four hospitals, ill or not, from 13 features.
 
     Janosi, Steinbrunn, Pfisterer, Detrano (1988). Class 1 is a diagnosis of 1 to 4.
@@ -53,36 +52,37 @@ class HeartDisease:
     them a little; means and deviations for standardising do not.
     """
 
+    licence = "CC BY 4.0; name Janosi, Steinbrunn, Pfisterer, Detrano"
+    folder_name = "heart-disease"
+    file_names = tuple(f"processed.{hospital}.data" for hospital in HOSPITALS)
+    file_hint = "They are the processed files of Heart Disease at UCI."
+
     missing: Literal["overall", "hospital"] = "overall"
     """Whose median fills an unknown cell: that of all patients, or of the hospital's
     own (of all where the hospital knows none, such as Swiss cholesterol)."""
     indicators: bool = True
-    """Add ten columns that are 1 where trestbps to thal were unknown, else 0."""
+    """Whether ten columns are added that are 1 where trestbps to thal were unknown,
+    else 0."""
     standardise: bool = True
     """Whether features enter the model with mean 0 and standard deviation 1 over the
     training patients of all hospitals."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `heart-disease/` in the data directory; the seed changes nothing."""
-        files = [f"processed.{hospital}.data" for hospital in HOSPITALS]
-        folder = folder_of(
-            "heart-disease",
-            files,
-            data_dir,
-            get="They are the processed files of Heart Disease at UCI.",
-        )
-        parts = [_read(folder / file) for file in files]
+        """Read `heart-disease/` in the data directory."""
+        folder = self.find(data_dir)
+        parts = [_read(folder / file) for file in self.file_names]
         owner = np.repeat(HOSPITALS, [len(part) for part in parts])
         rows = np.concatenate(parts)
         features = rows[:, :-1]
-        features[:, _NEVER_ZERO] = np.where(
-            features[:, _NEVER_ZERO] == 0, np.nan, features[:, _NEVER_ZERO]
-        )
+        for column in _NEVER_ZERO:
+            features[features[:, column] == 0, column] = np.nan
         is_unknown = np.isnan(features)
-        _refuse_unknown(folder, is_unknown)
+        nobody = np.flatnonzero(is_unknown.all(axis=0))
+        if len(nobody):
+            raise DataError(
+                f"{folder}: {FEATURES[nobody[0]]!r} is known of no patient of any "
+                "hospital. Are the files whole?"
+            )
         filled = self._fill(features, owner)
         if self.indicators:
             filled = np.hstack([filled, is_unknown[:, _ALWAYS_KNOWN:]])
@@ -108,16 +108,6 @@ class HeartDisease:
                     own[:, known], axis=0
                 )
         return np.where(np.isnan(features), medians, features)
-
-
-def _refuse_unknown(folder: Path, is_unknown: NDArray[np.bool_]) -> None:
-    """A median needs somebody of whom the feature is known."""
-    nobody = np.flatnonzero(is_unknown.all(axis=0))
-    if len(nobody):
-        raise DataError(
-            f"{folder}: {FEATURES[nobody[0]]!r} is known of no patient of any "
-            "hospital. Are the files whole?"
-        )
 
 
 def _read(path: Path) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ cache and finds it there again, also without a network.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedloom.core.errors import ConfigError, DataError, unknown
-from fedloom.core.settings import Count, check
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.settings import Count
 from fedloom.data.columns import read_column, read_inputs, read_target
-from fedloom.data.dataset import Dataset, Task
+from fedloom.data.dataset import Dataset, Task, assemble
 from fedloom.data.fetch import fetch, splits_of
-from fedloom.data.locations import Absent
+from fedloom.data.locations import Absent, on_hub_instead
+from fedloom.data.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hub:
+class Hub(Source):
     """A dataset of the Hugging Face hub, or a local copy of one.
 
     Pictures become bytes, numbers floating; text must be encoded beforehand. What comes
@@ -32,11 +33,11 @@ class Hub:
     """
 
     id: str
-    """Its name on the hub, such as `ylecun/mnist`. A folder of that name in the working
-    directory or the data directory comes first: data files as on the hub, or what
-    `save_to_disk` of the library wrote."""
+    """Name of the dataset on the hub, such as `ylecun/mnist`. A folder of that name in
+    the working directory or the data directory comes first: data files as on the hub,
+    or what `save_to_disk` of the library wrote."""
     config: str | None = None
-    """Which of its configurations (subsets), if it has several."""
+    """Name of the configuration (subset) to take, if there are several."""
     revision: str | None = None
     """Commit, tag or branch; the newest if none. Name a commit, so that a run can be
     repeated."""
@@ -58,7 +59,7 @@ class Hub:
     them as they are, and all must be of one size."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         others = [self.target, self.client, self.subclass]
         named = [*self.inputs, *(name for name in others if name is not None)]
         twice = [name for name in dict.fromkeys(named) if named.count(name) > 1]
@@ -69,19 +70,19 @@ class Hub:
             )
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read a local copy, else the hub; the seed changes nothing.
+        """Read a local copy, else the hub.
 
         Raises:
             DataError: It cannot be reached or lacks what the settings name.
         """
-        tables = fetch(self.id, data_dir, config=self.config, revision=self.revision)
-        chosen = tables.splits
-        if self.splits:
-            for split in self.splits:
-                if split not in chosen:
-                    raise DataError(f"{self.id}: {unknown('split', split, chosen)}")
-            chosen = {split: chosen[split] for split in self.splits}
-        return _assemble(chosen, self, self.id, tables.origin)
+        tables, origin = fetch(
+            self.id,
+            data_dir,
+            config=self.config,
+            revision=self.revision,
+            splits=self.splits,
+        )
+        return _from_columns(tables, self, self.id, origin)
 
 
 def from_hub(
@@ -121,7 +122,7 @@ def from_hub(
         task=task,
         size=size,
     )
-    return _assemble(splits_of(dataset, name), columns, name, None)
+    return _from_columns(splits_of(dataset, name), columns, name, None)
 
 
 def from_partitioner(
@@ -170,25 +171,30 @@ def from_partitioner(
             )
     columns = Hub(id=name, inputs=inputs, target=target, task=task, size=size)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    whole = {str(i): part for i, part in enumerate(parts)}
-    return _assemble(whole, columns, name, None, owner)
+    tables = {str(i): part for i, part in enumerate(parts)}
+    return _from_columns(tables, columns, name, None, owner)
 
 
-def instead(absent: Absent, hub: Hub, data_dir: Path | None) -> Dataset:
+def instead(
+    absent: Absent, hub: Hub, data_dir: Path | None, name: str, **fields: Any
+) -> Dataset:
     """A named dataset whose files are not here, from the hub.
+
+    Args:
+        absent: What is not here.
+        hub: The hub's copy.
+        data_dir: The data directory.
+        name: What messages and results call the dataset.
+        fields: Other fields of `Dataset` that are not as in the hub's copy.
 
     Raises:
         DataError: The hub does not give it either; says where the files belong.
     """
-    try:
-        return hub.load(data_dir, 0)
-    except DataError as error:
-        raise DataError(
-            f"{absent} It was looked for on the hub too: {error}"
-        ) from error
+    with on_hub_instead(absent):
+        return replace(hub.load(data_dir, 0), name=name, **fields)
 
 
-def _assemble(
+def _from_columns(
     splits: Mapping[str, Any],
     columns: Hub,
     name: str,
@@ -225,15 +231,13 @@ def _assemble(
         [split == "test" for split in splits], [len(t) for t in splits.values()]
     )
     has_bytes = any(x.dtype == torch.uint8 for x in tensors)
-    return Dataset(
-        name=name,
-        inputs=tensors,
-        targets=targets.values,
-        classes=targets.classes,
+    return assemble(
+        name,
+        tensors,
+        targets,
         owner=clients,
         scale=255.0 if has_bytes else 1.0,
         fixed_test=is_test if is_test.any() and not is_test.all() else None,
-        class_names=targets.class_names,
         subclass=subclass,
         origin=origin,
     )

@@ -6,8 +6,8 @@ import gzip
 import math
 import struct
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
-from fedloom.core.settings import check
 from fedloom.data.checksums import SUMS, verify
 from fedloom.data.dataset import Dataset
 from fedloom.data.hub import Hub, instead
-from fedloom.data.locations import VARIABLE, Absent, folder_of
+from fedloom.data.locations import VARIABLE, Absent
+from fedloom.data.source import Source
 
 _IMAGES = 0x0803
 _LABELS = 0x0801
@@ -66,11 +66,11 @@ def read_idx(path: Path, magic: int, md5: str | None = None) -> NDArray[np.uint8
             f"{path}: expected an IDX header of {header} bytes, found "
             f"{len(content)} bytes in all. {again}"
         )
-    found, *shape = struct.unpack(f">{1 + dimensions}I", content[:header])
-    if found != magic:
+    actual, *shape = struct.unpack(f">{1 + dimensions}I", content[:header])
+    if actual != magic:
         raise DataError(
             f"{path}: expected an IDX file with magic number {magic:#06x}, found "
-            f"{found:#06x}. Are images and labels exchanged?"
+            f"{actual:#06x}. Are images and labels exchanged?"
         )
     expected = math.prod(shape)
     if len(content) - header != expected:
@@ -84,10 +84,10 @@ def read_idx(path: Path, magic: int, md5: str | None = None) -> NDArray[np.uint8
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
-def idx_files(parts: tuple[str, ...]) -> list[str]:
+def idx_files(parts: tuple[str, ...]) -> tuple[str, ...]:
     """Names of the image and the label file of every part."""
     kinds = ("images-idx3", "labels-idx1")
-    return [f"{part}-{kind}-ubyte.gz" for part in parts for kind in kinds]
+    return tuple(f"{part}-{kind}-ubyte.gz" for part in parts for kind in kinds)
 
 
 def read_parts(
@@ -133,31 +133,19 @@ def read_parts(
     return images, numbers
 
 
-def _load(
+def join_parts(
     name: str,
-    data_dir: Path | None,
-    hub: Hub,
-    is_verified: bool,
-    class_names: tuple[str, ...] | None = None,
+    images: Sequence[NDArray[np.uint8]],
+    labels: Sequence[NDArray[np.int64]],
+    classes: int,
+    class_names: tuple[str, ...] | None,
 ) -> Dataset:
-    """Both parts of one dataset, the test images marked as such."""
-    try:
-        folder = folder_of(
-            name,
-            idx_files(_PARTS),
-            data_dir,
-            get="They are the four original IDX files.",
-        )
-    except Absent as absent:
-        dataset = instead(absent, hub, data_dir)
-        return replace(dataset, name=name, class_names=class_names)
-    sums = SUMS[name] if is_verified else None
-    images, labels = read_parts(folder, ("train", "t10k"), range(10), sums)
+    """The dataset of training and test images, the latter marked as such."""
     return Dataset(
         name=name,
         inputs=(torch.from_numpy(np.concatenate(images)[:, None]),),
         targets=torch.from_numpy(np.concatenate(labels)),
-        classes=10,
+        classes=classes,
         scale=255.0,
         fixed_test=np.repeat([False, True], [len(part) for part in labels]),
         class_names=class_names,
@@ -165,36 +153,51 @@ def _load(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mnist:
+class Mnist(Source):
     """MNIST: 70,000 handwritten digits of 28 x 28, 10,000 for testing."""
+
+    licence = "CC BY-SA 3.0"
+    folder_name = "mnist"
+    file_names = idx_files(_PARTS)
+    file_hint = "They are the four original IDX files."
 
     verify: bool = True
     """Whether the files must be the published ones, byte for byte."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `mnist/` in the data directory, else the hub; the seed does nothing."""
-        hub = Hub(id="ylecun/mnist", inputs=("image",), splits=("train", "test"))
-        return _load("mnist", data_dir, hub, self.verify)
+        """Read `mnist/` in the data directory, else the hub."""
+        return _load(self, data_dir, "ylecun/mnist")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FashionMnist:
+class FashionMnist(Source):
     """Fashion-MNIST: 70,000 pictures of clothes of 28 x 28, 10,000 for testing."""
+
+    licence = "MIT"
+    folder_name = "fashion-mnist"
+    file_names, file_hint = Mnist.file_names, Mnist.file_hint
 
     verify: bool = True
     """Whether the files must be the published ones, byte for byte."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `fashion-mnist/` in the data directory, else the hub; no seed."""
-        hub = Hub(
-            id="zalando-datasets/fashion_mnist",
-            inputs=("image",),
-            splits=("train", "test"),
-        )
-        return _load("fashion-mnist", data_dir, hub, self.verify, _CLOTHES)
+        """Read `fashion-mnist/` in the data directory, else the hub."""
+        return _load(self, data_dir, "zalando-datasets/fashion_mnist", _CLOTHES)
+
+
+def _load(
+    source: Mnist | FashionMnist,
+    data_dir: Path | None,
+    hub_id: str,
+    class_names: tuple[str, ...] | None = None,
+) -> Dataset:
+    """One dataset from its four files, else from the hub."""
+    name = source.folder_name
+    try:
+        folder = source.find(data_dir)
+    except Absent as absent:
+        hub = Hub(id=hub_id, inputs=("image",), splits=("train", "test"))
+        return instead(absent, hub, data_dir, name, class_names=class_names)
+    sums = SUMS[name] if source.verify else None
+    images, labels = read_parts(folder, _PARTS, range(10), sums)
+    return join_parts(name, images, labels, 10, class_names)

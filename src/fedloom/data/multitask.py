@@ -12,30 +12,30 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
-from fedloom.core.settings import check
 from fedloom.data.dataset import Dataset, read_targets
 from fedloom.data.files import read_npz
-from fedloom.data.locations import folder_of
+from fedloom.data.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Landmine:
+class Landmine(Source):
     """Landmine: 14,820 radar signatures of 29 fields, a mine (6 %) or clutter.
 
     Xue and others (JMLR 2007). Nine features; the first 15 fields are
     overgrown, the others bare. With so few mines look at the AUC, not at accuracy.
     """
 
+    licence = "research use"
+    folder_name, file_names = "landmine", ("landmine.npz",)
+    file_hint = "It holds the arrays x, y, field, one row per sample."
+
     standardise: bool = True
     """Whether features enter the model with mean 0 and standard deviation 1 over the
     training samples of all fields."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `landmine/landmine.npz` in the data directory; no seed is used."""
-        x, y, field = _read("landmine", ("x", "y", "field"), data_dir)
+        """Read `landmine/landmine.npz` in the data directory."""
+        x, y, field = _read(self.find(data_dir), ("x", "y", "field"))
         targets = read_targets(y, classes=2, where="landmine: y")
         return Dataset(
             name="landmine",
@@ -49,23 +49,24 @@ class Landmine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class School:
+class School(Source):
     """School: exam scores of 15,362 pupils of 139 schools in London, a regression.
 
     Goldstein (1991). 28 features of pupil and school, most of them 0 or 1, the last
     always 1; scores from 1 to 70 are predicted as they are.
     """
 
+    licence = "research use"
+    folder_name, file_names = "school", ("school.npz",)
+    file_hint = "It holds the arrays x, y, school, one row per sample."
+
     standardise: bool = True
     """Whether features enter the model with mean 0 and standard deviation 1 over the
     training pupils of all schools."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `school/school.npz` in the data directory; no seed is used."""
-        x, y, school = _read("school", ("x", "y", "school"), data_dir)
+        """Read `school/school.npz` in the data directory."""
+        x, y, school = _read(self.find(data_dir), ("x", "y", "school"))
         return Dataset(
             name="school",
             inputs=(torch.from_numpy(x.astype(np.float32)),),
@@ -75,19 +76,10 @@ class School:
         )
 
 
-def _read(
-    name: str, wanted: Iterable[str], data_dir: Path | None
-) -> list[NDArray[Any]]:
+def _read(folder: Path, wanted: Iterable[str]) -> list[NDArray[Any]]:
     """The arrays x, y and client of one file, each checked for its kind."""
-    folder = folder_of(
-        name,
-        [f"{name}.npz"],
-        data_dir,
-        get=f"It holds the arrays {', '.join(wanted)}, one row per sample.",
-    )
-    path = folder / f"{name}.npz"
+    path = folder / f"{folder.name}.npz"
     arrays = read_npz(path)
-    found = []
     for array, dimensions in zip(wanted, (2, 1, 1), strict=True):
         if array not in arrays:
             raise DataError(
@@ -100,5 +92,4 @@ def _read(
                 f"{path}: {array!r} must have {dimensions} dimensions of numbers, "
                 f"found shape {values.shape} of {values.dtype}."
             )
-        found.append(values)
-    return found
+    return [arrays[array] for array in wanted]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError, DataError, unknown
-from fedloom.data.dataset import Dataset, read_input
-from fedloom.data.files import read_columns, read_npz
+from fedloom.core.errors import DataError, unknown
+from fedloom.data.dataset import (
+    Dataset,
+    check_finite,
+    read_input,
+    to_numpy,
+    to_tensor,
+)
+from fedloom.data.files import read_file, stack_columns
 
 Inputs = ArrayLike | Tensor | tuple[ArrayLike | Tensor, ...]
 """One array with a row per sample, or a tuple of them."""
@@ -59,50 +64,29 @@ def read_like(
     """
     if not path.is_file():
         raise DataError(f"no file {path}. Correct the path.")
-    if path.suffix == ".npz":
-        what, held = "array", read_npz(path)
-        names = arrays
-    elif path.suffix == ".parquet" or ".csv" in path.suffixes:
-        what, held = "column", read_columns(path)
-        others = {target, client, *besides}
-        names = dataset.features or tuple(n for n in held if n not in others)
-    else:
-        known = (".npz", ".parquet", ".csv")
-        raise ConfigError(
-            f"{path}: {unknown('kind of file', path.suffix, known)} "
-            "Convert it to one of these."
-        )
+    what, held = read_file(path)
+    others, names = {target, client, *besides}, arrays
+    if what == "column":
+        names = dataset.features or tuple(name for name in held if name not in others)
     for name in (*names, target, client):
         if name is not None and name not in held:
             takes = f" The model takes {', '.join(names)}." if name in names else ""
             raise DataError(f"{path}: {unknown(what, name, held)}{takes}")
     if what == "array":
         inputs = tuple(held[name] for name in names)
+    elif names:
+        encoding = "in the data that the models were trained on,"
+        inputs = (stack_columns(held, names, path, encoding),)
     else:
-        inputs = (_stack(held, names, path),)
-    used = {*names, target, client, *besides}
+        raise DataError(f"{path}: there is no column of features.")
     return NewSamples(
         inputs=inputs_like(dataset, inputs, str(path)),
         targets=targets_like(dataset, held[target], f"{path}: {what} {target!r}")
         if target is not None
         else None,
         owner=held[client] if client is not None else None,
-        unused=tuple(name for name in held if name not in used),
+        unused=tuple(name for name in held if name not in {*names, *others}),
     )
-
-
-def _stack(
-    columns: Mapping[str, NDArray[Any]], names: tuple[str, ...], path: Path
-) -> NDArray[Any]:
-    text = [name for name in names if columns[name].dtype.kind not in "biuf"]
-    if text:
-        raise DataError(
-            f"{path}: columns {', '.join(text)} are not numeric. Encode them as in the "
-            "data that the models were trained on, or leave them out of the file."
-        )
-    if not names:
-        raise DataError(f"{path}: there is no column of features.")
-    return np.stack([columns[name] for name in names], axis=1)
 
 
 def inputs_like(dataset: Dataset, x: Inputs, where: str = "x") -> tuple[Tensor, ...]:
@@ -119,14 +103,15 @@ def inputs_like(dataset: Dataset, x: Inputs, where: str = "x") -> tuple[Tensor, 
             f"{where}: the model takes {len(dataset.inputs)} inputs, found "
             f"{len(parts)}. Give a tuple with one array for each."
         )
-    found = []
+    inputs = []
     for n, (part, like) in enumerate(zip(parts, dataset.inputs, strict=True)):
         place = where if len(parts) == 1 else f"{where}: inputs[{n}]"
-        found.append(_input_like(like, read_input(part, place), place))
-    if len({len(one) for one in found}) > 1:
-        lengths = ", ".join(str(len(one)) for one in found)
-        raise DataError(f"{where}: inputs have {lengths} samples; all need as many.")
-    return tuple(found)
+        inputs.append(_input_like(like, read_input(part, place), place))
+    lengths = [len(values) for values in inputs]
+    if len(set(lengths)) > 1:
+        listed = ", ".join(map(str, lengths))
+        raise DataError(f"{where}: inputs have {listed} samples; all need as many.")
+    return tuple(inputs)
 
 
 def _input_like(like: Tensor, new: Tensor, where: str) -> Tensor:
@@ -139,17 +124,14 @@ def _input_like(like: Tensor, new: Tensor, where: str) -> Tensor:
                 f"dimension counting them; found {tuple(new.shape)}."
             )
         new = new.reshape(-1, *shape)
-    if new.is_floating_point() and not bool(torch.isfinite(new).all()):
-        row = int((~torch.isfinite(new)).reshape(len(new), -1).any(1).nonzero()[0, 0])
-        raise DataError(
-            f"{where}: values are nan or infinite, the first in row {row}. Remove "
-            "those rows or fill them in."
-        )
+    check_finite(where, new)
     if like.is_floating_point():
         return new if new.is_floating_point() else new.to(like.dtype)
     most = 255 if like.dtype == torch.uint8 else torch.iinfo(torch.int64).max
-    whole = new == new.floor() if new.is_floating_point() else torch.ones_like(new) > 0
-    if not bool((whole & (new >= 0) & (new <= most)).all()):
+    is_usable = (new >= 0) & (new <= most)
+    if new.is_floating_point():
+        is_usable &= new == new.floor()
+    if not bool(is_usable.all()):
         kind = "bytes, 0 to 255" if like.dtype == torch.uint8 else "whole numbers"
         raise DataError(
             f"{where}: the model was trained on {kind}; found values from "
@@ -165,22 +147,21 @@ def targets_like(dataset: Dataset, y: ArrayLike | Tensor, where: str = "y") -> T
     Raises:
         DataError: A class is not among the dataset's, or a value is no number.
     """
-    values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    values = to_numpy(y)
     if values.dtype.kind in "OUST":
         if dataset.class_names is None:
             kind = "numbers" if dataset.classes is None else "numbers of classes"
             raise DataError(
                 f"{where}: expected {kind}, found text such as {str(values.flat[0])!r}."
             )
-        place = {name: n for n, name in enumerate(dataset.class_names)}
-        for name in np.unique(values.astype(np.str_)):
-            if str(name) not in place:
-                raise DataError(
-                    f"{where}: {unknown('class', str(name), dataset.class_names)} The "
-                    "models know no other."
-                )
-        codes = [place[str(name)] for name in values.astype(np.str_)]
-        return torch.tensor(codes, dtype=torch.int64)
+        names = values.astype(np.str_).tolist()
+        strange = sorted(set(names) - set(dataset.class_names))
+        if strange:
+            raise DataError(
+                f"{where}: {unknown('class', strange[0], dataset.class_names)} The "
+                "models know no other."
+            )
+        return torch.tensor([dataset.class_names.index(name) for name in names])
     if values.dtype.kind not in "biuf":
         raise DataError(f"{where}: expected numbers or text, found {values.dtype}.")
     shape = tuple(dataset.targets.shape[1:])
@@ -189,9 +170,7 @@ def targets_like(dataset: Dataset, y: ArrayLike | Tensor, where: str = "y") -> T
             f"{where}: expected targets of shape {shape} per sample, found "
             f"{values.shape[1:]}."
         )
-    if not np.isfinite(values).all():
-        row = int(np.argwhere(~np.isfinite(values))[0, 0])
-        raise DataError(f"{where}: row {row} is nan or infinite. Remove it.")
+    check_finite(where, to_tensor(values))
     if dataset.classes is None:
         return torch.tensor(values, dtype=dataset.targets.dtype)
     inside = (values == np.floor(values)) & (values >= 0) & (values < dataset.classes)

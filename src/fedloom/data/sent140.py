@@ -15,12 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.errors import DataError
-from fedloom.core.settings import Count, Rate, check
+from fedloom.core.settings import Count, Rate
 from fedloom.core.streams import generator
 from fedloom.data.columns import read_column
 from fedloom.data.dataset import Dataset
 from fedloom.data.fetch import fetch
-from fedloom.data.locations import Absent, folder_of
+from fedloom.data.locations import (
+    Absent,
+    data_directory,
+    folder_of,
+    on_hub_instead,
+)
+from fedloom.data.source import Source
 from fedloom.data.text import read_text, read_vectors, to_hashes, to_tokens, words
 
 _ORIGINAL = ("sent140", "training.1600000.processed.noemoticon.csv")
@@ -29,6 +35,8 @@ _GLOVE = (
     ("glove.6B", "glove.6B.300d.txt"),
     ("glove-50d-subset", "glove.6B.50d.subset.txt.gz"),
 )
+_HEADING = ["polarity", "id", "date", "query", "user", "text"]
+"""Columns of the original file, which has no heading."""
 _POLARITY = {"0": 0, "4": 1}
 _HUB, _REVISION = "stanfordnlp/sentiment140", "refs/convert/parquet"
 """The hub's copy has a loading script, which its library no longer runs; this branch
@@ -45,7 +53,7 @@ class Tweets(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent140:
+class Sent140(Source):
     """Sentiment140: tweets, happy or not, 25 words each; users are the clients.
 
     Go, Bhayani, Huang (2009). Words are found by a regular expression and put in lower
@@ -53,9 +61,13 @@ class Sent140:
     not used. Users and pools depend on the seed.
     """
 
+    licence = "terms of the source; not to be passed on"
+    depends_on_seed = True
+    folder_name = "sent140"
+
     files: Literal["auto", "original", "subset"] = "auto"
-    """The original file of 1.6 million tweets (sent140/), the subset of 20,000
-    (sent140-subset/), or whichever is there, the original first."""
+    """Which file is read: the original one of 1.6 million tweets (sent140/), the subset
+    of 20,000 (sent140-subset/), or whichever is there, the original first."""
     length: Count = 25
     """Words of a tweet that the model sees."""
     words: Literal["auto", "glove", "hashed"] = "auto"
@@ -63,7 +75,7 @@ class Sent140:
     numbers, or glove-50d-subset/), which travel with the data, or a hash. `auto` takes
     vectors where there are any."""
     buckets: Count = 10_000
-    """Different hashes, if words are hashed."""
+    """Number of different hashes, if words are hashed."""
     least: Count = 31
     """Fewest tweets of a client; LEAF takes users with more than 30."""
     others: Literal["pool", "leave-out"] = "pool"
@@ -72,9 +84,6 @@ class Sent140:
     share: Rate = 1.0
     """Share of the tweets to take, user by user in random order; LEAF takes 0.3."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Read tweets and perhaps vectors from the data directory.
 
@@ -82,7 +91,7 @@ class Sent140:
             DataError: A file is missing or broken, or no user has enough tweets.
         """
         try:
-            path = self._find(data_dir)
+            path = self._file(data_dir)
             name, origin, tweets = path.parent.name, None, _read(path)
         except Absent as absent:
             name, (tweets, origin) = "sent140", _from_hub(absent, data_dir)
@@ -101,7 +110,11 @@ class Sent140:
             origin=origin,
         )
 
-    def _find(self, data_dir: Path | None) -> Path:
+    def find(self, data_dir: Path | None) -> Path:
+        """The folder of the original tweets, or of the subset."""
+        return self._file(data_dir).parent
+
+    def _file(self, data_dir: Path | None) -> Path:
         places = {"original": _ORIGINAL, "subset": _SUBSET}
         if self.files != "auto":
             places = {self.files: places[self.files]}
@@ -148,15 +161,14 @@ class Sent140:
 
 def _first_of(places: tuple[tuple[str, str], ...], data_dir: Path | None) -> Path:
     """The first file that is there; if none is, the error names the first."""
-    errors = []
+    root = data_directory(data_dir)
     for folder, file in places:
-        try:
-            return folder_of(folder, [file], data_dir) / file
-        except DataError as error:
-            errors.append(error)
-    others = ", ".join(f"{folder}/{file}" for folder, file in places[1:])
-    hint = f" {others} would do as well." if others else ""
-    raise type(errors[0])(f"{errors[0]}{hint}")
+        if root is not None and (root / folder / file).exists():
+            return root / folder / file
+    (folder, file), *others = places
+    listed = ", ".join("/".join(other) for other in others)
+    hint = f"{listed} would do as well." if others else ""
+    return folder_of(folder, [file], data_dir, hint=hint) / file
 
 
 def _from_hub(absent: Absent, data_dir: Path | None) -> tuple[Tweets, str | None]:
@@ -165,17 +177,12 @@ def _from_hub(absent: Absent, data_dir: Path | None) -> tuple[Tweets, str | None
     Raises:
         DataError: The hub does not give them either; says where the files belong.
     """
-    try:
-        found = fetch(_HUB, data_dir, revision=_REVISION)
-        table = found.splits.get("train")
-        if table is None:
-            raise DataError(f"{_HUB}: expected a split train, found {[*found.splits]}.")
-        columns = [read_column(table, c, _HUB) for c in ("sentiment", "user", "text")]
-    except DataError as error:
-        raise DataError(
-            f"{absent} It was looked for on the hub too: {error}"
-        ) from error
-    polarity, users, texts = columns
+    with on_hub_instead(absent):
+        splits, origin = fetch(_HUB, data_dir, revision=_REVISION, splits=("train",))
+        columns = ("sentiment", "user", "text")
+        polarity, users, texts = (
+            read_column(splits["train"], column, _HUB) for column in columns
+        )
     wrong = ~np.isin(polarity, [0, 4])
     if wrong.any():
         raise DataError(
@@ -183,7 +190,7 @@ def _from_hub(absent: Absent, data_dir: Path | None) -> tuple[Tweets, str | None
             f"{int(wrong.argmax())}."
         )
     labels = (polarity == 4).astype(np.int64)
-    return Tweets(labels, users.astype(np.str_), [str(t) for t in texts]), found.origin
+    return Tweets(labels, users.astype(np.str_), [str(t) for t in texts]), origin
 
 
 def _pools(sizes: NDArray[np.int64], least: int) -> NDArray[np.int64]:
@@ -205,19 +212,16 @@ def _read(path: Path) -> Tweets:
     is_original = path.name == _ORIGINAL[1]
     text = read_text(path, "latin-1" if is_original else "utf-8")
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    width, polarity, user, tweet = 6, 0, 4, 5
-    if not is_original:
-        heading = next(rows, [])
-        missing = {"polarity", "user", "text"} - set(heading)
-        if missing:
-            raise DataError(
-                f"{path}: there is no column {sorted(missing)[0]!r}. Found: "
-                f"{', '.join(heading)}."
-            )
-        width = len(heading)
-        polarity, user, tweet = map(heading.index, ("polarity", "user", "text"))
+    heading = _HEADING if is_original else next(rows, [])
+    missing = {"polarity", "user", "text"} - set(heading)
+    if missing:
+        raise DataError(
+            f"{path}: there is no column {sorted(missing)[0]!r}. Found: "
+            f"{', '.join(heading)}."
+        )
+    polarity, user, tweet = map(heading.index, ("polarity", "user", "text"))
     labels, users, texts = [], [], []
-    for row in _checked(path, rows, width):
+    for row in _checked(path, rows, len(heading)):
         if row[polarity] not in _POLARITY:
             raise DataError(
                 f"{path}, line {rows.line_num}: expected polarity 0 or 4, found "

@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError, DataError
-from fedloom.core.settings import Count, Share, check
+from fedloom.core.settings import Count, Share
 from fedloom.data.columns import read_column
 from fedloom.data.dataset import Dataset
 from fedloom.data.fetch import fetch
-from fedloom.data.locations import Absent, folder_of
+from fedloom.data.locations import Absent, on_hub_instead
+from fedloom.data.source import Source
 from fedloom.data.text import read_text
 
 _FILE = "tinyshakespeare.txt.gz"
@@ -25,7 +26,7 @@ _SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shakespeare:
+class Shakespeare(Source):
     """Shakespeare: 1.1 million characters, the next one to be predicted; 99 roles.
 
     All speeches of a role, joined by line ends, are one client's text; a role that
@@ -34,6 +35,10 @@ class Shakespeare:
     (split.fixed = true) and shares no character with the rest; do so if samples
     overlap, or a model is tested on characters that it was trained to predict.
     """
+
+    licence = "public domain"
+    folder_name, file_names = "shakespeare", (_FILE,)
+    file_hint = "It is the text file tinyshakespeare, gzipped."
 
     length: Count = 80
     """Characters that the model sees."""
@@ -46,7 +51,7 @@ class Shakespeare:
     """Share of each text, at its end, that is designated for testing."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self._cut(self.least) <= self.length:
             raise ConfigError(
                 f"Shakespeare: a text of {self.least} characters, {self.test:g} of "
@@ -55,11 +60,10 @@ class Shakespeare:
             )
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
-        """Read `shakespeare/` in the data directory; the seed changes nothing."""
+        """Read `shakespeare/` in the data directory."""
         where, origin = f"shakespeare/{_FILE}", None
         try:
-            get = "It is the text file tinyshakespeare, gzipped."
-            path = folder_of("shakespeare", [_FILE], data_dir, get=get) / _FILE
+            path = self.find(data_dir) / _FILE
             where, text = str(path), read_text(path)
         except Absent as absent:
             text, origin = _from_hub(absent, data_dir)
@@ -114,17 +118,10 @@ def _from_hub(absent: Absent, data_dir: Path | None) -> tuple[str, str | None]:
     Raises:
         DataError: The hub does not give it either; says where the file belongs.
     """
-    try:
-        found = fetch(_HUB, data_dir, revision=_REVISION)
-        missing = [split for split in _SPLITS if split not in found.splits]
-        if missing:
-            raise DataError(f"{_HUB}: there is no split {missing[0]}.")
-        parts = [read_column(found.splits[split], "text", _HUB) for split in _SPLITS]
-    except DataError as error:
-        raise DataError(
-            f"{absent} It was looked for on the hub too: {error}"
-        ) from error
-    return "".join(str(row) for part in parts for row in part), found.origin
+    with on_hub_instead(absent):
+        splits, origin = fetch(_HUB, data_dir, revision=_REVISION, splits=_SPLITS)
+        parts = [read_column(table, "text", _HUB) for table in splits.values()]
+    return "".join(str(row) for part in parts for row in part), origin
 
 
 def _read_roles(text: str, where: str) -> dict[str, str]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.settings import Count, Positive
+from fedloom.data.source import Source
 
 FLOOR_DB, CEILING_DB = -100.0, 0.0
 """Power that becomes the bytes 0 and 255; 0 dB is a tone at full scale."""
@@ -29,6 +33,21 @@ def from_mel(mel: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpectrogramSource(Source):
+    """A source whose samples are log-mel spectrograms."""
+
+    bands: Count = 40
+    """Number of mel bands, the height of a spectrogram."""
+    hop_s: Positive = 0.016
+    """Seconds between two columns of a spectrogram."""
+
+    def to_bytes(self, waves: NDArray[np.float32] | Tensor, rate: int) -> Tensor:
+        """(n, samples) sounds of this rate as spectrograms of one channel."""
+        mel = LogMel(rate=rate, bands=self.bands, hop_s=self.hop_s)
+        return mel.to_bytes(torch.as_tensor(waves))
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogMel:
     """Sounds to log-mel spectrograms.
 
@@ -41,7 +60,7 @@ class LogMel:
     rate: int
     """Samples per second."""
     bands: int = 40
-    """Mel bands."""
+    """Number of mel bands."""
     hop_s: float = 0.016
     """Seconds from one window to the next."""
 

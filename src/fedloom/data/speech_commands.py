@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.errors import DataError
-from fedloom.core.settings import Count, Positive, check
+from fedloom.core.settings import Positive
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 from fedloom.data.fetch import fetch
-from fedloom.data.locations import Absent, folder_of
-from fedloom.data.spectrogram import SCALE, SHIFT, LogMel
-from fedloom.data.wav import decode_wav, put_middle, read_wav, read_waves
+from fedloom.data.locations import Absent, on_hub_instead
+from fedloom.data.spectrogram import SCALE, SHIFT, SpectrogramSource
+from fedloom.data.wav import decode_wav, read_wav, read_waves, stack_sounds
 
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 UNKNOWN, SILENCE = "unknown", "silence"
@@ -33,7 +33,7 @@ _BLOCK = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpeechCommands:
+class SpeechCommands(SpectrogramSource):
     """Spoken words as log-mel spectrograms; every speaker is a client.
 
     The lists of the source divide speakers, not recordings: with speakers as clients
@@ -41,18 +41,21 @@ class SpeechCommands:
     `part` says train, validation or test as the lists do.
     """
 
+    licence = "CC BY 4.0"
+    folder_name, file_names = "speech-commands", tuple(_LISTS.values())
+    file_hint = "They lie beside the folders of words in the Speech Commands archive."
+
     task: Literal["words", "commands"] = "words"
-    """All words that have a folder (35 in version 2), or twelve classes: ten commands,
-    `unknown` and `silence`, each of these two as often as a command on average."""
+    """What is to be told apart: all words that have a folder (35 in version 2), or
+    twelve classes: ten commands, `unknown` and `silence`, each of these two as often as
+    a command on average."""
     length_s: Positive = 1.0
     """Seconds of a sample; shorter recordings are padded, longer ones cropped."""
-    bands: Count = 40
-    """Mel bands, the height of a spectrogram."""
-    hop_s: Positive = 0.016
-    """Seconds between two columns of a spectrogram."""
 
-    def __post_init__(self) -> None:
-        check(self)
+    @property
+    def depends_on_seed(self) -> bool:
+        """Only commands do, of which unknown words and silences are drawn."""
+        return self.task == "commands"
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Read `speech-commands/` in the data directory.
@@ -62,9 +65,8 @@ class SpeechCommands:
         Raises:
             DataError: The folder, a list or a word is missing, or a file is broken.
         """
-        get = "They lie beside the folders of words in the Speech Commands archive."
         try:
-            folder = folder_of("speech-commands", _LISTS.values(), data_dir, get=get)
+            folder = self.find(data_dir)
         except Absent as absent:
             return self._from_hub(absent, data_dir)
         paths = sorted(
@@ -93,23 +95,11 @@ class SpeechCommands:
             # Nobody said it; so that clients and parts keep their proportions, each
             # silence goes with the speaker of a recording drawn at random.
             hosts = draw.integers(len(paths), size=count)
-            inputs = torch.cat([inputs, self._mel(rate).to_bytes(waves)])
+            inputs = torch.cat([inputs, self.to_bytes(waves, rate)])
             names = np.concatenate([names, np.repeat(SILENCE, count)])
             speakers = np.concatenate([speakers, speakers[hosts]])
             parts = np.concatenate([parts, parts[hosts]])
-        label = {name: number for number, name in enumerate(classes)}
-        return Dataset(
-            name="speech-commands",
-            inputs=(inputs,),
-            targets=torch.tensor([label[name] for name in names.tolist()]),
-            classes=len(classes),
-            owner=speakers,
-            shift=SHIFT,
-            scale=SCALE,
-            fixed_test=parts == "test",
-            class_names=classes,
-            groups={"part": parts},
-        )
+        return _assemble(inputs, names, classes, speakers, parts)
 
     def _from_hub(self, absent: Absent, data_dir: Path | None) -> Dataset:
         """All words from the hub's copy of version 2, without its silences.
@@ -122,64 +112,70 @@ class SpeechCommands:
                 f"{absent} The hub's copy has only task = words: silences are made of "
                 "the archive's noise."
             )
-        try:
-            found = fetch(_HUB, data_dir, config="v0.02", revision=_REVISION)
-            spectra, labels, speakers, parts = [], [], [], []
-            names: tuple[str, ...] = ()
-            for part, table in found.splits.items():
+        spectra, labels, speakers, parts = [], [], [], []
+        names: tuple[str, ...] = ()
+        with on_hub_instead(absent):
+            splits, origin = fetch(_HUB, data_dir, config="v0.02", revision=_REVISION)
+            for part, table in splits.items():
                 names = tuple(table.features["label"].names)
                 for rows in _blocks(table):
                     spectra.append(self._decode(rows["audio"]))
                     labels += rows["label"]
                     speakers += rows["speaker_id"]
                     parts += [part] * len(rows["label"])
-        except DataError as error:
-            raise DataError(
-                f"{absent} It was looked for on the hub too: {error}"
-            ) from error
-        label, kept = np.array(labels), np.array([n != _HUB_SILENCE for n in names])
-        rows_kept = kept[label]
-        tags = np.array(parts)[rows_kept]
-        return Dataset(
-            name="speech-commands",
-            inputs=(torch.cat(spectra)[torch.from_numpy(rows_kept)],),
-            targets=torch.from_numpy((np.cumsum(kept) - 1)[label[rows_kept]]),
-            classes=int(kept.sum()),
-            owner=np.array(speakers)[rows_kept],
-            shift=SHIFT,
-            scale=SCALE,
-            fixed_test=tags == "test",
-            class_names=tuple(n for n in names if n != _HUB_SILENCE),
-            groups={"part": tags},
-            origin=found.origin,
+        words = np.array(names)[labels]
+        is_word = words != _HUB_SILENCE
+        return _assemble(
+            torch.cat(spectra)[torch.from_numpy(is_word)],
+            words[is_word],
+            tuple(name for name in names if name != _HUB_SILENCE),
+            np.array(speakers)[is_word],
+            np.array(parts)[is_word],
+            origin,
         )
 
     def _decode(self, sounds: list[dict[str, Any]]) -> Tensor:
         """Spectrograms of WAV files in a table; all at 16 kHz, as published."""
-        shape = len(sounds), max(round(self.length_s * _RATE), 1)
-        waves = np.zeros(shape, dtype=np.float32)
-        for row, sound in zip(waves, sounds, strict=True):
-            where = f"{_HUB}: {sound['path']}"
-            decoded = decode_wav(io.BytesIO(sound["bytes"]), where)
-            if decoded.rate != _RATE:
-                raise DataError(
-                    f"{where}: {decoded.rate} samples per second where {_RATE} were "
-                    "expected."
-                )
-            put_middle(row, decoded.samples)
-        return self._mel(_RATE).to_bytes(torch.from_numpy(waves))
-
-    def _mel(self, rate: int) -> LogMel:
-        return LogMel(rate=rate, bands=self.bands, hop_s=self.hop_s)
+        names = [f"{_HUB}: {sound['path']}" for sound in sounds]
+        decoded = [
+            decode_wav(io.BytesIO(sound["bytes"]), name)
+            for sound, name in zip(sounds, names, strict=True)
+        ]
+        waves = stack_sounds(decoded, names, self.length_s, _RATE)
+        return self.to_bytes(waves, _RATE)
 
     def _transform(self, paths: list[Path]) -> tuple[Tensor, int]:
         """All spectrograms, block by block: the sounds would fill gigabytes."""
         parts, rate = [], None
         for start in range(0, len(paths), _BLOCK):
             waves, rate = read_waves(paths[start : start + _BLOCK], self.length_s, rate)
-            parts.append(self._mel(rate).to_bytes(torch.from_numpy(waves)))
+            parts.append(self.to_bytes(waves, rate))
         assert rate is not None
         return torch.cat(parts), rate
+
+
+def _assemble(
+    inputs: Tensor,
+    words: NDArray[np.str_],
+    classes: tuple[str, ...],
+    speakers: NDArray[np.str_],
+    parts: NDArray[np.str_],
+    origin: str | None = None,
+) -> Dataset:
+    label = {name: number for number, name in enumerate(classes)}
+    return Dataset(
+        name="speech-commands",
+        inputs=(inputs,),
+        targets=torch.tensor([label[word] for word in words.tolist()]),
+        classes=len(classes),
+        owner=speakers,
+        shift=SHIFT,
+        scale=SCALE,
+        fixed_test=parts == "test",
+        class_names=classes,
+        groups={"part": parts},
+        origin=origin,
+    )
 
 
 def _blocks(table: Any) -> Iterator[dict[str, list[Any]]]:
@@ -255,7 +251,7 @@ def _silences(
         )
     waves = torch.zeros(count, length)
     for row in waves:
-        whole = noises[int(draw.integers(len(noises)))]
-        start = int(draw.integers(len(whole) - length, endpoint=True))
-        row[:] = torch.from_numpy(whole[start : start + length]) * float(draw.random())
+        sound = noises[int(draw.integers(len(noises)))]
+        start = int(draw.integers(len(sound) - length, endpoint=True))
+        row[:] = torch.from_numpy(sound[start : start + length]) * float(draw.random())
     return waves

@@ -19,13 +19,14 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
-from fedloom.core.settings import Count, Share, check
+from fedloom.core.settings import Count, Share
 from fedloom.core.streams import generator
 from fedloom.data import columns
 from fedloom.data.dataset import Dataset
 from fedloom.data.fetch import fetch
 from fedloom.data.images import open_all, stack
-from fedloom.data.locations import VARIABLE, data_directory, folder_of
+from fedloom.data.locations import VARIABLE, data_directory
+from fedloom.data.source import Source
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,8 +50,16 @@ class _Album(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sun397:
+class Sun397(Source):
     """SUN397: scenes in colour, 397 classes in 3 superclasses, drawn as in pFedVEM."""
+
+    licence = "research use"
+    depends_on_seed = True
+    folder_name, file_names = "sun397", (_HIERARCHY,)
+    file_hint = (
+        "It is the sheet SUN397 of three_levels.xlsx, of the SUN database's "
+        "hierarchy_three_levels.zip, saved as .csv; without it, set labels = 'fine'."
+    )
 
     labels: Literal["coarse", "fine"] = "coarse"
     """What is to be predicted: the superclass, with the class as `subclass`; or the
@@ -64,9 +73,6 @@ class Sun397:
     size: Count = 64
     """Side in pixels: the central square of an image is scaled to this."""
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Read `sun397/` in the data directory, else the hub.
 
@@ -77,7 +83,7 @@ class Sun397:
             DataError: Files are missing or broken, or there are too few of them.
         """
         is_coarse = self.labels == "coarse"
-        superclass_of = _read_hierarchy(data_dir) if is_coarse else None
+        superclass_of = _read_hierarchy(self.find(data_dir)) if is_coarse else None
         album = _find_album(data_dir, self.size)
         draw = generator(seed, "sun397")
         classes = self._draw_classes(album, superclass_of, draw)
@@ -188,15 +194,8 @@ def _album_of_hub(data_dir: Path | None) -> _Album:
     return _Album(dict(sorted(members.items())), open_some, tables.origin)
 
 
-def _read_hierarchy(data_dir: Path | None) -> dict[str, int]:
+def _read_hierarchy(folder: Path) -> dict[str, int]:
     """The superclass of every class that has exactly one."""
-    folder = folder_of(
-        "sun397",
-        [_HIERARCHY],
-        data_dir,
-        get="It is the sheet SUN397 of three_levels.xlsx, of the SUN database's "
-        "hierarchy_three_levels.zip, saved as .csv; without it, set labels = 'fine'.",
-    )
     path = folder / _HIERARCHY
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.reader(file))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +64,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> tuple[list[str], Tensor
     Raises:
         DataError: The file is damaged, or its lines are not as they should be.
     """
-    found: list[str] = []
+    known: list[str] = []
     rows: list[NDArray[np.float32]] = []
     spaces = None
     for number, line in enumerate(read_text(path).splitlines(), start=1):
@@ -83,15 +83,15 @@ def read_vectors(path: Path, wanted: Collection[str]) -> tuple[list[str], Tensor
             raise DataError(f"{path}, line {number}: not numbers ({error}).") from error
         if not np.isfinite(row).all():
             raise DataError(f"{path}, line {number}: the vector is not finite.")
-        found.append(word)
+        known.append(word)
         rows.append(row)
-    if not found:
+    if not known:
         raise DataError(
             f"{path}: holds the vector of none of {len(wanted)} words. Is it GloVe in "
             "lower case?"
         )
     vectors = np.concatenate([np.zeros((2, len(rows[0])), np.float32), np.stack(rows)])
-    return found, torch.from_numpy(vectors)
+    return known, torch.from_numpy(vectors)
 
 
 def to_tokens(
@@ -102,19 +102,21 @@ def to_tokens(
     The first known word is token 2; a word that is not known is 1, and 0 is padding.
     """
     place = {word: number for number, word in enumerate(known, start=2)}
-    tokens = np.full((len(texts), length), PADDING, dtype=np.int64)
-    for row, text in enumerate(texts):
-        for column, word in enumerate(text[:length]):
-            tokens[row, column] = place.get(word, UNKNOWN)
-    return tokens
+    return _number(texts, length, lambda word: place.get(word, UNKNOWN))
 
 
 def to_hashes(
     texts: Sequence[list[str]], buckets: int, length: int
 ) -> NDArray[np.int64]:
     """(texts, length) the first words of each text, 1 + CRC-32 modulo `buckets`."""
+    return _number(texts, length, lambda word: 1 + zlib.crc32(word.encode()) % buckets)
+
+
+def _number(
+    texts: Sequence[list[str]], length: int, token_of: Callable[[str], int]
+) -> NDArray[np.int64]:
     tokens = np.full((len(texts), length), PADDING, dtype=np.int64)
-    for row, text in enumerate(texts):
-        for column, word in enumerate(text[:length]):
-            tokens[row, column] = 1 + zlib.crc32(word.encode()) % buckets
+    for row, text in zip(tokens, texts, strict=True):
+        numbers = [token_of(word) for word in text[:length]]
+        row[: len(numbers)] = numbers
     return tokens

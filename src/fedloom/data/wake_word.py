@@ -17,16 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError
-from fedloom.core.settings import Count, Interval, Positive, check
+from fedloom.core.settings import Count, Interval, Positive
 from fedloom.core.streams import generator
 from fedloom.data import acoustics
 from fedloom.data.dataset import Dataset
 from fedloom.data.devices import DEVICES, STATES, Home, hear
-from fedloom.data.fsdd import Recordings, read_recordings
-from fedloom.data.spectrogram import SCALE, SHIFT, LogMel
+from fedloom.data.fsdd import Recordings, SpokenDigits
+from fedloom.data.spectrogram import SCALE, SHIFT
 
 _STATE_SHARES = (0.6, 0.25, 0.15)
-"""How often, in training data; a type without alarm is normal instead."""
+"""How often a device is in each state, in training data; a type without alarm is normal
+instead."""
 _LENGTH_S = 1.0
 _BLOCK = 128
 """Sounds that are in the air at once: more would not fit the cache."""
@@ -46,7 +47,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WakeWord:
+class WakeWord(SpokenDigits):
     """Is it the wake word? Spoken digits through five types of device.
 
     Class 1 is the wake word. Tags: `device`, `state`, `speaker`. Clients are homes,
@@ -54,15 +55,19 @@ class WakeWord:
     rule `blocks` with five teams gives types as teams.
     """
 
+    depends_on_seed = True
+
     part: Literal["devices", "pooled"] = "devices"
-    """The clients' data, with test recordings; or other recordings in other homes of
-    the same types, all with one owner and without test, to pre-train on."""
+    """Which data are made: the clients', with test recordings; or other recordings in
+    other homes of the same types, all with one owner and without test, to pre-train
+    on."""
     word: Annotated[int, Interval(least=0, most=9)] = 7
     """The digit that wakes the device."""
     clients: Count = 4
-    """Homes of each type; they share their type's recordings equally."""
+    """Number of homes of each type; they share their type's recordings equally."""
     shares: tuple[Positive, ...] = (0.36, 0.26, 0.18, 0.12, 0.08)
-    """Of the recordings, for the types A to E; scaled to a sum of 1."""
+    """Share of the recordings that each of the types A to E gets; they are scaled to a
+    sum of 1."""
     copies: Count = 2
     """How often a recording is played, in another state and noise each time."""
     test_takes: Count = 10
@@ -70,13 +75,9 @@ class WakeWord:
     played once to every type in every state."""
     pooled_takes: Count = 15
     """The next takes, which make the pooled part."""
-    bands: Count = 40
-    """Mel bands, the height of a spectrogram."""
-    hop_s: Positive = 0.016
-    """Seconds between two columns of a spectrogram."""
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if len(self.shares) != len(DEVICES):
             raise ConfigError(
                 f"WakeWord: shares must be {len(DEVICES)} numbers, one for each type "
@@ -91,28 +92,28 @@ class WakeWord:
         Raises:
             DataError: The recordings are missing, broken, or too few.
         """
-        found = read_recordings(data_dir, _LENGTH_S)
-        takes, is_pooled = found.takes - self.test_takes, self.part == "pooled"
+        recordings = self.read(data_dir, _LENGTH_S)
+        takes, is_pooled = recordings.takes - self.test_takes, self.part == "pooled"
         is_early = takes < self.pooled_takes
         train = np.flatnonzero((takes >= 0) & (is_early if is_pooled else ~is_early))
         if len(train) == 0:
             raise DataError(
                 f"wake-word: no take is left for the {self.part} part: there are "
-                f"{int(found.takes.max()) + 1} takes, {self.test_takes} of them for "
-                f"testing and {self.pooled_takes} pooled. Lower these."
+                f"{int(recordings.takes.max()) + 1} takes, {self.test_takes} of them "
+                f"for testing and {self.pooled_takes} pooled. Lower these."
             )
         test = train[:0] if is_pooled else np.flatnonzero(takes < 0)
         pieces = [
             piece
             for part, is_test in ((train, False), (test, True))
             if len(part)
-            for piece in self._play(found, part, is_test, seed)
+            for piece in self._play(recordings, part, is_test, seed)
         ]
         sizes = [len(piece.rows) for piece in pieces]
         rows = np.concatenate([piece.rows for piece in pieces])
         states = np.concatenate([piece.states for piece in pieces])
         names = ["pooled" if is_pooled else piece.home.name for piece in pieces]
-        is_wake = found.digits[rows] == self.word
+        is_wake = recordings.digits[rows] == self.word
         return Dataset(
             name="wake-word",
             inputs=(torch.cat([piece.inputs for piece in pieces]),),
@@ -128,27 +129,28 @@ class WakeWord:
             groups={
                 "device": np.repeat([piece.home.kind for piece in pieces], sizes),
                 "state": np.array(STATES)[states],
-                "speaker": found.speakers[rows],
+                "speaker": recordings.speakers[rows],
             },
         )
 
     def _play(
-        self, found: Recordings, part: NDArray[np.int64], is_test: bool, seed: int
+        self, recordings: Recordings, part: NDArray[np.int64], is_test: bool, seed: int
     ) -> Iterator[Piece]:
         """Some recordings in every home, one home after another."""
-        mel = LogMel(rate=found.rate, bands=self.bands, hop_s=self.hop_s)
         # What plays beside the talker is never the wake word.
-        others = part[found.digits[part] != self.word]
+        others = part[recordings.digits[part] != self.word]
         if len(others) in (0, len(part)):
             raise DataError(
                 f"wake-word: {len(part) - len(others)} of {len(part)} recordings are "
                 f"of the digit {self.word}; expected some and not all. Choose another "
                 "word or complete the recordings."
             )
-        by_type = [part] * len(DEVICES) if is_test else self._deal(found, part, seed)
+        by_type = (
+            [part] * len(DEVICES) if is_test else self._deal(recordings, part, seed)
+        )
         for number, (kind, dealt) in enumerate(zip(DEVICES, by_type, strict=True)):
             for place in range(self.clients):
-                home = self._home(kind, number, place, found.rate, is_test, seed)
+                home = self._home(kind, number, place, recordings.rate, is_test, seed)
                 rows = dealt[place :: self.clients]
                 possible = home.device.states
                 if is_test:
@@ -158,7 +160,9 @@ class WakeWord:
                     rows = np.tile(rows, self.copies)
                     states = _draw_states(home, len(rows))
                 inputs = [
-                    mel.to_bytes(hear(found, *some, home, others))
+                    self.to_bytes(
+                        hear(recordings, *some, home, others), recordings.rate
+                    )
                     for some in zip(_blocks(rows), _blocks(states), strict=True)
                 ]
                 if inputs:
@@ -179,13 +183,13 @@ class WakeWord:
         )
 
     def _deal(
-        self, found: Recordings, train: NDArray[np.int64], seed: int
+        self, recordings: Recordings, train: NDArray[np.int64], seed: int
     ) -> list[NDArray[np.int64]]:
         """Recordings of each type, by shares; wake words and others apart."""
         draw = generator(seed, f"wake-word {self.part} types")
         ends = np.cumsum(self.shares) / np.sum(self.shares)
         dealt: list[list[NDArray[np.int64]]] = [[] for _ in DEVICES]
-        is_wake = found.digits[train] == self.word
+        is_wake = recordings.digits[train] == self.word
         for some in (train[is_wake], train[~is_wake]):
             cuts = np.round(ends[:-1] * len(some)).astype(int)
             for kind, piece in enumerate(np.split(draw.permutation(some), cuts)):

@@ -98,21 +98,27 @@ def read_waves(
     """
     sounds = [read_wav(path) for path in paths]
     rate = sounds[0].rate if rate is None else rate
-    waves = np.zeros((len(paths), max(round(length_s * rate), 1)), dtype=np.float32)
-    for row, sound, path in zip(waves, sounds, paths, strict=True):
+    return stack_sounds(sounds, [str(path) for path in paths], length_s, rate), rate
+
+
+def stack_sounds(
+    sounds: Sequence[Sound], names: Sequence[str], length_s: float, rate: int
+) -> NDArray[np.float32]:
+    """(sounds, samples) each in the middle of a row; too long a sound is cropped.
+
+    Raises:
+        DataError: A sound, which messages call by its name, has another rate.
+    """
+    waves = np.zeros((len(sounds), max(round(length_s * rate), 1)), dtype=np.float32)
+    for row, sound, name in zip(waves, sounds, names, strict=True):
         if sound.rate != rate:
             raise DataError(
-                f"{path}: {sound.rate} samples per second where {rate} were expected, "
+                f"{name}: {sound.rate} samples per second where {rate} were expected, "
                 "as in the other files. Resample it."
             )
-        put_middle(row, sound.samples)
-    return waves, rate
-
-
-def put_middle(row: NDArray[np.float32], samples: NDArray[np.float32]) -> None:
-    """Write a sound into the middle of a row of zeros; too long a sound is cropped."""
-    spare = len(row) - len(samples)
-    if spare >= 0:
-        row[spare // 2 : spare // 2 + len(samples)] = samples
-    else:
-        row[:] = samples[-spare // 2 : -spare // 2 + len(row)]
+        spare = len(row) - len(sound.samples)
+        if spare >= 0:
+            row[spare // 2 : spare // 2 + len(sound.samples)] = sound.samples
+        else:
+            row[:] = sound.samples[-spare // 2 : -spare // 2 + len(row)]
+    return waves

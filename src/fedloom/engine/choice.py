@@ -52,17 +52,17 @@ class EngineSettings:
     """How the work is done. None of this changes what is computed."""
 
     runner: Literal["weave", "loop"] = "weave"
-    """All clients at once, or one after another."""
+    """How clients are trained: all at once (weave), or one after another (loop)."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the step of a chunk; auto does when the whole run pays for it."""
+    """Whether the step of a chunk is compiled; auto does if the whole run pays for it."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
+    """Device that trains: cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating type of parameters and inputs."""
     chunk: Count | None = None
-    """Clients per chunk; chosen from cache or GPU memory if not given."""
+    """Number of clients per chunk; chosen from cache or GPU memory if not given."""
     threads: Count | None = None
-    """CPU threads; PyTorch's own choice if not given."""
+    """Number of CPU threads; PyTorch's own choice if not given."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -1,76 +1,64 @@
-"""Evaluation, once for all methods: shared and personal models, client by client."""
+"""Evaluation at the clients, once for all methods: what each sends of its scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.core.task import BINS, Measures, Task
-from fedloom.engine.job import Samples
-from fedloom.engine.rounds import Simulation
-from fedloom.results import metrics
-from fedloom.results.scores import Scores
+from fedloom.core.measures import Outcome, Sums
+from fedloom.core.metrics import Statistic, metrics_for, statistics
+from fedloom.core.task import Task
+from fedloom.engine.job import Runner, Samples
 
 _WIDTH = 256
 """Samples of one client that are evaluated in one call."""
 
 
-def evaluate(simulation: Simulation, part: str, *, block: int = 64) -> list[Scores]:
-    """Score the shared model and the teams', if there are any, and each personal one.
-
-    Where clients have a posterior, its averaged predictions are scored too.
-
-    Args:
-        simulation: the run, at some round.
-        part: "validation" or "test".
-        block: how many personal models are held at once.
-    """
-    samples = simulation.samples.part(getattr(simulation.federation, part))
-    task, found = simulation.task, []
-    is_binary = task.metric == "accuracy" and simulation.federation.dataset.classes == 2
-    theta = simulation.shared()
-    if theta is not None:
-        sums = _shared_sums(task, theta, samples, is_binary)
-        found.append(_scores("shared", part, task, samples, sums, is_binary))
-    teams = simulation.algorithm.team_models(simulation.state.server, task)
-    if teams is not None:
-        sums = _no_sums(samples, is_binary)
-        for team, theta in enumerate(teams):
-            of_team = simulation.population.teams.cpu() == team
-            met = _shared_sums(task, theta, samples, is_binary)
-            for total, of_all in zip(sums[:-1], met[:-1], strict=True):
-                total[of_team] = of_all[of_team]
-            if is_binary:
-                chosen = of_team[_owners(samples)]
-                sums.margin[chosen] = met.margin[chosen]
-        found.append(_scores("team", part, task, samples, sums, is_binary))
-    sums = _own_sums(
-        simulation, samples, simulation.personal, task.measure, block, is_binary
-    )
-    found.append(_scores("personal", part, task, samples, sums, is_binary))
-    if simulation.has_posterior:
-        measure = task.measure_average
-        sums = _own_sums(
-            simulation, samples, simulation.draws, measure, block, is_binary
-        )
-        found.append(_scores("averaged", part, task, samples, sums, is_binary))
-    return found
+def sums_of_shared(task: Task, theta: Tensor, samples: Samples) -> Sums:
+    """What each client sends of one model, (d,), on its own samples."""
+    totals = _Totals(task, samples)
+    places = torch.arange(len(samples.indices), device=theta.device)
+    for part in torch.split(places, 4096) if len(places) else ():
+        chosen = samples.indices[part]
+        inputs = tuple(x[chosen] for x in samples.inputs)
+        outcome = task.measure(theta, inputs, samples.targets[chosen])
+        part = part.cpu()
+        for statistic, values in zip(
+            totals.statistics, totals.measure(outcome), strict=True
+        ):
+            if statistic.reduce is None:
+                total = totals.of[statistic]
+                total.index_add_(0, totals.owner[part], _on_host(values))
+            else:
+                totals.keep(statistic, part, values)
+    return totals.sums()
 
 
-def _own_sums(
-    simulation: Simulation,
+def sums_of_own(
+    task: Task,
+    runner: Runner,
     samples: Samples,
     models: Callable[[Tensor], Tensor],
-    measure: Callable[..., Measures],
-    block: int,
-    is_binary: bool,
-) -> Measures:
-    """Sums over each client's samples, each by its own model or models."""
-    sums = _no_sums(samples, is_binary)
+    *,
+    is_average: bool = False,
+    block: int = 64,
+) -> Sums:
+    """What each client sends of its own model or models, on its own samples.
+
+    Args:
+        task: what the models do.
+        runner: what applies a function to many clients.
+        samples: the part that is scored, of all clients.
+        models: gives the parameters of clients by their rows, (n, d), or (n, k, d) for
+            an average.
+        is_average: whether the average prediction of a client's k models is scored.
+        block: how many clients' models are held at once.
+    """
+    totals = _Totals(task, samples)
+    outcome_of = task.measure_average if is_average else task.measure
+    each = runner.each(lambda *one: totals.measure(outcome_of(*one)))
     order = samples.sizes.argsort(stable=True)
     order = order[samples.sizes[order] > 0]
     for rows in torch.split(order, block) if len(order) else ():
@@ -81,123 +69,67 @@ def _own_sums(
             mask = place < sizes[:, None]
             at = torch.where(mask, samples.offsets[rows][:, None] + place, 0)
             chosen = samples.indices[at]
-            met = simulation.runner.each(measure)(
-                thetas,
-                tuple(x[chosen] for x in samples.inputs),
-                samples.targets[chosen],
-            )
-            for total, values in zip(sums[:-1], met[:-1], strict=True):
-                real = mask.view(*mask.shape, *[1] * (values.dim() - 2))
-                total[rows.cpu()] += (
-                    torch.where(real, values, 0.0).sum(1).cpu().double()
-                )
-            if is_binary:
-                sums.margin[at[mask].cpu()] = met.margin[mask].detach().cpu().double()
-    return sums
+            inputs = tuple(x[chosen] for x in samples.inputs)
+            measured = each(thetas, inputs, samples.targets[chosen])
+            for statistic, values in zip(totals.statistics, measured, strict=True):
+                if statistic.reduce is None:
+                    real = mask.view(*mask.shape, *[1] * (values.dim() - 2))
+                    total = torch.where(real, values, 0.0).sum(1)
+                    totals.of[statistic][rows.cpu()] += _on_host(total)
+                else:
+                    totals.keep(statistic, at[mask].cpu(), values[mask])
+    return totals.sums()
 
 
-def _shared_sums(
-    task: Task, theta: Tensor, samples: Samples, is_binary: bool
-) -> Measures:
-    """Sums over each client's samples, all by one model."""
-    owner = _owners(samples)
-    sums = _no_sums(samples, is_binary)
-    places = torch.arange(len(samples.indices), device=theta.device)
-    for part in torch.split(places, 4096):
-        chosen = samples.indices[part]
-        met = task.measure(
-            theta, tuple(x[chosen] for x in samples.inputs), samples.targets[chosen]
+class _Totals:
+    """Sums of all clients in the making, on the host."""
+
+    def __init__(self, task: Task, samples: Samples) -> None:
+        # One sample of the data, of whatever part, shows the shapes of everything.
+        first = task.measure(
+            task.start, tuple(x[:1] for x in samples.inputs), samples.targets[:1]
         )
-        places_here = part.cpu()
-        for total, values in zip(sums[:-1], met[:-1], strict=True):
-            total.index_add_(0, owner[places_here], values.detach().cpu().double())
-        if is_binary:
-            sums.margin[places_here] = met.margin.detach().cpu().double()
-    return sums
+        classes = first.outputs.shape[-1]
+        self.statistics = statistics(metrics_for(task.metric, classes))
+        """What is sent."""
+        self.sizes = samples.sizes.cpu()
+        self.owner = torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
+        """(N,) the client of each sample."""
+        self.of: dict[Statistic, Tensor] = {}
+        """(M,) or (M, k) sums, to add to."""
+        self._kept: dict[Statistic, Tensor] = {}
+        """(N, k) what cannot be summed, sample by sample."""
+        for statistic, values in zip(self.statistics, self.measure(first), strict=True):
+            if statistic.reduce is None:
+                self.of[statistic] = _zeros(len(self.sizes), *values.shape[1:])
+            else:
+                self._kept[statistic] = _zeros(len(self.owner), values[0].numel())
+
+    def measure(self, outcome: Outcome) -> tuple[Tensor, ...]:
+        """The numbers of each sample for every statistic."""
+        return tuple(statistic.measure(outcome) for statistic in self.statistics)
+
+    def keep(self, statistic: Statistic, places: Tensor, values: Tensor) -> None:
+        """Put by the numbers of some samples, until there are those of all."""
+        self._kept[statistic][places] = _on_host(values).reshape(len(values), -1)
+
+    def sums(self) -> Sums:
+        """What is sent."""
+        owner, count = self.owner.numpy(), len(self.sizes)
+        sent = dict(self.of)
+        for statistic, kept in self._kept.items():
+            assert statistic.reduce is not None
+            sent[statistic] = torch.from_numpy(
+                statistic.reduce(kept.numpy(), owner, count)
+            )
+            sent[statistic][self.sizes == 0] = 0.0
+        absent = _zeros(count, 0)
+        return Sums(self.sizes, tuple(sent.get(s, absent) for s in statistics()))
 
 
-def _no_sums(samples: Samples, is_binary: bool) -> Measures:
-    """Sums of nothing yet; of two classes the margins are kept sample by sample.
-
-    A margin lies where its sample lies in `samples.indices`, on the host: ranking
-    them, which the AUC needs, cannot be done in sums.
-    """
-    zeros = torch.zeros(len(samples.sizes), 5 + BINS, dtype=torch.float64)
-    loss, score, nll, brier, absolute = zeros[:, :5].unbind(1)
-    margin = zeros.new_zeros(len(samples.indices) if is_binary else 0)
-    return Measures(loss, score, nll, brier, absolute, zeros[:, 5:], margin)
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64)
 
 
-def _owners(samples: Samples) -> Tensor:
-    """(N,) the client of each of a part's samples, on the host."""
-    sizes = samples.sizes.cpu()
-    return torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-
-
-def _scores(
-    kind: str,
-    part: str,
-    task: Task,
-    samples: Samples,
-    sums: Measures,
-    is_binary: bool,
-) -> Scores:
-    sizes = samples.sizes.cpu()
-    has_classes = task.metric == "accuracy"
-    unknown = torch.full((len(sizes),), torch.nan, dtype=torch.float64)
-    more: dict[str, NDArray[np.float64]] = {}
-    pooled: dict[str, float] = {}
-    if is_binary:
-        more, pooled = _of_two_classes(samples, sums)
-    elif not has_classes:
-        more, pooled = _of_numbers(samples, sums)
-    return Scores(
-        kind=kind,
-        part=part,
-        metric=task.metric,
-        samples=sizes.numpy(),
-        loss=(sums.loss / sizes).numpy(),
-        score=(sums.score / sizes).numpy(),
-        nll=(sums.nll / sizes if has_classes else unknown).numpy(),
-        brier=(sums.brier / sizes if has_classes else unknown).numpy(),
-        ece=(sums.gap.abs().sum(1) / sizes if has_classes else unknown).numpy(),
-        more=more,
-        pooled=pooled,
-    )
-
-
-_More = tuple[dict[str, NDArray[np.float64]], dict[str, float]]
-"""Numbers of every client, and of all samples together."""
-
-
-def _of_two_classes(samples: Samples, sums: Measures) -> _More:
-    is_positive = (samples.targets[samples.indices] == 1).cpu().numpy()
-    margins, owner = sums.margin.numpy(), _owners(samples).numpy()
-    nobody, count = np.zeros_like(owner), len(samples.sizes)
-    more, pooled = {}, {}
-    for name, metric in (("auc", metrics.auc), ("f1", metrics.f1)):
-        more[name] = metric(margins, is_positive, owner, count)
-        pooled[name] = float(metric(margins, is_positive, nobody, 1)[0])
-    return more, pooled
-
-
-def _of_numbers(samples: Samples, sums: Measures) -> _More:
-    sizes, owner = samples.sizes.cpu(), _owners(samples).numpy()
-    targets = samples.targets[samples.indices].cpu().double().numpy()
-    targets = targets[:, None] if targets.ndim == 1 else targets
-    # `score` is the mean over outputs, of which there may be several.
-    squares = sums.score.numpy() * targets.shape[1]
-    nobody, count, total = np.zeros_like(owner), len(sizes), float(sizes.sum())
-    explained = metrics.explained_variance
-    of_all = explained(squares.sum(keepdims=True), targets, nobody, 1)
-    more = {
-        "rmse": (sums.score / sizes).sqrt().numpy(),
-        "mae": (sums.absolute / sizes).numpy(),
-        "explained_variance": explained(squares, targets, owner, count),
-    }
-    pooled = {
-        "rmse": float((sums.score.sum() / total).sqrt()),
-        "mae": float(sums.absolute.sum() / total),
-        "explained_variance": float(of_all[0]),
-    }
-    return more, pooled
+def _on_host(values: Tensor) -> Tensor:
+    return values.detach().cpu().double()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
 
 from fedloom.core.algorithm import Client, Cohort, Population
-from fedloom.core.records import leaves, message_bytes
+from fedloom.core.messages import CohortDownload
+from fedloom.core.records import client_dims, leaves, message_bytes, without_log
 from fedloom.core.task import Task
-from fedloom.engine.job import AnyAlgorithm, CohortDownload
+from fedloom.engine.job import AnyAlgorithm
 
+_FEW = 50
+"""Clients that are made up to ask a method."""
 _SIZE = 100
-"""Training samples of the clients that are made up to ask a method; no size matters."""
+"""Training samples of each; no size matters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +40,15 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         algorithm: the method with its settings.
         task: its model.
         clients: how many there are, for methods whose server keeps something of each.
+            Few are made up; what has a place per client is multiplied.
     """
     device = task.device
-    everyone = torch.arange(clients, device=device)
+    everyone = torch.arange(min(clients, _FEW), device=device)
     population = Population(
         task=task,
         theta=lambda index: task.initial(0, index),
-        sizes=torch.full((clients,), float(_SIZE), dtype=task.dtype, device=device),
-        teams=torch.zeros_like(everyone),
+        sizes=torch.full_like(everyone, _SIZE, dtype=task.dtype),
+        teams=everyone % 2,
         rate=1.0,
     )
     server = algorithm.init_server(population)
@@ -55,9 +60,9 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         exchange=0,
         population=population,
     )
-    sent = CohortDownload.of(algorithm.download(server, cohort))
+    sent = CohortDownload.of(without_log(algorithm.download(server, cohort))[0])
     zero = torch.zeros((), dtype=torch.int64, device=device)
-    client = Client(population.sizes[0], zero, zero, zero == 0)
+    client = Client(population.sizes[0], zero, zero, zero == 0, zero, zero)
     down = sent.take(0).record
     memory = algorithm.initial_memory(down, client, task)
     work = algorithm.begin(down, memory, client, task)
@@ -66,9 +71,20 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         down=algorithm.exchanges * sent.bytes,
         up=algorithm.exchanges * _bytes(upload),
         kept=_bytes(kept),
-        server=_bytes(server),
+        server=sum(
+            int(leaf.nbytes * (clients / len(everyone)) ** dims)
+            for leaf, dims in zip(leaves(server), client_dims(server), strict=True)
+        ),
     )
 
 
 def _bytes(record: object) -> int:
     return message_bytes(record, has_rows=[False] * len(leaves(record)))
+
+
+def memory_bytes(device: torch.device) -> int:
+    """How much memory a device has."""
+    if device.type == "cuda":
+        total: int = torch.cuda.get_device_properties(device).total_memory
+        return total
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

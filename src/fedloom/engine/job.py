@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fedloom.clients.batches import Plan, plan_batches, plan_passes, steps_per_epoch
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import Algorithm, Client, Phase
 from fedloom.core.errors import ContractError
-from fedloom.core.records import leaves, message_bytes, rebuild, row_fields
+from fedloom.core.messages import CohortDownload, Report
+from fedloom.core.records import Empty
 from fedloom.core.streams import fold
 from fedloom.core.task import Task
 
@@ -101,84 +101,22 @@ class Job:
 
     def method(self, name: str) -> Callable[..., Any]:
         """A method that a phase names."""
-        found = getattr(self.algorithm, name, None)
-        if not callable(found):
+        method = getattr(self.algorithm, name, None)
+        if not callable(method):
             raise ContractError(
                 f"{type(self.algorithm).__name__}: a phase names the method {name!r}, "
                 "and there is none."
             )
-        return found  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, eq=False)
-class CohortDownload:
-    """A download as the server made it: some fields for all, some with a row each."""
-
-    record: Any
-    has_rows: list[bool]
-    """For each tensor, whether it has one row per client."""
-
-    @classmethod
-    def of(cls, record: Any) -> CohortDownload:
-        """Read off the record's type which fields have rows."""
-        return cls(record, row_fields(record))
-
-    @property
-    def in_dims(self) -> list[int | None]:
-        """For each tensor, the dimension that counts clients, as `vmap` takes it."""
-        return [0 if has_row else None for has_row in self.has_rows]
-
-    @property
-    def bytes(self) -> int:
-        """What one client receives."""
-        return message_bytes(self.record, has_rows=self.has_rows)
-
-    @classmethod
-    def joined(
-        cls, parts: Sequence[CohortDownload], counts: Sequence[int]
-    ) -> CohortDownload:
-        """The downloads of several runs one after another, each with a row per client.
-
-        Args:
-            parts: the downloads, of one type.
-            counts: how many clients each is for.
-        """
-        columns: list[list[Tensor]] = [[] for _ in parts[0].has_rows]
-        for part, count in zip(parts, counts, strict=True):
-            flags = zip(leaves(part.record), part.has_rows, strict=True)
-            for column, (leaf, has_row) in zip(columns, flags, strict=True):
-                column.append(leaf if has_row else leaf.expand(count, *leaf.shape))
-        record = rebuild(parts[0].record, [torch.cat(column) for column in columns])
-        return cls(record, [True] * len(columns))
-
-    def take(self, index: Any) -> CohortDownload:
-        """The same for some clients, by their rows."""
-        values = [
-            leaf[index] if has_row else leaf
-            for leaf, has_row in zip(leaves(self.record), self.has_rows, strict=True)
-        ]
-        return CohortDownload(rebuild(self.record, values), self.has_rows)
-
-    def over(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of (one client's download, its records...) for all at once."""
-
-        def one(down_leaves: list[Tensor], *rows: Any) -> Any:
-            return function(rebuild(self.record, down_leaves), *rows)
-
-        def call(*records: Any) -> Any:
-            in_dims = (self.in_dims, *[0] * len(records))
-            return vmap(one, in_dims=in_dims)(leaves(self.record), *records)
-
-        return call
+        return method  # type: ignore[no-any-return]
 
 
 class Participants(NamedTuple):
     """The clients of one call of a runner, n of them; every tensor has n rows."""
 
     rows: Tensor
-    """Which clients, as rows of the population."""
+    """Which rows of the data are theirs; of no meaning beyond that."""
     keys: Tensor
-    """Each client's random stream for this exchange."""
+    """Each client's random stream for this exchange, by its number."""
     client: Client
     memory: Any
 
@@ -188,28 +126,58 @@ class LocalResults(NamedTuple):
 
     result: Any
     """What `finish` returned."""
-    loss: Tensor
-    """Mean training loss that the gradient steps met."""
-    steps: Tensor
-    """Gradient steps taken."""
+    report: Report
+
+
+class TrainingResult(NamedTuple):
+    """What the `finish` of a training job returns for one client."""
+
+    memory: Any
+    """What the client keeps if its upload is used as the order says."""
+    if_lost: Any
+    """What it keeps if the upload got lost; `Empty` where nothing can get lost."""
+    upload: Any
+    client_log: Any
 
 
 class Runner(Protocol):
     """Runs a job for many clients. `loop` and `weave` differ in nothing but speed."""
 
-    def run(self, job: Job, sent: CohortDownload, crew: Participants) -> LocalResults:
-        """Run the job for the clients of a crew."""
+    def run(
+        self, job: Job, sent: CohortDownload, participants: Participants
+    ) -> LocalResults:
+        """Run the job for some clients."""
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of one client's records as one of n rows of them."""
 
+    def alone(self) -> Runner:
+        """A runner of the same kind for a single client."""
 
-def train_job(algorithm: AnyAlgorithm, task: Task, train: Samples) -> Job:
-    """The local training of a round; its result is (memory, upload, notes)."""
 
-    def finish(*everything: Any) -> tuple[Any, Any, Any]:
-        memory, upload = algorithm.finish(*everything)
-        return memory, upload, algorithm.client_log(*everything)
+def train_job(
+    algorithm: AnyAlgorithm, task: Task, train: Samples, *, can_lose: bool = False
+) -> Job:
+    """The local training of a round; its result is a `TrainingResult`.
+
+    Args:
+        algorithm: the method.
+        task: model and loss.
+        train: the clients' data.
+        can_lose: whether uploads may get lost, so that clients keep what they would
+            have without uploading too.
+    """
+
+    def finish(
+        work: Any, down: Any, memory: Any, client: Client, task: Task
+    ) -> TrainingResult:
+        kept, upload = algorithm.finish(work, down, memory, client, task)
+        if_lost: Any = Empty()
+        if can_lose:
+            unheard = client._replace(uploads=torch.zeros_like(client.uploads))
+            if_lost, _ = algorithm.finish(work, down, memory, unheard, task)
+        log = algorithm.client_log(work, down, memory, client, task)
+        return TrainingResult(kept, if_lost, upload, log)
 
     return Job(algorithm.begin, algorithm.phases, finish, algorithm, task, train)
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import NumericalError
+from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, stack, take
 from fedloom.core.streams import fold
 from fedloom.core.task import Batch
 from fedloom.engine.job import (
-    CohortDownload,
     Job,
     LocalResults,
     Participants,
@@ -32,20 +32,26 @@ class Loop:
     """Trains clients one by one.
 
     Args:
-        checks: stop with a `NumericalError` at the first loss or parameter that is
-            not finite. Costs a look at every step.
+        culprit: stop with a `NumericalError` at the first loss or parameter that is
+            not finite, and call the client so. Costs a look at every step.
     """
 
-    def __init__(self, *, checks: bool = False) -> None:
-        self.checks = checks
+    def __init__(self, *, culprit: str | None = None) -> None:
+        self.culprit = culprit
 
-    def run(self, job: Job, sent: CohortDownload, crew: Participants) -> LocalResults:
+    def run(
+        self, job: Job, sent: CohortDownload, participants: Participants
+    ) -> LocalResults:
         """Run the job for each client in turn."""
         outcomes = [
-            self._client(job, sent.take(n).record, take(crew, slice(n, n + 1)))
-            for n in range(len(crew.rows))
+            self._client(job, sent.take(n).record, take(participants, slice(n, n + 1)))
+            for n in range(len(participants.rows))
         ]
         return stack(outcomes)
+
+    def alone(self) -> Loop:
+        """The loop itself."""
+        return self
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Apply a function to one row after another."""
@@ -62,6 +68,7 @@ class Loop:
         size = job.train.sizes[row]
         work = job.begin(down, memory, client, job.task)
         losses: list[Tensor] = []
+        gradients = torch.zeros_like(size)
         for number, phase in enumerate(job.phases):
             step = job.method(phase.step)
             steps = planned_steps(phase, size[None], job.algorithm.batch_size)
@@ -82,15 +89,15 @@ class Loop:
                 task = job.task.watched()
                 batch = batches if phase.batches > 1 else batches[0]
                 work = step(work, down, batch, task)
-                if self.checks:
-                    self._check(job, one, losses, task.met_loss(), work, number, index)
+                if self.culprit is not None:
+                    self._check(job, losses, task.met_loss(), work, number, index)
                 if task.has_met_loss:
                     losses.append(task.met_loss())
+                    gradients += task.met_samples().to(gradients)
         count = torch.tensor(len(losses), device=size.device)
         loss = torch.stack(losses).mean() if losses else client.size * 0
-        return LocalResults(
-            job.finish(work, down, memory, client, job.task), loss, count
-        )
+        result = job.finish(work, down, memory, client, job.task)
+        return LocalResults(result, Report(loss, count, gradients))
 
     def _batch(
         self, job: Job, row: Tensor, plan: Any, index: int, which: int, round_: Tensor
@@ -112,7 +119,6 @@ class Loop:
     def _check(
         self,
         job: Job,
-        one: Participants,
         losses: list[Tensor],
         loss: Tensor,
         work: Any,
@@ -127,7 +133,7 @@ class Loop:
         )
         last = f"{losses[-1]:.4g}" if losses else "none"
         raise NumericalError(
-            f"round {int(one.client.round[0])}, client {int(one.rows[0])}, phase "
-            f"{phase}, step {step}: {what}. Last finite loss {last}; lr is "
-            f"{job.algorithm.lr:g}. A smaller algorithm.lr or algorithm.clip may help."
+            f"{self.culprit}, phase {phase}, step {step}: {what}. Last finite loss "
+            f"{last}; lr is {job.algorithm.lr:g}. A smaller algorithm.lr or "
+            "algorithm.clip may help."
         )

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core.algorithm import Phase
+from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, map_record, rebuild, skeleton, take
 from fedloom.core.streams import fold
 from fedloom.core.task import Batch
 from fedloom.engine.job import (
-    CohortDownload,
     Job,
     LocalResults,
     Participants,
@@ -30,7 +30,7 @@ from fedloom.engine.job import (
     planned_steps,
 )
 
-Advance = Callable[..., tuple[list[Tensor], Tensor, Tensor]]
+Advance = Callable[..., tuple[list[Tensor], Tensor, Tensor, Tensor]]
 
 
 class _Progress(NamedTuple):
@@ -41,6 +41,8 @@ class _Progress(NamedTuple):
     """(C,) sum of the losses met."""
     steps: Tensor
     """(C,) how many were taken."""
+    gradients: Tensor
+    """(C,) how many samples entered a gradient."""
 
 
 class Weave:
@@ -59,10 +61,12 @@ class Weave:
         self._advances: dict[tuple[int, int, int], Advance] = {}
         self._jobs: list[Job] = []  # keeps the ids in the keys above alive
 
-    def run(self, job: Job, sent: CohortDownload, crew: Participants) -> LocalResults:
+    def run(
+        self, job: Job, sent: CohortDownload, participants: Participants
+    ) -> LocalResults:
         """Run the job for all clients, longest first within sorted chunks."""
-        lengths = self._lengths(job, sent, crew)
-        order = _by_length(lengths, job.train.sizes[crew.rows])
+        lengths = self._lengths(job, sent, participants)
+        order = _by_length(lengths, job.train.sizes[participants.rows])
         width = self.chunk if self.compiled else min(self.chunk, len(order))
         outcomes = []
         for members in torch.split(order, width):
@@ -71,63 +75,77 @@ class Weave:
             chunk_lengths = lengths[:, padded]
             chunk_lengths[:, len(members) :] = 0
             outcome = self._chunk(
-                job, sent.take(padded), take(crew, padded), chunk_lengths
+                job, sent.take(padded), take(participants, padded), chunk_lengths
             )
             outcomes.append(take(outcome, slice(len(members))))
         back = order.argsort()
         return map_record(lambda *parts: torch.cat(parts)[back], *outcomes)
 
+    def alone(self) -> Weave:
+        """A weave of one client, uncompiled."""
+        return Weave(1)
+
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Apply a function to all rows at once."""
         return vmap(function)
 
-    def _lengths(self, job: Job, sent: CohortDownload, crew: Participants) -> Tensor:
+    def _lengths(
+        self, job: Job, sent: CohortDownload, participants: Participants
+    ) -> Tensor:
         """(phases, n) how many steps each client takes at most in each phase."""
-        sizes = job.train.sizes[crew.rows]
+        sizes = job.train.sizes[participants.rows]
         lengths = [sizes.new_zeros((0, len(sizes)))]
         for phase in job.phases:
             steps = planned_steps(phase, sizes, job.algorithm.batch_size)
             if phase.length is not None:
                 method = job.method(phase.length)
                 length = sent.over(lambda d, m, c, f=method: f(d, m, c, job.task))
-                own = length(crew.memory, crew.client)
+                own = length(participants.memory, participants.client)
                 steps = torch.minimum(steps, own.to(steps)).clamp(min=0)
             lengths.append(steps[None])
         return torch.cat(lengths)
 
     def _chunk(
-        self, job: Job, sent: CohortDownload, crew: Participants, lengths: Tensor
+        self,
+        job: Job,
+        sent: CohortDownload,
+        participants: Participants,
+        lengths: Tensor,
     ) -> LocalResults:
         begin = sent.over(lambda d, m, c: job.begin(d, m, c, job.task))
         progress = _Progress(
-            work=map_record(_settled, begin(crew.memory, crew.client)),
-            loss=crew.client.size * 0,
-            steps=torch.zeros_like(crew.rows),
+            work=map_record(_settled, begin(participants.memory, participants.client)),
+            loss=participants.client.size * 0,
+            steps=torch.zeros_like(participants.rows),
+            gradients=torch.zeros_like(participants.rows),
         )
         for number in range(len(job.phases)):
-            progress = self._phase(job, number, sent, crew, lengths[number], progress)
+            progress = self._phase(
+                job, number, sent, participants, lengths[number], progress
+            )
         finish = sent.over(lambda d, w, m, c: job.finish(w, d, m, c, job.task))
-        result = finish(progress.work, crew.memory, crew.client)
+        result = finish(progress.work, participants.memory, participants.client)
         mean = progress.loss / progress.steps.clamp(min=1)
-        return LocalResults(result, mean, progress.steps)
+        report = Report(mean, progress.steps, progress.gradients)
+        return LocalResults(result, report)
 
     def _phase(
         self,
         job: Job,
         number: int,
         sent: CohortDownload,
-        crew: Participants,
+        participants: Participants,
         lengths: Tensor,
         progress: _Progress,
     ) -> _Progress:
         longest = int(lengths.max())
         if longest == 0:
             return progress
-        phase, (work, loss, count) = job.phases[number], progress
-        sizes = job.train.sizes[crew.rows]
-        keys = phase_key(crew.keys, number)
+        phase, (work, loss, count, gradients) = job.phases[number], progress
+        sizes = job.train.sizes[participants.rows]
+        keys = phase_key(participants.keys, number)
         plan = plan_phase(phase, keys, sizes, lengths, job.algorithm.batch_size)
-        offsets = job.train.offsets[crew.rows][:, None, None, None]
+        offsets = job.train.offsets[participants.rows][:, None, None, None]
         samples = job.train.indices[offsets + plan.positions]
         mask = plan.mask.to(job.task.dtype)
         index = torch.arange(longest, device=sizes.device)
@@ -146,21 +164,22 @@ class Weave:
             if phase.until is not None and start and not bool(still.any()):
                 break
             now = [c[start : start + stride] for c in columns]
-            flat, loss, count = advance(
+            flat, loss, count, gradients = advance(
                 flat,
                 leaves(sent.record),
                 job.train.inputs,
                 job.train.targets,
                 *now,
                 index.new_tensor(start),
-                crew.client.round[0],
+                participants.client.round[0],
                 loss,
                 count,
+                gradients,
             )
             if phase.until is not None:
                 is_done = vmap(job.method(phase.until))(rebuild(work, flat))
                 still = (index[start] + stride < lengths) & ~is_done
-        return _Progress(rebuild(work, flat), loss, count)
+        return _Progress(rebuild(work, flat), loss, count, gradients)
 
     def _advance(
         self, job: Job, number: int, work: Any, sent: CohortDownload, width: int
@@ -196,7 +215,7 @@ def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance
         active: Tensor,
         index: Tensor,
         round_: Tensor,
-    ) -> tuple[list[Tensor], Tensor, Tensor]:
+    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
         """One step of one client."""
         work = rebuild(work_like, work_leaves)
         down = rebuild(down_like, down_leaves)
@@ -221,7 +240,8 @@ def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance
             for n, o in zip(leaves(new), work_leaves, strict=True)
         ]
         loss = torch.where(active, task.met_loss(), 0.0)
-        return kept, loss, active & task.has_met_loss
+        samples = torch.where(active, task.met_samples(), 0.0)
+        return kept, loss, active & task.has_met_loss, samples.to(torch.int64)
 
     in_dims = (0, sent.in_dims, 0, 0, 0, 0, 0, 0, None, None)
 
@@ -239,11 +259,12 @@ def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance
         round_: Tensor,
         loss: Tensor,
         count: Tensor,
-    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        gradients: Tensor,
+    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
         """Some steps of a chunk."""
         for s in range(len(samples)):
             chosen = samples[s]
-            work_leaves, met, moved = vmap(one, in_dims=in_dims)(
+            work_leaves, met, moved, used = vmap(one, in_dims=in_dims)(
                 work_leaves,
                 down_leaves,
                 tuple(x[chosen] for x in inputs),
@@ -255,8 +276,8 @@ def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance
                 start + s,
                 round_,
             )
-            loss, count = loss + met, count + moved
-        return work_leaves, loss, count
+            loss, count, gradients = loss + met, count + moved, gradients + used
+        return work_leaves, loss, count, gradients
 
     return many
 

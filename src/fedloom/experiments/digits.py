@@ -9,7 +9,6 @@ beat training alone, and beat FedAvg's shared model, without any tuning?
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.algorithms import REGISTRY
-from fedloom.comparison import compare, parse_comparison, run_directory
+from fedloom.comparison import parse_comparison, run_comparison, run_directory
+from fedloom.experiments.tables import markdown, write
 from fedloom.results.directory import RunDirectory
 from fedloom.results.table import closing_table
 
@@ -60,20 +60,14 @@ def reproduce(out: Path, seed: int) -> str:
         "teams": {"name": "blocks", "teams": 2},
     }
     comparison = parse_comparison(tables)
-    compare(comparison, out / "runs")
+    run_comparison(comparison, out / "runs")
     rows = [
         row
         for arm in comparison.arms
         for s in comparison.seeds
         for row in _read(arm, s, RunDirectory(run_directory(out / "runs", arm, s)))
     ]
-    with (out / "digits.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows(rows)
-    table = to_markdown(rows)
-    (out / "digits.md").write_text(table)
-    return table
+    return write(out, "digits", Row._fields, rows, to_markdown(rows))
 
 
 def _read(arm: str, seed: int, directory: RunDirectory) -> Iterator[Row]:
@@ -90,24 +84,21 @@ def to_markdown(rows: list[Row]) -> str:
     """Mean and standard error over seeds, in percent; gains are paired by seed."""
     alone = _numbers(rows, "local", "personal")
     shared = _numbers(rows, "fedavg", "shared")
-    lines = [
-        "| method | model | mean over clients | worst 10 % | over Local "
-        "| over FedAvg's shared | steps |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ("method", "model", "mean over clients", "worst 10 %", "over Local")
+    lines = []
     for name, kind in dict.fromkeys((r.method, r.kind) for r in rows):
-        own = _numbers(rows, name, kind)
-        worst = np.array(
-            [r.worst_decile for r in rows if (r.method, r.kind) == (name, kind)]
-        )
+        own, worst = (_numbers(rows, name, kind, n) for n in ("mean", "worst_decile"))
         steps = next(r.steps for r in rows if r.method == name)
         cells = [_cell(own), _cell(worst), _cell(own - alone), _cell(own - shared)]
-        lines.append(f"| {name} | {kind} | {' | '.join(cells)} | {steps} |")
-    return "\n".join(lines) + "\n"
+        lines.append((name, kind, *cells, str(steps)))
+    return markdown((*head, "over FedAvg's shared", "steps"), lines)
 
 
-def _numbers(rows: list[Row], method: str, kind: str) -> NDArray[np.float64]:
-    return np.array([r.mean for r in rows if (r.method, r.kind) == (method, kind)])
+def _numbers(
+    rows: list[Row], method: str, kind: str, number: str = "mean"
+) -> NDArray[np.float64]:
+    wanted = [row for row in rows if (row.method, row.kind) == (method, kind)]
+    return np.array([getattr(row, number) for row in wanted])
 
 
 def _cell(values: NDArray[np.float64]) -> str:

@@ -1,4 +1,4 @@
-"""Models on their way home: to files, to clients, to clients who were never there."""
+"""Models of a trained run: in files, in use, for clients who were never there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fedloom.export.alone import alone_like
 from fedloom.export.folders import export, load_model
 from fedloom.export.models import Models
 from fedloom.export.newcomer import Newcomer
-from fedloom.export.predictions import prediction_columns, write_csv
+from fedloom.export.predictions import prediction_rows
 
 __all__ = [
     "Models",
@@ -14,6 +14,5 @@ __all__ = [
     "alone_like",
     "export",
     "load_model",
-    "prediction_columns",
-    "write_csv",
+    "prediction_rows",
 ]

@@ -1,4 +1,4 @@
-"""What is handed over: a model, and all that can be said of it."""
+"""A model that is taken out of a run, and all that can be said of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from torch import Tensor, nn
 
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.rounds import Simulation
 from fedloom.results.scores import Scores
+from fedloom.server.simulation import Simulation
+
+_SHOWN = ("accuracy", "mse", "loss", "nll", "brier", "ece")
+"""Metrics that a card shows, as far as the task has them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +55,9 @@ class ExportedModel:
     """One model, ready to be written down."""
 
     kind: str
-    """personal, shared or newcomer."""
+    """What it is: personal, shared or newcomer."""
     client: str | None
-    """Whose it is; None for the shared model."""
+    """The client whose model it is; None for the shared one."""
     samples: int
     """Training samples of that client, or of all of them."""
     module: nn.Module
@@ -79,14 +82,16 @@ def module_of(task: Task, theta: Tensor) -> nn.Module:
     return module
 
 
-def scores_of(found: Sequence[Scores], row: int) -> list[Score]:
+def scores_of(scores: Sequence[Scores], row: int) -> list[Score]:
     """One client's scores; parts in which it has no sample are left out."""
     kept = []
-    for s in found:
-        if not s.samples[row]:
-            continue
-        numbers = {s.metric: float(s.score[row]), "loss": float(s.loss[row])}
-        if s.metric != "mse":
-            numbers |= {n: float(getattr(s, n)[row]) for n in ("nll", "brier", "ece")}
-        kept.append(Score(s.kind, s.part, int(s.samples[row]), numbers))
+    for s in scores:
+        if s.samples[row]:
+            values = {name: float(column[row]) for name, column in s.values.items()}
+            kept.append(Score(s.kind, s.part, int(s.samples[row]), shown(values)))
     return kept
+
+
+def shown(values: Mapping[str, float]) -> dict[str, float]:
+    """Of all metrics by name, those that a card shows."""
+    return {name: values[name] for name in _SHOWN if name in values}

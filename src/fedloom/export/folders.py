@@ -10,22 +10,23 @@ lists them.
 
 from __future__ import annotations
 
-import csv
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, DataError, MessageError, unknown
+from fedloom.core.files import partial_path, write_csv
 from fedloom.core.settings import build
-from fedloom.engine.rounds import Simulation
 from fedloom.export.card import plain, prepares, write_card
 from fedloom.export.exported_model import (
     ExportedModel,
@@ -33,16 +34,18 @@ from fedloom.export.exported_model import (
     Score,
     module_of,
     scores_of,
+    shown,
 )
 from fedloom.models import MODELS, TokenModel
 from fedloom.results.scores import Scores
+from fedloom.server.simulation import Simulation
 
 _FORMAT = "fedloom-model-1"
 _FILES = ("model.safetensors", "model.toml", "README.md")
 _INDEX = "models.csv"
 
 
-def parcels(
+def exported_models(
     simulation: Simulation,
     scores: Sequence[Scores],
     rows: Iterable[int],
@@ -62,7 +65,7 @@ def parcels(
     Raises:
         DataError: the shared model is asked for, and the method has none.
     """
-    found = []
+    models = []
     if has_shared:
         theta = simulation.shared()
         if theta is None:
@@ -71,25 +74,19 @@ def parcels(
                 "own."
             )
         sizes = simulation.federation.sizes
-        found.append(
+        models.append(
             ExportedModel(
                 kind="shared",
                 client=None,
                 samples=int(sizes.sum()),
                 module=module_of(simulation.task, theta),
-                scores=[
-                    Score(
-                        s.kind, s.part, int(s.samples.sum()), _means(s.summary(sizes))
-                    )
-                    for s in scores
-                    if s.kind == "shared"
-                ],
+                scores=[_mean(s, sizes) for s in scores if s.kind == "shared"],
             )
         )
     gain = _read_gain(directory)
     for row in rows:
         place = torch.tensor([row], device=simulation.task.device)
-        found.append(
+        models.append(
             ExportedModel(
                 kind="personal",
                 client=simulation.federation.names[row],
@@ -99,12 +96,13 @@ def parcels(
                 remarks=[gain[row]] if gain else [],
             )
         )
-    return found
+    return models
 
 
-def _means(summary: Mapping[str, float]) -> dict[str, float]:
-    names = ("accuracy", "mse", "loss", "nll", "brier", "ece")
-    return {name: summary[name] for name in names if name in summary}
+def _mean(scores: Scores, sizes: NDArray[np.int64]) -> Score:
+    """How a model did on one part of the data of all clients."""
+    numbers = shown(scores.summary(sizes))
+    return Score(scores.kind, scores.part, int(scores.samples.sum()), numbers)
 
 
 def _read_gain(directory: Path | None) -> list[str]:
@@ -120,16 +118,12 @@ def _read_gain(directory: Path | None) -> list[str]:
 
 
 def export(
-    origin: RunInfo,
-    models: Sequence[ExportedModel],
-    out: Path,
-    *,
-    fresh: bool = False,
+    run: RunInfo, models: Sequence[ExportedModel], out: Path, *, fresh: bool = False
 ) -> Path:
     """Write models to a new directory, all of them or nothing.
 
     Args:
-        origin: the run they come from.
+        run: the run they come from.
         models: one or more.
         out: the directory.
         fresh: replace an earlier export that is there.
@@ -138,16 +132,15 @@ def export(
         ConfigError: the directory is not empty, or not only an earlier export.
     """
     _refuse(out, fresh=fresh)
-    part = out.with_name(out.name + ".part")
-    if part.exists():
-        shutil.rmtree(part)
+    part, old = partial_path(out), out.with_name(f".{out.name}.old")
     try:
-        part.mkdir(parents=True)
+        for earlier in (part, old):
+            if earlier.exists():
+                shutil.rmtree(earlier)
         if len(models) == 1:
-            _write(origin, models[0], part)
+            _write(run, models[0], part)
         else:
-            _write_all(origin, models, part)
-        old = out.with_name(out.name + ".old")
+            _write_all(run, models, part)
         if out.exists():
             out.replace(old)
         part.replace(out)
@@ -165,7 +158,8 @@ def _refuse(out: Path, *, fresh: bool) -> None:
         raise ConfigError(f"{out}: expected a directory, found a file.")
     if not out.exists() or not any(out.iterdir()):
         return
-    foreign = [p for p in _inside(out) if p.name not in (*_FILES, _INDEX)]
+    files = [path for path in sorted(out.rglob("*")) if not path.is_dir()]
+    foreign = [path for path in files if path.name not in (*_FILES, _INDEX)]
     is_export = (out / "model.toml").is_file() or (out / _INDEX).is_file()
     if not is_export or foreign:
         example = foreign[0].relative_to(out) if foreign else "no model.toml"
@@ -180,23 +174,23 @@ def _refuse(out: Path, *, fresh: bool) -> None:
         )
 
 
-def _inside(out: Path) -> list[Path]:
-    return [p for p in sorted(out.rglob("*")) if not p.is_dir()]
-
-
-def _write_all(origin: RunInfo, models: Sequence[ExportedModel], out: Path) -> None:
-    folders = [_folder(model, n) for n, model in enumerate(models)]
-    with (out / _INDEX).open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["folder", "kind", "client", "samples", "test", "validation"])
-        for model, folder in zip(models, folders, strict=True):
-            (out / folder).mkdir()
-            _write(origin, model, out / folder)
-            kind = "shared" if model.client is None else "personal"
-            held = {s.part: s.numbers for s in model.scores if s.kind == kind}
-            metric = origin.simulation.task.metric
-            cells = [held.get(p, {}).get(metric, "") for p in ("test", "validation")]
-            writer.writerow([folder, model.kind, model.client, model.samples, *cells])
+def _write_all(run: RunInfo, models: Sequence[ExportedModel], out: Path) -> None:
+    index = []
+    for number, model in enumerate(models):
+        folder = _folder(model, number)
+        _write(run, model, out / folder)
+        facts: dict[str, object] = {
+            "folder": folder,
+            "kind": model.kind,
+            "client": model.client,
+            "samples": model.samples,
+        }
+        kind = "shared" if model.client is None else "personal"
+        held_out = {s.part: s.numbers for s in model.scores if s.kind == kind}
+        for part in ("test", "validation"):
+            facts[part] = held_out.get(part, {}).get(run.simulation.task.metric, "")
+        index.append(facts)
+    write_csv(index, out / _INDEX)
 
 
 def _folder(model: ExportedModel, number: int) -> str:
@@ -207,7 +201,8 @@ def _folder(model: ExportedModel, number: int) -> str:
     return f"client-{model.client if plain_name else number}"
 
 
-def _write(origin: RunInfo, model: ExportedModel, folder: Path) -> None:
+def _write(run: RunInfo, model: ExportedModel, folder: Path) -> None:
+    folder.mkdir(parents=True)
     tensors = {
         # Cloned, because safetensors refuses parameters that share memory.
         name: value.detach().cpu().contiguous().clone()
@@ -215,46 +210,43 @@ def _write(origin: RunInfo, model: ExportedModel, folder: Path) -> None:
     }
     # One entry only: safetensors writes several in any order, and files would differ.
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.toml").write_text(to_toml(_tables(origin, model)))
-    (folder / "README.md").write_text(write_card(origin, model))
+    (folder / "model.toml").write_text(to_toml(_tables(run, model)))
+    (folder / "README.md").write_text(write_card(run, model))
 
 
-def _tables(origin: RunInfo, model: ExportedModel) -> dict[str, Any]:
+def _tables(run: RunInfo, model: ExportedModel) -> dict[str, Any]:
     """What rebuilds the module and feeds it."""
-    task, dataset = origin.simulation.task, origin.dataset
-    own = {"class": type(model.module).__qualname__}
-    inputs: dict[str, Any] = {
-        "shape": list(dataset.input_shape),
+    simulation, dataset = run.simulation, run.dataset
+    task, vectors = simulation.task, dataset.vectors
+    is_prepared = prepares(task, dataset.inputs)
+    inputs = {
+        "shape": dataset.input_shape,
         "types": [str(x.dtype).removeprefix("torch.") for x in dataset.inputs],
+        "shift": plain(task.shift) if is_prepared else None,
+        "scale": plain(task.scale) if is_prepared else None,
+        "features": dataset.features,
+        "tokens": dataset.tokens,
+        "vectors": None if vectors is None else tuple(vectors.shape),
     }
-    if prepares(task, dataset.inputs):
-        inputs |= {"shift": plain(task.shift), "scale": plain(task.scale)}
-    if dataset.features is not None:
-        inputs["features"] = list(dataset.features)
-    if dataset.tokens is not None:
-        inputs["tokens"] = dataset.tokens
-    if dataset.vectors is not None:
-        inputs["vectors"] = list(dataset.vectors.shape)
-    output: dict[str, Any] = {
+    output = {
         "outputs": dataset.outputs,
         "task": "regression" if dataset.classes is None else "classification",
+        "classes": dataset.class_names,
     }
-    if dataset.class_names is not None:
-        output["classes"] = list(dataset.class_names)
     return {
         "format": _FORMAT,
         "kind": model.kind,
         "client": model.client or "",
         "dtype": str(task.dtype).removeprefix("torch."),
-        "model": dict(origin.config.get("model", own)),
-        "input": inputs,
-        "output": output,
+        "model": run.config.get("model", {"class": type(model.module).__qualname__}),
+        "input": {key: value for key, value in inputs.items() if value is not None},
+        "output": {key: value for key, value in output.items() if value is not None},
         "run": {
-            "algorithm": origin.simulation.algorithm.name,
-            "dataset": origin.data_name,
-            "split": origin.simulation.federation.hash,
-            "seed": origin.simulation.seed,
-            "round": origin.simulation.state.round,
+            "algorithm": simulation.algorithm.name,
+            "dataset": run.data_name,
+            "split": simulation.federation.hash,
+            "seed": simulation.seed,
+            "round": simulation.state.round,
         },
     }
 
@@ -273,13 +265,12 @@ def load_model(folder: str | Path) -> nn.Module:
     if not all((folder / name).is_file() for name in _FILES[:2]):
         raise DataError(f"{folder}: holds no exported model ({' and '.join(_FILES)}).")
     tables = read_toml(folder / "model.toml")
-    where = f"{folder / 'model.toml'} [model]"
     if tables.get("format") != _FORMAT:
         raise MessageError(
             f"{folder / 'model.toml'}: format is {tables.get('format')!r}, expected "
             f"{_FORMAT!r}."
         )
-    settings = tables["model"]
+    settings, where = tables["model"], f"{folder / 'model.toml'} [model]"
     if "class" in settings:
         raise ConfigError(
             f"{where}: the model is {settings['class']}, a class of its maker's own. "
@@ -288,14 +279,14 @@ def load_model(folder: str | Path) -> nn.Module:
     name = settings.pop("name")
     if name not in MODELS:
         raise ConfigError(f"{where}: {unknown('model', name, MODELS)}")
-    made = build(MODELS[name], settings, where)
+    model = build(MODELS[name], settings, where)
     inputs, outputs = tables["input"], tables["output"]["outputs"]
-    if "tokens" in inputs and isinstance(made, TokenModel):
+    if "tokens" in inputs and isinstance(model, TokenModel):
         # The vectors themselves are in the state dict.
         vectors = torch.zeros(*inputs["vectors"]) if "vectors" in inputs else None
-        module = made.build_for_tokens(inputs["tokens"], outputs, vectors)
+        module = model.build_for_tokens(inputs["tokens"], outputs, vectors)
     else:
-        module = made.build(tuple(inputs["shape"]), outputs)
+        module = model.build(tuple(inputs["shape"]), outputs)
     module = module.to(getattr(torch, tables["dtype"]))
     try:
         module.load_state_dict(load_file(folder / "model.safetensors"))

@@ -1,4 +1,4 @@
-"""The models of a trained run: to use, to take home, to make for newcomers."""
+"""The models of a trained run: to use, to export, to make for newcomers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import nn
 
 from fedloom.core.errors import DataError, unknown
 from fedloom.data.new_samples import Inputs, inputs_like
-from fedloom.engine.history import History
-from fedloom.engine.rounds import Simulation
 from fedloom.export.exported_model import RunInfo, module_of
-from fedloom.export.folders import export, parcels
-from fedloom.export.newcomer import Newcomer, personalize, predict
+from fedloom.export.folders import export, exported_models
+from fedloom.export.newcomer import Newcomer, average_prediction, personalize
+from fedloom.server.history import History
+from fedloom.server.simulation import Simulation
 
 
 class Models:
@@ -31,7 +31,7 @@ class Models:
     def __init__(
         self, simulation: Simulation, history: History, config: Mapping[str, Any]
     ) -> None:
-        self._loom = simulation
+        self._simulation = simulation
         self._config = config
         self.history = history
         self.federation = simulation.federation
@@ -49,16 +49,14 @@ class Models:
         Args:
             client: its number from 0, or its name.
         """
-        simulation = self._loom
+        simulation = self._simulation
         row = torch.tensor([self._row(client)], device=simulation.task.device)
         return module_of(simulation.task, simulation.personal(row)[0])
 
     def shared_model(self) -> nn.Module | None:
         """The one model for all, or None if the method has none."""
-        theta = self._loom.shared()
-        if theta is None:
-            return None
-        return module_of(self._loom.task, theta)
+        theta = self._simulation.shared()
+        return None if theta is None else module_of(self._simulation.task, theta)
 
     def prepare(self, x: Inputs) -> tuple[torch.Tensor, ...]:
         """Raw inputs as the models take them: bytes scaled, features standardised.
@@ -66,9 +64,9 @@ class Models:
         Args:
             x: an array or tensor like the training inputs, or a tuple of them.
         """
-        task = self._loom.task
+        task = self._simulation.task
         inputs = inputs_like(self.federation.dataset, x)
-        return task.prepare(tuple(one.to(task.device) for one in inputs))
+        return task.prepare(tuple(part.to(task.device) for part in inputs))
 
     def predict(self, client: int | str, x: Inputs) -> torch.Tensor:
         """What a client's model says of new inputs.
@@ -81,8 +79,10 @@ class Models:
             (n, classes) probabilities, averaged over the client's posterior where the
             method has one; for a regression, the predicted numbers.
         """
-        row = torch.tensor([self._row(client)], device=self._loom.task.device)
-        return predict(self._loom, row, inputs_like(self.federation.dataset, x))
+        simulation = self._simulation
+        row = torch.tensor([self._row(client)], device=simulation.task.device)
+        inputs = inputs_like(self.federation.dataset, x)
+        return average_prediction(simulation.task, simulation.models(row), inputs)
 
     def export(
         self,
@@ -104,8 +104,10 @@ class Models:
         everybody = () if shared else range(self.federation.count)
         rows = [self._row(c) for c in (everybody if clients is None else clients)]
         last = self.history.scores[max(self.history.scores)]
-        models = parcels(self._loom, last, rows, has_shared=shared, directory=self.path)
-        return export(self._origin(), models, Path(out), fresh=fresh)
+        models = exported_models(
+            self._simulation, last, rows, has_shared=shared, directory=self.path
+        )
+        return export(self._run_info(), models, Path(out), fresh=fresh)
 
     def personalize(
         self,
@@ -135,13 +137,13 @@ class Models:
             shared model.
         """
         return personalize(
-            self._origin(), x, y, name=name, test=test, rounds=rounds, team=team
+            self._run_info(), x, y, name=name, test=test, rounds=rounds, team=team
         )
 
-    def _origin(self) -> RunInfo:
+    def _run_info(self) -> RunInfo:
         directory = self.history.directory
         manifest = directory.read_manifest() if directory is not None else {}
-        return RunInfo(self._loom, self._config, manifest)
+        return RunInfo(self._simulation, self._config, manifest)
 
     def _row(self, client: int | str) -> int:
         names = self.federation.names

@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from fedloom.clients import Federation, Split
 from fedloom.core.errors import ConfigError, DataError, NumericalError
+from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.data.new_samples import Inputs, inputs_like, targets_like
-from fedloom.engine.evaluate import evaluate
-from fedloom.engine.guest import Guest
-from fedloom.engine.rounds import Simulation
 from fedloom.export.alone import alone_like
 from fedloom.export.exported_model import ExportedModel, RunInfo, module_of, scores_of
 from fedloom.export.folders import export
 from fedloom.results.scores import Scores
+from fedloom.server.simulation import Simulation
+from fedloom.server.visit import Visit
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,8 @@ class Newcomer:
     """Score of as many steps of training alone, from the run's first model."""
     alone_throughout: float
     """Score of training alone for as many rounds as the run had."""
-    origin: RunInfo
-    guest: Guest
+    run: RunInfo
+    visit: Visit
 
     @property
     def score(self) -> float:
@@ -59,7 +59,7 @@ class Newcomer:
     @property
     def shared(self) -> float | None:
         """Score of the run's shared model on its data; None if there is none."""
-        has_shared = self.guest.shared() is not None
+        has_shared = self.visit.shared() is not None
         return self._score("shared") if has_shared else None
 
     @property
@@ -79,9 +79,8 @@ class Newcomer:
 
     def predict(self, x: Inputs) -> Tensor:
         """What its model says of new inputs, as `Result.predict`."""
-        inputs = inputs_like(self.guest.federation.dataset, x)
-        row = torch.zeros(1, dtype=torch.int64, device=self.guest.task.device)
-        return predict(self.guest, row, inputs)
+        inputs = inputs_like(self.visit.federation.dataset, x)
+        return average_prediction(self.visit.task, self.visit.models(), inputs)
 
     def sentence(self) -> str:
         """What it gains, in one line."""
@@ -99,7 +98,7 @@ class Newcomer:
             text += f", over the shared model {self.gain_over_shared:+.4f}"
         return text
 
-    def parcel(self) -> ExportedModel:
+    def exported_model(self) -> ExportedModel:
         """Ready to be written like any other model."""
         return ExportedModel(
             kind="newcomer",
@@ -112,15 +111,15 @@ class Newcomer:
 
     def export(self, out: str | Path, *, fresh: bool = False) -> Path:
         """Write its model to a new directory, with a card, as `Result.export`."""
-        return export(self.origin, [self.parcel()], Path(out), fresh=fresh)
+        return export(self.run, [self.exported_model()], Path(out), fresh=fresh)
 
     def __str__(self) -> str:
         return self.sentence()
 
     def _score(self, kind: str) -> float:
-        for found in self.scores:
-            if found.kind == kind:
-                return float(found.score[0])
+        for scores in self.scores:
+            if scores.kind == kind:
+                return float(scores.of()[0])
         return math.nan
 
     def _over(self, other: float) -> float:
@@ -129,7 +128,7 @@ class Newcomer:
 
 
 def personalize(
-    origin: RunInfo,
+    run: RunInfo,
     x: Inputs,
     y: ArrayLike | Tensor,
     *,
@@ -145,7 +144,7 @@ def personalize(
     the method adapts. Nobody else's model changes.
 
     Args:
-        origin: the trained run.
+        run: the trained run.
         x: its inputs, like those of the run.
         y: its targets, like those of the run.
         name: what to call it.
@@ -156,41 +155,34 @@ def personalize(
     """
     if rounds < 1:
         raise ConfigError(f"personalize: rounds must be at least 1, found {rounds}.")
-    host = origin.simulation
+    host = run.simulation
     federation = _alone(host, x, y, name, test)
     joined = _closest_team(host, federation) if team is None else team
-    guest = Guest(host, federation, team=joined)
-    steps = sum(guest.visit() for _ in range(rounds))
-    adapted = guest.adapt()
-    steps += int(adapted.steps.sum())
+    visit = Visit(host, federation, team=joined)
+    steps = sum(visit.train() for _ in range(rounds))
+    theta, adaptation_steps = visit.adapt()
+    steps += adaptation_steps
     has_test = bool(federation.test.sizes.any())
     return Newcomer(
         name=name,
-        module=module_of(guest.task, adapted.result[0]),
-        metric=guest.task.metric,
+        module=module_of(visit.task, theta),
+        metric=visit.task.metric,
         samples=int(federation.sizes[0]),
         tested=int(federation.test.sizes[0]),
         steps=steps,
         team=joined,
-        scores=evaluate(guest, "test") if has_test else (),
-        alone=_train_alone(guest, 1, steps=max(steps, 1)),
-        alone_throughout=_train_alone(guest, host.state.round),
-        origin=origin,
-        guest=guest,
+        scores=visit.evaluate() if has_test else (),
+        alone=_train_alone(visit, 1, steps=max(steps, 1)),
+        alone_throughout=_train_alone(visit, host.state.round),
+        run=run,
+        visit=visit,
     )
 
 
-def predict(simulation: Simulation, row: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    """What one client's model says: probabilities, or numbers for a regression.
-
-    Averaged over the client's posterior where the method has one.
-    """
-    task = simulation.task
-    thetas = (
-        simulation.draws(row)[0]
-        if simulation.has_posterior
-        else simulation.personal(row)
-    )
+def average_prediction(
+    task: Task, thetas: Tensor, inputs: tuple[Tensor, ...]
+) -> Tensor:
+    """What models, (k, d), say together: probabilities, or numbers for a regression."""
     with torch.no_grad():
         outputs = task.predict_average(thetas, tuple(x.to(task.device) for x in inputs))
     return outputs.exp() if task.metric == "accuracy" else outputs
@@ -238,19 +230,19 @@ def _closest_team(host: Simulation, federation: Federation) -> int:
     return int(torch.stack(losses).argmin())
 
 
-def _train_alone(guest: Guest, rounds: int, **changes: int) -> float:
+def _train_alone(visit: Visit, rounds: int, **changes: int) -> float:
     """Score on test data of local training from the run's first model."""
-    federation = guest.federation
+    federation = visit.federation
     if not federation.test.sizes.any():
         return math.nan
-    method = alone_like(guest.algorithm, **changes)
+    method = alone_like(visit.algorithm, **changes)
     simulation = Simulation(
-        method, guest.task, federation, guest.runner, seed=guest.seed
+        method, visit.task, federation, visit.runner, seed=visit.seed
     )
     try:
         for _ in range(rounds):
             simulation.run_exchange()
     except NumericalError:
         return math.nan
-    (personal,) = evaluate(simulation, "test")
-    return float(personal.score[0])
+    (personal,) = simulation.evaluate("test")
+    return float(personal.of()[0])

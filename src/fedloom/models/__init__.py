@@ -15,9 +15,19 @@ from fedloom.models.mlp import MLP
 from fedloom.models.mlr import MLR
 from fedloom.models.resnet import ResNet18
 
-__all__ = ["CNN2", "CNN6", "MLP", "MLR", "MODELS", "LeNet", "Model", "ResNet18"]
-__all__ = ["LSTM", "MLP", "MLR", "MODELS", "LeNet", "Model", "TokenModel"]
-__all__ = ["MLP", "MLR", "MODELS", "AudioCNN", "LeNet", "Model"]
+__all__ = [
+    "CNN2",
+    "CNN6",
+    "LSTM",
+    "MLP",
+    "MLR",
+    "MODELS",
+    "AudioCNN",
+    "LeNet",
+    "Model",
+    "ResNet18",
+    "TokenModel",
+]
 
 
 class Model(Protocol):
@@ -46,9 +56,9 @@ class TokenModel(Model, Protocol):
 
 
 MODELS: dict[str, type[Model]] = {
+    "audio-cnn": AudioCNN,
     "cnn2": CNN2,
     "cnn6": CNN6,
-    "audio-cnn": AudioCNN,
     "lenet": LeNet,
     "lstm": LSTM,
     "mlp": MLP,

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
+from fedloom.models.networks import PooledNetwork
 
 SMALLEST = 16
 """Fewest bands and frames: four pools of 2 leave nothing of less."""
@@ -36,11 +37,10 @@ class Convolution(nn.Conv2d):
             nn.init.zeros_(self.bias)
 
 
-class SpectrogramNetwork(nn.Module):
+class SpectrogramNetwork(PooledNetwork):
     """One convolution and three pairs of them, a pool after each; a mean; the head."""
 
     def __init__(self, depth: int, width: int, outputs: int) -> None:
-        super().__init__()
         layers: list[nn.Module] = []
         for stage in range(4):
             channels = width * 2**stage
@@ -50,13 +50,7 @@ class SpectrogramNetwork(nn.Module):
             # The maximum and ReLU commute; pooling first leaves ReLU less to do.
             layers += [Convolution(depth, channels), nn.MaxPool2d(2), nn.ReLU()]
             depth = channels
-        self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(depth, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, bands, frames) to (B, outputs)."""
-        out: Tensor = self.head(self.features(x).mean((2, 3)))
-        return out
+        super().__init__(layers, depth, outputs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, Interval, check
 from fedloom.models.images import image_shape
+from fedloom.models.networks import LayeredNetwork
 
 SMALLEST = 5
 """Fewest pixels of a side: convolutions and pools take four away."""
 
 
-class TwoLayerNetwork(nn.Module):
+class TwoLayerNetwork(LayeredNetwork):
     """Two convolutions of 2 x 2 with pooling of stride 1; a wide layer; the head."""
 
     def __init__(
@@ -26,7 +27,6 @@ class TwoLayerNetwork(nn.Module):
         dropout: tuple[float, ...],
         outputs: int,
     ) -> None:
-        super().__init__()
         depth, height, width = shape
         layers: list[nn.Module] = []
         for filters, rate in zip(channels, dropout, strict=True):
@@ -35,15 +35,8 @@ class TwoLayerNetwork(nn.Module):
             if rate > 0:
                 layers.append(nn.Dropout(rate))
             depth = filters
-        self.features = nn.Sequential(*layers)
         area = (height - 4) * (width - 4)
-        self.body = nn.Sequential(nn.Linear(depth * area, hidden), nn.ReLU())
-        self.head = nn.Linear(hidden, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, height, width) to (B, outputs)."""
-        out: Tensor = self.head(self.body(self.features(x).flatten(1)))
-        return out
+        super().__init__(layers, depth * area, (hidden,), outputs)
 
 
 @dataclass(frozen=True, kw_only=True)

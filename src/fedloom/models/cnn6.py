@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
 from fedloom.models.images import image_shape
+from fedloom.models.networks import PooledNetwork
 
 
-class SixLayerNetwork(nn.Module):
+class SixLayerNetwork(PooledNetwork):
     """Convolutions of 3 x 3, each but the last with pooling; global mean; the head."""
 
     def __init__(self, depth: int, channels: tuple[int, ...], outputs: int) -> None:
-        super().__init__()
         layers: list[nn.Module] = []
         for place, filters in enumerate(channels, start=1):
             layers.append(nn.Conv2d(depth, filters, 3, padding=1))
@@ -24,13 +24,7 @@ class SixLayerNetwork(nn.Module):
                 layers.append(nn.MaxPool2d(2, padding=1))
             layers.append(nn.ReLU())
             depth = filters
-        self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(depth, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, height, width) to (B, outputs)."""
-        out: Tensor = self.head(self.features(x).mean(dim=(2, 3)))
-        return out
+        super().__init__(layers, depth, outputs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
 from fedloom.models.images import image_shape
+from fedloom.models.networks import LayeredNetwork
 
 SMALLEST = 16
 """Fewest pixels of a side: smaller images vanish in two convolutions and pools."""
 
 
-class ConvolutionalNetwork(nn.Module):
+class ConvolutionalNetwork(LayeredNetwork):
     """Two convolutions of 5 x 5, each with pooling; hidden layers; the head."""
 
     def __init__(
@@ -24,31 +25,14 @@ class ConvolutionalNetwork(nn.Module):
         hidden: tuple[int, ...],
         outputs: int,
     ) -> None:
-        super().__init__()
         depth, height, width = shape
-        first, second = channels
-        area = _shrunk(height) * _shrunk(width)
-        # The maximum and ReLU commute; pooling first leaves ReLU a quarter of the work.
-        self.features = nn.Sequential(
-            nn.Conv2d(depth, first, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Conv2d(first, second, 5),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-        )
         layers: list[nn.Module] = []
-        features = second * area
-        for units in hidden:
-            layers += [nn.Linear(features, units), nn.ReLU()]
-            features = units
-        self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(features, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, height, width) to (B, outputs)."""
-        out: Tensor = self.head(self.body(self.features(x).flatten(1)))
-        return out
+        for filters in channels:
+            # The maximum and ReLU commute; pooling first leaves ReLU less to do.
+            layers += [nn.Conv2d(depth, filters, 5), nn.MaxPool2d(2), nn.ReLU()]
+            depth = filters
+        area = _shrunk(height) * _shrunk(width)
+        super().__init__(layers, depth * area, hidden, outputs)
 
 
 def _shrunk(side: int) -> int:

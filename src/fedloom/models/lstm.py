@@ -47,11 +47,11 @@ class Recurrence(nn.Module):
             is_real: (B, T) False where a step is padding; None if none is.
         """
         # What the inputs contribute does not wait for the state: one product for all.
-        given = F.linear(x, self.weight_ih, self.bias_ih)
-        state = cell = given.new_zeros(len(x), self.hidden)
+        inputs = F.linear(x, self.weight_ih, self.bias_ih)
+        state = cell = inputs.new_zeros(len(x), self.hidden)
         states = []
-        for step, now in enumerate(given.unbind(1)):
-            gates = now + F.linear(state, self.weight_hh, self.bias_hh)
+        for step, entering in enumerate(inputs.unbind(1)):
+            gates = entering + F.linear(state, self.weight_hh, self.bias_hh)
             enter, keep, fresh, show = gates.chunk(4, dim=1)
             new_cell = keep.sigmoid() * cell + enter.sigmoid() * fresh.tanh()
             new_state = show.sigmoid() * new_cell.tanh()

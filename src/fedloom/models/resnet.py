@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
 from fedloom.models.images import image_shape
+from fedloom.models.networks import PooledNetwork
 
 STAGES = 4
 BLOCKS = 2
@@ -44,19 +45,18 @@ class ResidualBlock(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-class ResidualNetwork(nn.Module):
+class ResidualNetwork(PooledNetwork):
     """A stem, four stages of two blocks, global mean, the head."""
 
     def __init__(
         self, depth: int, width: int, groups: int, stem: str, outputs: int
     ) -> None:
-        super().__init__()
-        layers: list[nn.Module]
-        if stem == "small":
-            layers = [nn.Conv2d(depth, width, 3, padding=1, bias=False)]
-        else:
-            layers = [nn.Conv2d(depth, width, 7, 2, padding=3, bias=False)]
-        layers += [nn.GroupNorm(groups, width), nn.ReLU()]
+        side, stride = (3, 1) if stem == "small" else (7, 2)
+        layers: list[nn.Module] = [
+            nn.Conv2d(depth, width, side, stride, padding=side // 2, bias=False),
+            nn.GroupNorm(groups, width),
+            nn.ReLU(),
+        ]
         if stem == "large":
             layers.append(nn.MaxPool2d(3, 2, padding=1))
         depth = width
@@ -65,13 +65,7 @@ class ResidualNetwork(nn.Module):
                 stride = 2 if stage > 0 and block == 0 else 1
                 layers.append(ResidualBlock(depth, width << stage, stride, groups))
                 depth = width << stage
-        self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(depth, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, height, width) to (B, outputs)."""
-        out: Tensor = self.head(self.features(x).mean(dim=(2, 3)))
-        return out
+        super().__init__(layers, depth, outputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +73,8 @@ class ResNet18:
     """ResNet-18 with group normalisation, for images of any size."""
 
     stem: Literal["small", "large"] = "small"
-    """First layers: one convolution of 3 x 3 (CIFAR), or 7 x 7 and pooling, which
-    shrink an image four times (ImageNet)."""
+    """What the first layers are: one convolution of 3 x 3 (CIFAR), or 7 x 7 and
+    pooling, which shrink an image four times (ImageNet)."""
     width: Count = 64
     """Filters of the first stage; each next stage has twice as many."""
     groups: Count = 32

@@ -5,7 +5,7 @@ written and nothing else; no model is loaded and PyTorch is not needed.
 """
 
 from fedloom.reports.collect import Collection, collect
-from fedloom.reports.files import FORMATS, write_report
+from fedloom.reports.files import FORMATS, report, write_report
 from fedloom.reports.runs import Run
 
-__all__ = ["FORMATS", "Collection", "Run", "collect", "write_report"]
+__all__ = ["FORMATS", "Collection", "Run", "collect", "report", "write_report"]

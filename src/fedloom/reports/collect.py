@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from fedloom.core.errors import DataError
-from fedloom.reports.runs import COMPARISON, Run, arm_of, find_runs, read_run
+from fedloom.reports.runs import Run, read_run
+from fedloom.results.reader import (
+    arm_of,
+    find_runs,
+    is_comparison,
+    is_run,
+    read_comparison,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +33,21 @@ class Collection:
     """Runs of a comparison that never began."""
     source: str = ""
     """The text of compare.toml, for a comparison."""
-    remarks: tuple[str, ...] = ()
-    """What a reader must know before believing anything."""
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader must know before believing anything."""
+        return tuple(_remarks(self))
 
     @cached_property
     def metric(self) -> str:
         """What all runs are judged by."""
-        return next(iter(self.runs.values())).metric if self.runs else "accuracy"
+        return next((run.metric for run in self.runs.values()), "accuracy")
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether there are several seeds, so that something was repeated."""
+        return len(self.seeds) > 1
 
     @cached_property
     def counted(self) -> Mapping[tuple[str, int], Run]:
@@ -51,15 +65,10 @@ class Collection:
     @cached_property
     def is_paired(self) -> bool:
         """Whether all methods met the same clients in every seed."""
-        for seed in self.seeds:
-            met = {
-                run.manifest.get("split")
-                for (_, s), run in self.runs.items()
-                if s == seed
-            }
-            if len(met) > 1:
-                return False
-        return True
+        splits = {
+            (seed, run.manifest.get("split")) for (_, seed), run in self.runs.items()
+        }
+        return len(splits) == len({seed for seed, _ in splits})
 
     @cached_property
     def has_same_clients(self) -> bool:
@@ -68,12 +77,10 @@ class Collection:
         It does if it holds the same samples of the same data. A partition that is
         drawn anew for every seed makes new clients, whatever they are called.
         """
-        found = []
-        for seed in self.seeds:
-            run = self.first_run(seed)
-            if run is not None:
-                found.append(run.shares.holdings if run.shares is not None else ())
-        return bool(found) and found[0] != () and all(h == found[0] for h in found)
+        runs = [run for seed in self.seeds if (run := self.first_run(seed))]
+        data = [run.client_data for run in runs]
+        holdings = {d.holdings if d is not None else () for d in data}
+        return len(holdings) == 1 and () not in holdings
 
     def first_run(
         self, seed: int | None = None, method: str | None = None
@@ -91,22 +98,19 @@ class Collection:
         able = [
             m
             for m in self.methods
-            if self.algorithm(m) == "local" and self.first_run(method=m) is not None
+            if (run := self.first_run(method=m)) and run.algorithm == "local"
         ]
         if len(self.methods) < 2 or not able:
             return None
         return "local" if "local" in able else able[0]
 
-    def of(self, method: str) -> list[Run | None]:
+    def by_seed(self, method: str) -> list[Run | None]:
         """A method's counted runs, one entry per seed."""
         return [self.counted.get((method, seed)) for seed in self.seeds]
 
-    def algorithm(self, method: str) -> str:
-        """The published name behind what reports call a method."""
-        for (m, _), run in self.runs.items():
-            if m == method:
-                return str(run.manifest["algorithm"])
-        return method
+    def of(self, method: str) -> list[Run]:
+        """A method's counted runs."""
+        return [run for run in self.by_seed(method) if run is not None]
 
     def state_counts(self, method: str) -> dict[str, int]:
         """How many runs of a method finished, failed, are unfinished or never began."""
@@ -127,7 +131,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     Raises:
         DataError: there is no run, or runs cannot be put into one report.
     """
-    if len(paths) == 1 and (paths[0] / COMPARISON).is_file():
+    if len(paths) == 1 and is_comparison(paths[0]):
         return _collect_comparison(paths[0])
     directories = list(dict.fromkeys(d for path in paths for d in find_runs(path)))
     if not directories:
@@ -138,58 +142,41 @@ def collect(paths: Sequence[Path]) -> Collection:
         )
     runs = _named([read_run(d, arm_of(d)) for d in directories])
     _check_metric(runs)
-    methods = tuple(dict.fromkeys(run.method for run in runs))
-    seeds = tuple(sorted({run.seed for run in runs}))
-    title = _title(runs[0]) if len(runs) == 1 else f"{len(runs)} runs"
-    return _with_remarks(
-        Collection(
-            title=title,
-            paths=tuple(paths),
-            methods=methods,
-            seeds=seeds,
-            runs={(run.method, run.seed): run for run in runs},
-        )
+    return Collection(
+        title=_title(runs[0]) if len(runs) == 1 else f"{len(runs)} runs",
+        paths=tuple(paths),
+        methods=tuple(dict.fromkeys(run.method for run in runs)),
+        seeds=tuple(sorted({run.seed for run in runs})),
+        runs={(run.method, run.seed): run for run in runs},
     )
 
 
 def _collect_comparison(path: Path) -> Collection:
-    file = path / COMPARISON
-    try:
-        source = file.read_text()
-        tables = tomllib.loads(source)
-        methods = tuple(str(name) for name in tables["methods"])
-        seeds = tuple(int(seed) for seed in tables["seeds"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{file}: not the file of a comparison ({type(error).__name__}: {error})."
-        ) from error
+    asked = read_comparison(path)
     runs, absent = {}, []
-    for method in methods:
-        for seed in seeds:
+    for method in asked.methods:
+        for seed in asked.seeds:
             directory = path / method / f"seed-{seed}"
-            if (directory / "manifest.json").is_file():
+            if is_run(directory):
                 runs[method, seed] = read_run(directory, method)
             else:
                 absent.append((method, seed))
-    if runs:
-        _check_metric(list(runs.values()))
+    _check_metric(list(runs.values()))
     first = next(iter(runs.values()), None)
-    about = _title(first).partition(" on ")[2] if first is not None else path.name
-    return _with_remarks(
-        Collection(
-            title=f"{len(methods)} methods on {about}",
-            paths=(path,),
-            methods=methods,
-            seeds=seeds,
-            runs=runs,
-            absent=tuple(absent),
-            source=source,
-        )
+    about = str(first.manifest["dataset"]) if first is not None else path.name
+    return Collection(
+        title=f"{len(asked.methods)} methods on {about}",
+        paths=(path,),
+        methods=asked.methods,
+        seeds=asked.seeds,
+        runs=runs,
+        absent=tuple(absent),
+        source=asked.source,
     )
 
 
 def _title(run: Run) -> str:
-    return f"{run.manifest['algorithm']} on {run.manifest['dataset']}"
+    return f"{run.algorithm} on {run.manifest['dataset']}"
 
 
 def _named(runs: list[Run]) -> list[Run]:
@@ -200,27 +187,28 @@ def _named(runs: list[Run]) -> list[Run]:
     a name, the settings that differ are added. Where all that is not enough, the name
     of the directory is added.
     """
-    sections = [dict(run.config.get("algorithm", {})) for run in runs]
     names = []
-    for run, section in zip(runs, sections, strict=True):
+    for run in runs:
+        section = run.config.get("algorithm", {})
         others = [
-            s
-            for r, s in zip(runs, sections, strict=True)
-            if r.method == run.method == r.manifest["algorithm"]
+            other.config.get("algorithm", {})
+            for other in runs
+            if other.method == run.method == other.algorithm
         ]
         differing = [
-            key for key in section if any(s.get(key) != section[key] for s in others)
+            f"{key}={value}"
+            for key, value in section.items()
+            if any(other.get(key) != value for other in others)
         ]
-        text = ", ".join(f"{key}={section[key]}" for key in differing)
-        names.append(run.method + (f" ({text})" if text else ""))
+        names.append(run.method + (f" ({', '.join(differing)})" if differing else ""))
     keys = [(name, run.seed) for name, run in zip(names, runs, strict=True)]
-    found = []
-    for n, run in enumerate(runs):
-        name = names[n]
-        if keys.count(keys[n]) > 1:
-            name = f"{name} [{_place(run.path)}]"
-        found.append(replace(run, method=name))
-    return found
+    return [
+        replace(
+            run,
+            method=f"{key[0]} [{_place(run.path)}]" if keys.count(key) > 1 else key[0],
+        )
+        for key, run in zip(keys, runs, strict=True)
+    ]
 
 
 def _place(path: Path) -> str:
@@ -232,21 +220,17 @@ def _place(path: Path) -> str:
 def _check_metric(runs: Sequence[Run]) -> None:
     metrics = {run.metric: run.path for run in runs}
     if len(metrics) > 1:
-        found = ", ".join(f"{metric} in {path}" for metric, path in metrics.items())
+        listed = ", ".join(f"{metric} in {path}" for metric, path in metrics.items())
         raise DataError(
-            f"report: runs of one report need the same metric, found {found}. Make "
+            f"report: runs of one report need the same metric, found {listed}. Make "
             "one report for each."
         )
 
 
-def _with_remarks(found: Collection) -> Collection:
-    return replace(found, remarks=tuple(_remarks(found)))
-
-
-def _remarks(found: Collection) -> Iterator[str]:
-    runs = found.runs.values()
-    several = len(found.methods) > 1
-    if several and not found.is_paired:
+def _remarks(collection: Collection) -> Iterator[str]:
+    runs = collection.runs.values()
+    several = len(collection.methods) > 1
+    if several and not collection.is_paired:
         yield (
             "The methods did not meet the same clients: splits of one seed differ. "
             "Differences between them are not paired, so nothing is tested and no "
@@ -256,7 +240,7 @@ def _remarks(found: Collection) -> Iterator[str]:
         yield "The runs are on different datasets; their scores do not compare."
     if len({run.planned for run in runs}) > 1:
         yield "The runs were meant to have different numbers of rounds."
-    if several and len(found.seeds) == 1:
+    if several and not collection.has_seeds:
         yield (
             "There is one seed. Intervals are over clients and do not say what another "
             "seed would give; no test between methods is possible. Five seeds or more "

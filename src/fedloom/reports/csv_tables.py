@@ -10,25 +10,18 @@ from fedloom.reports.tables import to_csv
 def ranking_csv(findings: Findings) -> str:
     """The ranking in raw numbers."""
     names = ("mean", "error", "low", "high")
+    estimates = ("last", "chosen", "validation", "worst_decile")
     header = ["place", "method", "algorithm"]
-    for which in ("last", "chosen", "validation", "worst_decile"):
-        header += [f"{which}_{name}" for name in names]
-    header += [
-        "chosen_rounds",
-        "gain_mean",
-        "gain_low",
-        "gain_high",
-        "gaining",
-        "losing",
-    ]
-    header += ["finished", "failed", "unfinished", "never_begun"]
+    header += [f"{which}_{name}" for which in estimates for name in names]
+    header += ["chosen_rounds", "gain_mean", "gain_low", "gain_high"]
+    header += ["gaining", "losing", "finished", "failed", "unfinished", "never_begun"]
     rows = []
     for place, s in enumerate(findings.ranking.standings, 1):
         row: list[object] = [place, s.method, s.algorithm]
         for estimate in (s.last, s.chosen, s.validation, s.worst):
             row += [getattr(estimate, name) for name in names]
         row.append(" ".join(str(n) for n in s.chosen_rounds))
-        gain = findings.gains.of(s.method) if findings.gains is not None else None
+        gain = findings.gain_of(s.method)
         if gain is None:
             row += [None] * 5
         else:
@@ -55,22 +48,21 @@ def pairs_csv(findings: Findings) -> str:
 
 def clients_csv(findings: Findings) -> str:
     """Every client of every run in raw numbers, at the last round."""
-    found, told, advice = findings.found, findings.gains, findings.advice
-    places = {}
-    for n, who in enumerate(advice.who if advice else told.who if told else ()):
-        places[who.seed, who.name] = n
-    header = ["method", "seed", "client", "samples", findings.metric, "validation"]
+    advice, metric = findings.advice, findings.metric
+    places = {(who.seed, who.name): n for n, who in enumerate(findings.who)}
+    header = ["method", "seed", "client", "samples", metric, "validation"]
     header += ["gain", "gain_error", "is_advised"]
     rows: list[list[object]] = []
-    for (method, seed), run in found.counted.items():
+    for (method, seed), run in findings.collection.counted.items():
         if run.last is None:
             continue
-        score = run.last.get(KIND, run.part, findings.metric)
-        validation = run.last.get(KIND, "validation", findings.metric)
-        gain = told.of(method) if told is not None else None
+        score = run.last.get(KIND, run.part, metric)
+        validation = run.last.get(KIND, "validation", metric)
+        gain = findings.gain_of(method)
+        sizes = run.client_data.sizes if run.client_data is not None else None
         for n, name in enumerate(run.last.names):
             place = places.get((seed, name), places.get((None, name)))
-            samples = int(run.shares.sizes[n]) if run.shares is not None else None
+            samples = int(sizes[n]) if sizes is not None else None
             row = [method, seed, name, samples, float(score[n]), float(validation[n])]
             if gain is None or place is None:
                 row += [None, None]

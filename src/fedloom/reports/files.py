@@ -3,72 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from fedloom.core.errors import ConfigError, unknown
-from fedloom.reports import csv_tables, report_tables
+from fedloom.core.files import atomic_write
+from fedloom.reports import csv_tables
 from fedloom.reports.collect import collect
 from fedloom.reports.findings import Findings, headline, summary, work_out
+from fedloom.reports.gain_tables import gains_table
+from fedloom.reports.markup import render
 from fedloom.reports.page import page
+from fedloom.reports.report_tables import ranking_table
+from fedloom.reports.run_tables import cost_table, failures_table
 
 
-def _markdown(findings: Findings) -> str:
-    parts = [f"# {findings.found.title}", headline(findings), *summary(findings)]
-    parts += [f"**Note.** {remark}" for remark in findings.found.remarks]
-    if findings.ranking.standings:
-        parts.append(report_tables.ranking_table(findings).to_markdown())
-    if findings.gains is not None:
-        parts.append("## Who gains")
-        parts.append(report_tables.gains_table(findings, findings.gains).to_markdown())
-    failures = report_tables.failures_table(findings)
-    if failures is not None:
-        parts.append(failures.to_markdown())
-    parts += ["## Cost", report_tables.cost_table(findings).to_markdown()]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def _latex(findings: Findings) -> str:
-    tables = [report_tables.ranking_table(findings).to_latex("ranking")]
-    if findings.gains is not None:
-        tables.append(
-            report_tables.gains_table(findings, findings.gains).to_latex("gains")
-        )
-    tables.append(report_tables.cost_table(findings).to_latex("cost"))
-    return "% Needs the package booktabs.\n" + "\n".join(tables)
+def _text(template: str, findings: Findings) -> str:
+    """The answer and its most important tables."""
+    return render(
+        template,
+        collection=findings.collection,
+        headline=headline(findings),
+        summary=summary(findings),
+        ranking=ranking_table(findings),
+        gains=gains_table(findings) if findings.gains is not None else None,
+        failures=failures_table(findings),
+        cost=cost_table(findings),
+    )
 
 
 FORMATS: Mapping[str, tuple[str, Callable[[Findings], str]]] = {
-    "html": ("html", page),
-    "md": ("md", _markdown),
-    "latex": ("tex", _latex),
-    "csv": ("csv", csv_tables.ranking_csv),
+    "html": (".html", page),
+    "md": (".md", partial(_text, "report.md")),
+    "latex": (".tex", partial(_text, "report.tex")),
+    "csv": (".csv", csv_tables.ranking_csv),
 }
 """Name of each format, how its files end, and what writes it."""
 
 _BESIDE: Mapping[str, Callable[[Findings], str]] = {
+    **{ending: write for name, (ending, write) in FORMATS.items() if name != "html"},
     "-pairs.csv": csv_tables.pairs_csv,
     "-clients.csv": csv_tables.clients_csv,
 }
+"""What lies beside the page: how each name ends, and what writes it."""
 
 
-def write_report(
-    paths: Sequence[Path], out: Path | None = None, format_: str = "html"
-) -> tuple[Findings, list[Path]]:
-    """Read runs, work out what they say and write it down.
+def report(
+    paths: Path | str | Sequence[Path | str],
+    out: Path | str | None = None,
+    *,
+    format_: str = "html",
+) -> Path:
+    """Write the report of some runs, as `fedloom report` does.
 
     Args:
-        paths: comparisons, run directories, or folders that hold such.
+        paths: a comparison, a run directory or a folder that holds such; or several.
         out: the file to write; report.html in the one directory that was given, or in
             the working directory if there are several.
         format_: html writes the page and all tables beside it; md, latex and csv one
             file.
 
     Returns:
+        The file that was written; for html the page.
+
+    Raises:
+        ConfigError: the format is not known.
+        DataError: there is no run, runs cannot be put into one report, or the file
+            cannot be written.
+    """
+    listed = [paths] if isinstance(paths, Path | str) else paths
+    file = Path(out) if out is not None else None
+    return write_report([Path(path) for path in listed], file, format_)[1][0]
+
+
+def write_report(
+    paths: Sequence[Path], out: Path | None = None, format_: str = "html"
+) -> tuple[Findings, list[Path]]:
+    """The same as `report`, for those who also want to know what was found.
+
+    Args:
+        paths: as there.
+        out: as there.
+        format_: as there.
+
+    Returns:
         What was found, and the files that were written, the asked-for one first.
 
     Raises:
-        ConfigError: the format is not known, or the file cannot be written.
-        DataError: there is no run, or runs cannot be put into one report.
+        ConfigError: as there.
+        DataError: as there.
     """
     if format_ not in FORMATS:
         raise ConfigError(f"report: {unknown('format', format_, FORMATS)}")
@@ -76,25 +99,11 @@ def write_report(
     ending, write = FORMATS[format_]
     if out is None:
         folder = paths[0] if len(paths) == 1 else Path()
-        out = folder / f"report.{ending}"
+        out = folder / f"report{ending}"
     texts = {out: write(findings)}
     if format_ == "html":
-        for name, (ending, also) in FORMATS.items():
-            if name != "html":
-                texts[out.with_suffix(f".{ending}")] = also(findings)
-        for ending, also in _BESIDE.items():
-            texts[out.with_name(out.stem + ending)] = also(findings)
+        texts |= {out.with_name(out.stem + e): w(findings) for e, w in _BESIDE.items()}
     for path, text in texts.items():
-        _write(path, text)
+        with atomic_write(path) as part:
+            part.write_text(text, encoding="utf-8")
     return findings, list(texts)
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from error

@@ -6,17 +6,17 @@ import math
 from dataclasses import dataclass
 
 from fedloom.reports.collect import Collection
-from fedloom.reports.gains import Advice, Gains, advise, gains
+from fedloom.reports.gains import Advice, Gains, MethodGain, Who, advise, gains
 from fedloom.reports.ranking import ALPHA, Ranking, rank
-from fedloom.reports.units import MINUS, SPACE, Unit, p_value, unit_of, words
-from fedloom.results.scores import ERRORS
+from fedloom.reports.units import MINUS, SPACE, Unit, counted, p_value, unit_of, words
+from fedloom.results.statistics import is_error
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
     """Runs, and everything that was worked out from them."""
 
-    found: Collection
+    collection: Collection
     ranking: Ranking
     gains: Gains | None
     advice: Advice | None
@@ -24,39 +24,50 @@ class Findings:
     @property
     def unit(self) -> Unit:
         """How scores are written."""
-        return unit_of(self.found.metric)
+        return unit_of(self.metric)
 
     @property
     def metric(self) -> str:
         """What scores are."""
-        return self.found.metric
+        return self.collection.metric
 
     @property
     def part(self) -> str:
         """The data that scores are on."""
-        run = self.found.first_run()
+        run = self.collection.first_run()
         return run.part if run is not None else "test"
 
+    def gain_of(self, method: str) -> MethodGain | None:
+        """What a method did for the clients; None if that is not known."""
+        return self.gains.of(method) if self.gains is not None else None
 
-def work_out(found: Collection) -> Findings:
+    @property
+    def who(self) -> tuple[Who, ...]:
+        """The clients that gains or advice are about."""
+        about = self.gains or self.advice
+        return about.who if about is not None else ()
+
+
+def work_out(collection: Collection) -> Findings:
     """Rank the methods, and say who gains and what each client should use."""
-    ranking = rank(found)
-    return Findings(found, ranking, gains(found), advise(found, ranking))
+    ranking = rank(collection)
+    return Findings(collection, ranking, gains(collection), advise(collection, ranking))
 
 
 def headline(findings: Findings) -> str:
     """The answer, in one sentence."""
-    found, ranking, pick = findings.found, findings.ranking, findings.ranking.pick
+    collection, ranking = findings.collection, findings.ranking
+    pick = ranking.pick
     if pick is None:
-        failed = sum(run.state == "failed" for run in found.runs.values())
-        if failed and failed == len(found.runs):
+        failed = sum(run.state == "failed" for run in collection.runs.values())
+        if failed and failed == len(collection.runs):
             every = f"all {failed} runs" if failed > 1 else "the run"
             return f"No answer: {every} failed."
         return "No answer yet: there is no run with scores."
     what = _reached(findings, pick)
-    if len(found.methods) == 1:
+    if len(collection.methods) == 1:
         return f"{pick}: {what}."
-    if pick == found.baseline:
+    if pick == collection.baseline:
         return f"Train alone: {what}, and no federation does better."
     # Nothing was tested, or some test cannot tell another method apart.
     if ranking.rivals(pick) or not ranking.pairs:
@@ -67,7 +78,7 @@ def headline(findings: Findings) -> str:
 def _reached(findings: Findings, method: str) -> str:
     score = findings.unit.score(findings.ranking.standing(method).last.mean)
     where = f"on the average client's own {findings.part} data"
-    if findings.metric in ERRORS:
+    if is_error(findings.metric):
         return f"its {findings.metric} is {score} {where}"
     return f"it reaches {score} {findings.metric} {where}"
 
@@ -77,20 +88,22 @@ def summary(findings: Findings) -> list[str]:
     pick = findings.ranking.pick
     if pick is None:
         return []
-    found = [_sureness(findings, pick), *_choice(findings, pick)]
-    return [
-        text
-        for text in (*found, _who_gains(findings, pick), _advised(findings))
-        if text
-    ]
+    texts = (
+        _sureness(findings, pick),
+        _choice(findings, pick),
+        _who_gains(findings, pick),
+        _advised(findings),
+    )
+    return [text for text in texts if text]
 
 
 def _sureness(findings: Findings, pick: str) -> str:
-    found, ranking, unit = findings.found, findings.ranking, findings.unit
+    ranking, unit = findings.ranking, findings.unit
     estimate = ranking.standing(pick).last
     text = ""
     if estimate.has_interval:
-        over = f"{estimate.count} {'seeds' if len(found.seeds) > 1 else 'clients'}"
+        noun = "seed" if findings.collection.has_seeds else "client"
+        over = counted(estimate.count, noun)
         text = (
             f"The 95 % interval over {over} goes from {unit.score(estimate.low)} to "
             f"{unit.score(estimate.high)}. "
@@ -98,7 +111,7 @@ def _sureness(findings: Findings, pick: str) -> str:
     others = [
         s.method
         for s in ranking.standings
-        if s.method not in (pick, found.baseline) and s.last.count
+        if s.method not in (pick, findings.collection.baseline) and s.last.count
     ]
     tested = [
         m for m in others if math.isfinite((ranking.pair(pick, m) or (0, math.nan))[1])
@@ -113,48 +126,48 @@ def _sureness(findings: Findings, pick: str) -> str:
     return text + (f"; it does differ from {words(beaten)}." if beaten else ".")
 
 
-def _choice(findings: Findings, pick: str) -> list[str]:
+def _choice(findings: Findings, pick: str) -> str:
     ranking = findings.ranking
-    if len(findings.found.methods) < 2:
-        return []
+    if len(ranking.standings) < 2:
+        return ""
     first = ranking.standings[0].method
     if not ranking.is_picked_on_validation:
-        return [
+        return (
             f"It was chosen on the {findings.part} data that it is reported on, for "
             "want of validation data; fresh data would show it a little worse."
-        ]
+        )
     if first != pick:
         score = findings.unit.score(ranking.standings[0].last.mean)
-        return [
+        return (
             f"It was chosen on validation data; on {findings.part} data {first} comes "
             f"first with {score}."
-        ]
-    return []
+        )
+    return ""
 
 
 def _who_gains(findings: Findings, pick: str) -> str:
-    told, unit, found = findings.gains, findings.unit, findings.found
-    if told is None:
-        if found.baseline is None and found.is_paired:
+    gains, unit, collection = findings.gains, findings.unit, findings.collection
+    if gains is None:
+        if collection.baseline is None and collection.is_paired:
             return (
                 "Whether each client gains is not known, because nothing was trained "
                 "alone: add local to the comparison, or use fedloom run --gain."
             )
         return ""
-    best = told.of(pick)
+    best = gains.of(pick)
     if best is None:
-        gainers = [g.method for g in told.methods if g.mean.mean > 0]
+        gainers = [g.method for g in gains.methods if g.mean.mean > 0]
         if not gainers:
             return "On average no method gains over training alone."
         return f"On average {words(gainers)} gain over training alone all the same."
-    tested = findings.ranking.pair(pick, told.baseline)
+    tested = findings.ranking.pair(pick, gains.baseline)
     sure = ""
     if tested is not None and math.isfinite(tested[1]):
         is_sure = tested[1] < ALPHA
         sure = f" ({_p(tested[1])}{'' if is_sure else ', so not certain'})"
-    gap = unit.gap_estimate(best.mean) + (f" {unit.points}" if unit.points else "")
+    gap = unit.gap_estimate(best.mean) + unit.points
     verb = "loses" if best.mean.mean < 0 else "gains"
-    stay = best.known - best.gaining - best.losing
+    stay = best.staying
     return (
         f"Over training alone the average client {verb} "
         f"{gap.lstrip('+' + MINUS)}{sure}: "
@@ -180,7 +193,6 @@ def _advised(findings: Findings) -> str:
     if set(advice.method) == {findings.ranking.pick}:
         return "The validation data of every single client prefer it, too."
     gap = unit.gap(change.difference.mean)
-    points = f" {unit.points}" if unit.points else ""
     verdict = (
         "so choosing per client does matter"
         if change.p < ALPHA
@@ -188,5 +200,5 @@ def _advised(findings: Findings) -> str:
     )
     return (
         "If each client used what its own validation data prefer, the mean would "
-        f"change by {gap}{points}, {verdict}."
+        f"change by {gap}{unit.points}, {verdict}."
     )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedloom.reports.collect import Collection
 from fedloom.reports.ranking import Ranking
 from fedloom.reports.runs import KIND, Run
-from fedloom.results.scores import ERRORS
 from fedloom.results.statistics import (
     Estimate,
     Paired,
     accuracy_error,
+    improvement,
     over_clients,
     over_seeds,
     paired,
@@ -58,6 +60,11 @@ class MethodGain:
     def losing(self) -> int:
         """Clients that do worse than alone."""
         return int((self.gain < 0).sum())
+
+    @property
+    def staying(self) -> int:
+        """Clients that do as well as alone."""
+        return int((self.gain == 0).sum())
 
     @property
     def known(self) -> int:
@@ -112,73 +119,79 @@ class Advice:
 class _Seats:
     """Where the numbers of every client lie."""
 
+    collection: Collection
     who: tuple[Who, ...]
-    seeds: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
-    """For every seed: places among `who`, and places in that seed's runs."""
+    rows: tuple[NDArray[np.int64], ...]
+    """For every seed: the place among `who` of each client of that seed's runs."""
 
-    def table(
-        self, found: Collection, method: str, number: str, part: str = ""
-    ) -> Numbers:
+    def table(self, method: str, number: str, part: str = "") -> Numbers:
         """(clients, seeds) a number at the last round; nan where there is none."""
-        table = np.full((len(self.who), len(self.seeds)), np.nan)
-        runs = found.of(method)
-        for n, (rows, places) in enumerate(self.seeds):
-            run = runs[n]
-            if run is not None and run.last is not None:
-                table[rows, n] = run.last.get(KIND, part or run.part, number)[places]
+
+        def column(run: Run) -> Numbers | None:
+            if run.last is None:
+                return None
+            return run.last.get(KIND, part or run.part, number)
+
+        return self._fill(method, column)
+
+    def written_gains(self, method: str) -> Numbers:
+        """(clients, seeds) what gain.parquet says; nan where there is none."""
+
+        def column(run: Run) -> Numbers | None:
+            columns = run.alone
+            return columns["together"] - columns["alone"] if columns else None
+
+        return self._fill(method, column)
+
+    def _fill(self, method: str, values: Callable[[Run], Numbers | None]) -> Numbers:
+        table = np.full((len(self.who), len(self.rows)), np.nan)
+        for n, run in enumerate(self.collection.by_seed(method)):
+            column = values(run) if run is not None else None
+            if column is not None:
+                table[self.rows[n], n] = column
         return table
 
 
-def gains(found: Collection) -> Gains | None:
+def gains(collection: Collection) -> Gains | None:
     """Every method's gain over training alone; None if nothing trained alone."""
-    baseline = found.baseline
-    if not found.is_paired or found.first_run() is None:
+    baseline, metric = collection.baseline, collection.metric
+    if not collection.is_paired or collection.first_run() is None:
         return None
-    seats = _seats(found)
+    seats = _seats(collection)
     if baseline is None:
-        return _written_gains(found, seats)
-    alone = seats.table(found, baseline, found.metric)
-    samples = seats.table(found, baseline, "samples")
-    work_alone = _steps(found, baseline)
+        return _written_gains(collection, seats)
+    alone = seats.table(baseline, metric)
+    samples = seats.table(baseline, "samples")
+    steps_alone = _steps(collection, baseline)
     methods = []
-    for method in found.methods:
-        if method == baseline:
-            continue
-        together = seats.table(found, method, found.metric)
-        gap = _better(together - alone, found.metric)
-        methods.append(
-            MethodGain(
-                method=method,
-                gain=_mean(gap),
-                error=_gap_error(together, alone, samples, found.metric),
-                mean=_over(gap),
-                work=_steps(found, method) / work_alone if work_alone else math.nan,
-            )
-        )
-    return Gains(baseline, seats.who, found.has_same_clients, tuple(methods))
+    for method in collection.methods:
+        if method != baseline:
+            together = seats.table(method, metric)
+            gap = improvement(together - alone, metric)
+            error = _gap_error(together, alone, samples, metric)
+            work = _steps(collection, method) / steps_alone if steps_alone else math.nan
+            methods.append(MethodGain(method, _mean(gap), error, _over(gap), work))
+    return Gains(baseline, seats.who, collection.has_same_clients, tuple(methods))
 
 
-def advise(found: Collection, ranking: Ranking) -> Advice | None:
+def advise(collection: Collection, ranking: Ranking) -> Advice | None:
     """The method that suits each client best, training alone included."""
-    if ranking.pick is None or len(found.methods) < 2 or not found.is_paired:
-        return None
-    metric, seats = found.metric, _seats(found)
-    part = "validation" if ranking.is_picked_on_validation else ""
     order = [s.method for s in ranking.standings if s.last.count]
-    if len(order) < 2:
+    if ranking.pick is None or len(order) < 2 or not collection.is_paired:
         return None
+    metric, seats = collection.metric, _seats(collection)
+    part = "validation" if ranking.is_picked_on_validation else ""
     # (methods, clients, seeds)
-    deciding = np.stack([seats.table(found, m, metric, part) for m in order])
-    reported = np.stack([seats.table(found, m, metric) for m in order])
-    losses = np.stack([_mean(seats.table(found, m, "loss", part)) for m in order])
-    better = np.stack([_mean(_better(scores, metric)) for scores in deciding])
+    deciding = np.stack([seats.table(m, metric, part) for m in order])
+    reported = np.stack([seats.table(m, metric) for m in order])
+    losses = np.stack([_mean(seats.table(m, "loss", part)) for m in order])
+    better = _mean(improvement(deciding, metric))
     first, second = _two_best(better, losses)
     places = np.arange(len(seats.who))
     gain = np.full(len(places), np.nan)
-    baseline = found.baseline
-    if baseline in order:
-        gap = reported[first, places] - reported[order.index(baseline)]
-        gain = _mean(_better(gap, metric))
+    if collection.baseline in order:
+        gap = reported[first, places] - reported[order.index(collection.baseline)]
+        gain = _mean(improvement(gap, metric))
     followed = _mean(reported[first, places].T)
     picked = _mean(reported[order.index(ranking.pick)].T)
     return Advice(
@@ -189,7 +202,7 @@ def advise(found: Collection, ranking: Ranking) -> Advice | None:
         error=_gap_error(
             deciding[first, places],
             deciding[second, places],
-            seats.table(found, order[0], "samples", part),
+            seats.table(order[0], "samples", part),
             metric,
         ),
         gain=gain,
@@ -199,84 +212,78 @@ def advise(found: Collection, ranking: Ranking) -> Advice | None:
 
 
 def drivers(
-    found: Collection, told: Gains, method: str
+    collection: Collection, gains: Gains, method: str
 ) -> dict[str, tuple[float, int]]:
-    """How columns of a method's notes go with its clients' gain.
+    """How columns of a method's client log go with its clients' gain.
 
     Spearman's rank correlation, over the clients of the first counted seed, of each
     column's mean over rounds with the gain; with the number of clients.
     """
-    run, gain = found.first_run(method=method), told.of(method)
+    run, gain = collection.first_run(method=method), gains.of(method)
     if run is None or gain is None or run.last is None:
         return {}
-    names = run.last.names
-    mine = {
+    own = {
         w.name: gain.gain[n]
-        for n, w in enumerate(told.who)
+        for n, w in enumerate(gains.who)
         if w.seed in (None, run.seed)
     }
-    y = np.array([mine.get(name, np.nan) for name in names])
-    columns: dict[str, Numbers] = {}
-    if run.shares is not None:
-        columns["training samples"] = run.shares.sizes.astype(float)
-    columns |= client_means(run)
+    y = np.array([own.get(name, np.nan) for name in run.last.names])
+    columns = _client_means(run, len(y))
+    if run.client_data is not None:
+        columns["training samples"] = run.client_data.sizes.astype(float)
     correlations = {}
     for name, x in columns.items():
         known = np.isfinite(x) & np.isfinite(y)
-        if known.sum() >= 5 and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 0:
+        if known.sum() >= 5:
             rho = rank_correlation(x[known], y[known])
-            correlations[name] = (rho, int(known.sum()))
+            if math.isfinite(rho):
+                correlations[name] = (rho, int(known.sum()))
     return correlations
 
 
-def client_means(run: Run) -> dict[str, Numbers]:
-    """Columns of a run's notes, each averaged over rounds: (clients,) by name."""
-    if run.last is None:
-        return {}
-    count = len(run.last.names)
+def log_columns(table: pa.Table) -> Iterator[tuple[str, Numbers]]:
+    """The recorded numbers of one client log: (participants,) by name."""
+    for name in table.column_names:
+        values = np.asarray(table[name].to_numpy(zero_copy_only=False))
+        if name not in ("round", "client") and values.dtype.kind in "fiub":
+            yield name, values.astype(float)
+
+
+def _client_means(run: Run, count: int) -> dict[str, Numbers]:
+    """Columns of a run's client log, each averaged over rounds: (clients,) by name."""
     sums: dict[str, Numbers] = {}
     times: dict[str, Numbers] = {}
     for table in run.client_log:
         clients = np.asarray(table["client"].to_numpy())
-        for name in table.column_names:
-            if name in ("round", "client"):
-                continue
-            values = np.asarray(table[name].to_numpy(zero_copy_only=False))
-            if values.dtype.kind not in "fiub":
-                continue
-            known = np.isfinite(values.astype(float))
-            total = sums.setdefault(name, np.zeros(count))
-            np.add.at(total, clients[known], values[known].astype(float))
+        for name, values in log_columns(table):
+            known = np.isfinite(values)
+            np.add.at(
+                sums.setdefault(name, np.zeros(count)), clients[known], values[known]
+            )
             np.add.at(times.setdefault(name, np.zeros(count)), clients[known], 1)
     with np.errstate(invalid="ignore"):
         return {name: sums[name] / times[name] for name in sums}
 
 
-def _seats(found: Collection) -> _Seats:
-    rows: dict[tuple[int | None, str], int] = {}
+def _seats(collection: Collection) -> _Seats:
+    places: dict[tuple[int | None, str], int] = {}
     samples: dict[tuple[int | None, str], list[int]] = {}
-    seeds = []
-    for seed in found.seeds:
-        run = found.first_run(seed)
+    rows = []
+    for seed in collection.seeds:
+        run = collection.first_run(seed)
         names = run.last.names if run is not None and run.last is not None else ()
-        sizes = np.zeros(len(names), dtype=np.int64)
-        if run is not None and run.shares is not None:
-            sizes = run.shares.sizes
-        mine = []
-        for place, name in enumerate(names):
-            key = (None if found.has_same_clients else seed, name)
-            mine.append(rows.setdefault(key, len(rows)))
-            samples.setdefault(key, []).append(int(sizes[place]))
-        seeds.append((np.array(mine, dtype=np.int64), np.arange(len(mine))))
+        data = run.client_data if run is not None else None
+        sizes = data.sizes.tolist() if data is not None else [0] * len(names)
+        keys = [(None if collection.has_same_clients else seed, name) for name in names]
+        for key, size in zip(keys, sizes, strict=True):
+            places.setdefault(key, len(places))
+            samples.setdefault(key, []).append(size)
+        rows.append(np.array([places[key] for key in keys], dtype=np.int64))
     who = tuple(
         Who(name, seed, round(float(np.mean(samples[seed, name]))))
-        for seed, name in rows
+        for seed, name in places
     )
-    return _Seats(who, tuple(seeds))
-
-
-def _better(values: Numbers, metric: str) -> Numbers:
-    return -values if metric in ERRORS else values
+    return _Seats(collection, who, tuple(rows))
 
 
 def _mean(table: Numbers) -> Numbers:
@@ -320,25 +327,19 @@ def _two_best(
     return order[0], order[1]
 
 
-def _steps(found: Collection, method: str) -> float:
-    runs = [run for run in found.of(method) if run is not None]
-    return float(np.mean([sum(r.steps for r in run.rounds) for run in runs] or [0]))
+def _steps(collection: Collection, method: str) -> float:
+    runs = collection.of(method)
+    return float(np.mean([run.total("steps") for run in runs] or [0]))
 
 
-def _written_gains(found: Collection, seats: _Seats) -> Gains | None:
+def _written_gains(collection: Collection, seats: _Seats) -> Gains | None:
     """From gain.parquet, which `fedloom run --gain` leaves, where every run has one."""
-    if any(run.alone is None for run in found.counted.values()):
+    if any(run.alone is None for run in collection.counted.values()):
         return None
     methods = []
-    for method in found.methods:
-        gap = np.full((len(seats.who), len(found.seeds)), np.nan)
-        for n, (rows, places) in enumerate(seats.seeds):
-            run = found.of(method)[n]
-            if run is not None and run.alone is not None:
-                own = run.alone["together"] - run.alone["alone"]
-                gap[rows, n] = _better(own, found.metric)[places]
-        unknown = np.full(gap.shape, np.nan)
-        error = _gap_error(gap, np.zeros_like(gap), unknown, "")
+    for method in collection.methods:
+        gap = improvement(seats.written_gains(method), collection.metric)
+        error = _gap_error(gap, np.zeros_like(gap), gap, "")
         methods.append(MethodGain(method, _mean(gap), error, _over(gap), work=1.0))
     baseline = "training alone with as many steps"
-    return Gains(baseline, seats.who, found.has_same_clients, tuple(methods))
+    return Gains(baseline, seats.who, collection.has_same_clients, tuple(methods))

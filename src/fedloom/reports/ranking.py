@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -11,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.reports.collect import Collection
-from fedloom.reports.runs import KIND, Run
-from fedloom.results.scores import ERRORS
+from fedloom.reports.runs import KIND
 from fedloom.results.statistics import (
     Estimate,
     Paired,
     holm,
     is_better,
+    is_error,
     over_clients,
     over_seeds,
     paired,
@@ -76,7 +75,6 @@ class Ranking:
     (all other pairs)?
     """
 
-    metric: str
     standings: tuple[Standing, ...]
     pairs: tuple[Pair, ...]
     pick: str | None
@@ -101,37 +99,17 @@ class Ranking:
 
         Every method is one if nothing could be tested.
         """
-        found = []
-        for other in self.standings:
-            tested = self.pair(method, other.method)
-            if other.method != method and tested and not tested[1] < ALPHA:
-                found.append(other.method)
-        return found
+        return [
+            other.method
+            for other in self.standings
+            if (tested := self.pair(method, other.method)) and not tested[1] < ALPHA
+        ]
 
 
-def rank(found: Collection) -> Ranking:
+def rank(collection: Collection) -> Ranking:
     """Order the methods of a collection."""
-    metric = found.metric
-    last = {m: _scores(found, m, "last") for m in found.methods}
-    chosen = {m: _scores(found, m, "chosen") for m in found.methods}
-    standings = [
-        Standing(
-            method=method,
-            algorithm=found.algorithm(method),
-            last=_estimate(found, method, last[method]),
-            chosen=_estimate(found, method, chosen[method], is_chosen=True),
-            chosen_rounds=tuple(
-                run.chosen_round
-                for run in found.of(method)
-                if run is not None and run.chosen_round is not None
-            ),
-            validation=over_seeds(_numbers(found, method, metric, part="validation")),
-            worst=over_seeds(_numbers(found, method, f"{metric}_worst_decile")),
-            counts=found.state_counts(method),
-        )
-        for method in found.methods
-    ]
-    sign = 1 if metric in ERRORS else -1
+    standings = [_standing(collection, method) for method in collection.methods]
+    sign = 1 if is_error(collection.metric) else -1
     standings.sort(
         key=lambda s: (
             s.last.count == 0,
@@ -139,102 +117,105 @@ def rank(found: Collection) -> Ranking:
             sign * s.last.mean if s.last.count else 0.0,
         )
     )
-    pick, on_validation = _pick(standings, metric)
+    pick, on_validation = _pick(standings, collection.metric)
     return Ranking(
-        metric=metric,
         standings=tuple(standings),
-        pairs=_pairs([s.method for s in standings], last, chosen, found),
+        pairs=tuple(_pairs(collection, [s.method for s in standings])),
         pick=pick,
         is_picked_on_validation=on_validation,
     )
 
 
-def other_numbers(found: Collection) -> list[str]:
+def other_numbers(collection: Collection) -> list[str]:
     """Numbers besides the metric's own that some run recorded, such as auc or mae."""
     names: dict[str, None] = {}
-    for run in found.counted.values():
-        for numbers in run.evaluated[-1].scores.values() if run.evaluated else ():
-            names |= dict.fromkeys(numbers.get(run.part, {}))
-    return [name for name in names if name.partition("_")[0] != found.metric]
+    for run in collection.counted.values():
+        row = run.evaluated.get(run.last_round or 0)
+        for parts in row.scores.values() if row is not None else ():
+            names |= dict.fromkeys(parts.get(run.part, {}))
+    return [name for name in names if name.partition("_")[0] != collection.metric]
 
 
 def estimate_of(
-    found: Collection, method: str, number: str, kind: str = KIND
+    collection: Collection, method: str, number: str, kind: str = KIND, part: str = ""
 ) -> Estimate:
     """A number at the last round, over seeds."""
-    return over_seeds(_numbers(found, method, number, kind=kind))
+    return over_seeds(
+        [
+            run.number(run.last_round, number, kind=kind, part=part)
+            for run in collection.of(method)
+        ]
+    )
 
 
-def kinds_of(found: Collection, method: str) -> list[str]:
+def kinds_of(collection: Collection, method: str) -> list[str]:
     """Kinds of model that a method's runs scored."""
-    names: dict[str, None] = {}
-    for run in found.of(method):
-        if run is not None and run.evaluated:
-            names |= dict.fromkeys(run.evaluated[-1].scores)
-    return list(names)
+    kinds = [kind for run in collection.of(method) for kind in run.kinds]
+    return list(dict.fromkeys(kinds))
 
 
-def _scores(found: Collection, method: str, which: str) -> NDArray[np.float64]:
+def _standing(collection: Collection, method: str) -> Standing:
+    metric, runs = collection.metric, collection.of(method)
+    every = [run for (m, _), run in collection.runs.items() if m == method]
+    return Standing(
+        method=method,
+        algorithm=every[0].algorithm if every else method,
+        last=_estimate(collection, method, is_chosen=False),
+        chosen=_estimate(collection, method, is_chosen=True),
+        chosen_rounds=tuple(
+            run.chosen_round for run in runs if run.chosen_round is not None
+        ),
+        validation=estimate_of(collection, method, metric, part="validation"),
+        worst=estimate_of(collection, method, f"{metric}_worst_decile"),
+        counts=collection.state_counts(method),
+    )
+
+
+def _scores(
+    collection: Collection, method: str, *, is_chosen: bool
+) -> NDArray[np.float64]:
     """(seeds,) mean over clients; nan where there is no counted run."""
-
-    def one(run: Run | None) -> float:
-        if run is None:
-            return math.nan
-        at = run.last_round if which == "last" else run.chosen_round
-        return run.number(at, found.metric)
-
-    return np.array([one(run) for run in found.of(method)])
+    scores = np.full(len(collection.seeds), np.nan)
+    for n, run in enumerate(collection.by_seed(method)):
+        if run is not None:
+            at = run.chosen_round if is_chosen else run.last_round
+            scores[n] = run.number(at, collection.metric)
+    return scores
 
 
-def _numbers(
-    found: Collection, method: str, name: str, *, kind: str = KIND, part: str = ""
-) -> list[float]:
-    return [
-        run.number(run.last_round, name, kind=kind, part=part)
-        for run in found.of(method)
-        if run is not None
-    ]
-
-
-def _estimate(
-    found: Collection,
-    method: str,
-    scores: NDArray[np.float64],
-    *,
-    is_chosen: bool = False,
-) -> Estimate:
+def _estimate(collection: Collection, method: str, *, is_chosen: bool) -> Estimate:
     """Over seeds; with a single one, over its clients."""
-    if len(found.seeds) > 1 or not np.isfinite(scores).any():
+    scores = _scores(collection, method, is_chosen=is_chosen)
+    run = collection.first_run(method=method)
+    if collection.has_seeds or run is None or not np.isfinite(scores).any():
         return over_seeds(scores)
-    run = found.first_run(method=method)
-    assert run is not None
     of_clients = run.scores(run.chosen_round) if is_chosen else run.last
     if of_clients is None:
         return over_seeds(scores)
-    return over_clients(of_clients.get(KIND, run.part, found.metric))
+    return over_clients(of_clients.get(KIND, run.part, collection.metric))
 
 
-def _pairs(
-    methods: list[str],
-    last: Mapping[str, NDArray[np.float64]],
-    chosen: Mapping[str, NDArray[np.float64]],
-    found: Collection,
-) -> tuple[Pair, ...]:
-    if not found.is_paired:
-        return ()
-    pairs = []
-    every = list(combinations(methods, 2))
+def _pairs(collection: Collection, methods: list[str]) -> Iterator[Pair]:
+    if not collection.is_paired:
+        return
+    last, chosen = (
+        {m: _scores(collection, m, is_chosen=is_chosen) for m in methods}
+        for is_chosen in (False, True)
+    )
     for with_baseline in (True, False):
-        names = [pair for pair in every if (found.baseline in pair) == with_baseline]
+        names = [
+            pair
+            for pair in combinations(methods, 2)
+            if (collection.baseline in pair) == with_baseline
+        ]
         at_last = [paired(last[a], last[b]) for a, b in names]
         at_chosen = [paired(chosen[a], chosen[b]) for a, b in names]
         p_last = holm([test.p for test in at_last])
         p_chosen = holm([test.p for test in at_chosen])
-        pairs += [
-            Pair(a, b, at_last[n], float(p_last[n]), at_chosen[n], float(p_chosen[n]))
-            for n, (a, b) in enumerate(names)
-        ]
-    return tuple(pairs)
+        for n, (a, b) in enumerate(names):
+            yield Pair(
+                a, b, at_last[n], float(p_last[n]), at_chosen[n], float(p_chosen[n])
+            )
 
 
 def _pick(standings: list[Standing], metric: str) -> tuple[str | None, bool]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 
-SHADES = 9
-"""Steps of a heat map."""
+from markupsafe import Markup, escape
+
+Place = tuple[float, float]
 
 _COLOURS = 8
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2")
@@ -37,24 +37,20 @@ class Style:
         """A stroke's pattern; empty for a solid line."""
         return "3 3" if self.is_baseline else _DASHES[self.place % len(_DASHES)]
 
-    def mark(self, x: float, y: float, r: float = 4.0) -> str:
+    def mark(self, x: float, y: float, r: float = 4.0) -> Markup:
         """The sign at the end of a line."""
-        shape = self.place % _MARKS
-        if self.is_baseline:
-            shape = 5
-        paths = {
-            1: f"M{num(x - r)} {num(y - r)}h{num(2 * r)}v{num(2 * r)}h{num(-2 * r)}z",
-            2: f"M{num(x)} {num(y - r)}l{num(r)} {num(2 * r)}h{num(-2 * r)}z",
-            3: f"M{num(x)} {num(y - 1.2 * r)}l{num(r)} {num(1.2 * r)}"
-            f"l{num(-r)} {num(1.2 * r)}l{num(-r)} {num(-1.2 * r)}z",
-            4: f"M{num(x)} {num(y + r)}l{num(r)} {num(-2 * r)}h{num(-2 * r)}z",
-            5: f"M{num(x - r)} {num(y)}h{num(2 * r)}"
-            f"M{num(x)} {num(y - r)}v{num(2 * r)}",
-        }
-        if shape in paths:
-            kind = "mark open" if shape == 5 else "mark"
-            return element("path", class_=kind, d=paths[shape])
-        return element("circle", class_="mark", cx=x, cy=y, r=r)
+        shape = 5 if self.is_baseline else self.place % _MARKS
+        if shape == 0:
+            return element("circle", class_="mark", cx=x, cy=y, r=r)
+        way = {
+            1: f"M{at(x - r, y - r)}h{num(2 * r)}v{num(2 * r)}h{num(-2 * r)}z",
+            2: f"M{at(x, y - r)}l{at(r, 2 * r)}h{num(-2 * r)}z",
+            3: f"M{at(x, y - 1.2 * r)}l{at(r, 1.2 * r)}"
+            f"l{at(-r, 1.2 * r)}l{at(-r, -1.2 * r)}z",
+            4: f"M{at(x, y + r)}l{at(r, -2 * r)}h{num(-2 * r)}z",
+            5: f"M{at(x - r, y)}h{num(2 * r)}M{at(x, y - r)}v{num(2 * r)}",
+        }[shape]
+        return path("mark open" if shape == 5 else "mark", way)
 
 
 @dataclass(frozen=True)
@@ -80,11 +76,9 @@ class Axis:
 
     def ticks(self, most: int = 6) -> list[float]:
         """Round values to label."""
-        return (
-            log_ticks(self.low, self.high)
-            if self.is_log
-            else nice_ticks(self.low, self.high, most)
-        )
+        if self.is_log:
+            return log_ticks(self.low, self.high)
+        return nice_ticks(self.low, self.high, most)
 
 
 def axis(
@@ -143,12 +137,11 @@ def log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten, with 2s and 5s where the range is short."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 3), (1, 2, 5)):
-        found = [f * 10.0**p for p in powers for f in factors]
-        found = [t for t in found if low * 0.999 <= t <= high * 1.001]
-        if len(found) >= 3:
+        every = [f * 10.0**p for p in powers for f in factors]
+        ticks = [t for t in every if low * 0.999 <= t <= high * 1.001]
+        if len(ticks) >= 3:
             break
-    stride = math.ceil(len(found) / 6)
-    return found[::stride]
+    return ticks[:: math.ceil(len(ticks) / 6)]
 
 
 def num(value: float) -> str:
@@ -163,23 +156,42 @@ def num(value: float) -> str:
     return text[:-2] if text.endswith(".0") else text
 
 
-def element(name: str, *children: str, **attributes: object) -> str:
-    """One element. Attributes lose a trailing underscore; others become hyphens."""
+def at(x: float, y: float) -> str:
+    """A place, or a way from one, in path data."""
+    return f"{num(x)} {num(y)}"
+
+
+def element(name: str, *children: str, **attributes: object) -> Markup:
+    """One element; what is no `Markup` is escaped.
+
+    Attributes lose a trailing underscore; others become hyphens.
+    """
     parts = [name]
     for key, value in attributes.items():
-        if value is None:
-            continue
-        shown = num(value) if isinstance(value, float) else str(value)
-        parts.append(f'{key.rstrip("_").replace("_", "-")}="{escape(shown)}"')
+        if value is not None:
+            shown = num(value) if isinstance(value, float) else str(value)
+            parts.append(f'{key.rstrip("_").replace("_", "-")}="{escape(shown)}"')
     opening = " ".join(parts)
-    return f"<{opening}>{''.join(children)}</{name}>" if children else f"<{opening}/>"
+    if not children:
+        return Markup(f"<{opening}/>")
+    return Markup(f"<{opening}>{Markup('').join(children)}</{name}>")
 
 
-def text(x: float, y: float, words: str, anchor: str = "", kind: str = "") -> str:
+def path(kind: str, way: str, **attributes: object) -> Markup:
+    """A path with a class."""
+    return element("path", class_=kind, d=way, **attributes)
+
+
+def area(kind: str, above: Sequence[Place], below: Sequence[Place]) -> Markup:
+    """What lies between two lines."""
+    return path(kind, points([*above, *reversed(below)]) + "z")
+
+
+def text(x: float, y: float, words: str, anchor: str = "", kind: str = "") -> Markup:
     """Words at a place."""
     return element(
         "text",
-        escape(words),
+        words,
         x=float(x),
         y=float(y),
         text_anchor=anchor or None,
@@ -188,29 +200,29 @@ def text(x: float, y: float, words: str, anchor: str = "", kind: str = "") -> st
 
 
 def drawing(
-    width: float, height: float, title: str, description: str, *children: str
-) -> str:
+    width: float, height: float, title: str, description: str, *children: Markup
+) -> Markup:
     """A whole SVG that a screen reader can name and describe."""
     return element(
         "svg",
-        element("title", escape(title)),
-        element("desc", escape(description)),
+        element("title", title),
+        element("desc", description),
         *children,
         class_="chart",
         role="img",
-        viewBox=f"0 0 {num(width)} {num(height)}",
+        viewBox=f"0 0 {at(width, height)}",
         aria_label=f"{title}. {description}",
     )
 
 
-def points(places: Sequence[tuple[float, float]]) -> str:
+def points(places: Sequence[Place]) -> str:
     """A line through places, as path data."""
-    return "M" + "L".join(f"{num(x)} {num(y)}" for x, y in places)
+    return "M" + "L".join(at(*place) for place in places)
 
 
-def dots(places: Sequence[tuple[float, float]]) -> str:
+def dots(places: Sequence[Place]) -> str:
     """A dot at every place, as path data for a stroke with round ends."""
-    return "".join(f"M{num(x)} {num(y)}h0" for x, y in places)
+    return "".join(f"M{at(*place)}h0" for place in places)
 
 
 def grid(
@@ -223,33 +235,23 @@ def grid(
     y_title: str = "",
     x_most: int = 6,
     y_most: int = 6,
-) -> str:
+) -> Markup:
     """Grid lines with labels; y runs upward."""
-    lines, labels = "", []
+    lines, labels, edge = "", Markup(), max(y.start, y.end)
     for tick in y.ticks(y_most):
         place = y.at(tick)
-        lines += f"M{num(x.start)} {num(place)}H{num(x.end)}"
-        labels.append(text(x.start - 6, place + 4, show_y(tick), "end"))
-    edge = max(y.start, y.end)
+        lines += f"M{at(x.start, place)}H{num(x.end)}"
+        labels += text(x.start - 6, place + 4, show_y(tick), "end")
     for tick in x.ticks(x_most):
         place = x.at(tick)
-        labels.append(text(place, edge + 16, show_x(tick), "middle"))
-        lines += f"M{num(place)} {num(edge)}v4"
-    found = element("path", class_="grid", d=lines)
-    found += element(
-        "path", class_="axis", d=f"M{num(x.start)} {num(edge)}H{num(x.end)}"
-    )
-    found += "".join(labels)
+        labels += text(place, edge + 16, show_x(tick), "middle")
+        lines += f"M{at(place, edge)}v4"
+    base = path("axis", f"M{at(x.start, edge)}H{num(x.end)}")
     if x_title:
-        found += text((x.start + x.end) / 2, edge + 33, x_title, "middle", "name")
+        labels += text((x.start + x.end) / 2, edge + 33, x_title, "middle", "name")
     if y_title:
-        found += text(0, min(y.start, y.end) - 10, y_title, "", "name")
-    return found
-
-
-def shade(share: float) -> int:
-    """The step of a heat map for a share of its largest value."""
-    return min(SHADES, max(0, math.ceil(share * SHADES)))
+        labels += text(0, min(y.start, y.end) - 10, y_title, "", "name")
+    return path("grid", lines) + base + labels
 
 
 def shorten(name: str, most: int = 22) -> str:
@@ -266,13 +268,13 @@ def spread(places: Sequence[float], gap: float, low: float, high: float) -> list
         return []
     gap = min(gap, (high - low) / max(len(places) - 1, 1))
     order = sorted(range(len(places)), key=lambda n: places[n])
-    found = [0.0] * len(places)
+    heights = [0.0] * len(places)
     below = low - gap
     for n in order:
         below = max(places[n], below + gap)
-        found[n] = below
+        heights[n] = below
     above = high + gap
     for n in reversed(order):
-        above = min(found[n], above - gap)
-        found[n] = above
-    return found
+        above = min(heights[n], above - gap)
+        heights[n] = above
+    return heights

@@ -5,9 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import Generic, TypeVar
+
+from fedloom.reports.markup import render
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,11 @@ class Cell:
     tone: str = ""
     """good or bad, for a reader who looks; the text says it too."""
 
+    @property
+    def sort_key(self) -> str:
+        """The number that the page sorts by; empty if there is none."""
+        return "" if _is_missing(self.value) else f"{self.value:.6g}"
+
 
 @dataclass(frozen=True)
 class Table:
@@ -44,19 +53,7 @@ class Table:
 
     def to_markdown(self) -> str:
         """A pipe table with its caption below."""
-        lines = [
-            _pipes([column.title for column in self.columns]),
-            _pipes(
-                ["---:" if c.is_number else "---" for c in self.columns], is_raw=True
-            ),
-        ]
-        for row in self.rows:
-            lines.append(
-                _pipes(
-                    [f"**{c.text}**" if c.is_strong and c.text else c.text for c in row]
-                )
-            )
-        return "\n".join([*lines, "", self.caption]) + "\n"
+        return render("table.md", table=self)
 
     def to_latex(self, label: str) -> str:
         r"""A table for the package booktabs.
@@ -64,25 +61,7 @@ class Table:
         Args:
             label: for \ref.
         """
-        shape = "".join("r" if column.is_number else "l" for column in self.columns)
-        lines = [
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{latex(self.caption)}}}",
-            rf"  \label{{tab:{label}}}",
-            rf"  \begin{{tabular}}{{{shape}}}",
-            r"    \toprule",
-            "    " + " & ".join(latex(c.title) for c in self.columns) + r" \\",
-            r"    \midrule",
-        ]
-        for row in self.rows:
-            cells = [
-                rf"\textbf{{{latex(c.text)}}}" if c.is_strong else latex(c.text)
-                for c in row
-            ]
-            lines.append("    " + " & ".join(cells) + r" \\")
-        lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
-        return "\n".join(lines) + "\n"
+        return render("table.tex", table=self, label=label)
 
     def to_html(self, identity: str, *, is_sortable: bool = True) -> str:
         """A table with a caption, in a box that scrolls sideways.
@@ -91,29 +70,44 @@ class Table:
             identity: unique on the page.
             is_sortable: whether headings are buttons.
         """
-        head = []
-        for column in self.columns:
-            title = escape(column.title)
-            if is_sortable:
-                title = f'<button type="button">{title}</button>'
-            kind = ' class="n"' if column.is_number else ""
-            note = f' title="{escape(column.note)}"' if column.note else ""
-            head.append(f'<th scope="col"{kind}{note}>{title}</th>')
-        body = []
-        for row in self.rows:
-            cells = [
-                _cell(c, self.columns[n], is_first=n == 0) for n, c in enumerate(row)
-            ]
-            body.append(f"<tr>{''.join(cells)}</tr>")
-        kind = ' class="sortable"' if is_sortable else ""
-        return (
-            f'<div class="scroll" role="region" tabindex="0" '
-            f'aria-labelledby="{identity}-caption"><table{kind} id="{identity}">'
-            f'<caption id="{identity}-caption"><span>{escape(self.caption)}</span>'
-            "</caption>"
-            f"<thead><tr>{''.join(head)}</tr></thead>"
-            f"<tbody>{''.join(body)}</tbody></table></div>"
+        return render(
+            "table.html", table=self, identity=identity, is_sortable=is_sortable
         )
+
+
+class TableBuilder(Generic[T]):
+    """A table with a row for every item, made column by column.
+
+    Args:
+        items: what the rows are about.
+    """
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = tuple(items)
+        self._columns: list[Column] = []
+        self._cells: list[list[Cell]] = []
+
+    def words(self, title: str, cell: Callable[[T], Cell | str]) -> None:
+        """Add a column of text: what stands in it for one item."""
+        self._columns.append(Column(title, is_number=False))
+        self._add(cell)
+
+    def numbers(
+        self, title: str, cell: Callable[[T], Cell | str], note: str = ""
+    ) -> None:
+        """Add a column of numbers, perhaps with a few words on what they mean."""
+        self._columns.append(Column(title, note=note))
+        self._add(cell)
+
+    def table(self, caption: str) -> Table:
+        """The table under its caption."""
+        return Table(
+            caption, tuple(self._columns), tuple(zip(*self._cells, strict=True))
+        )
+
+    def _add(self, cell: Callable[[T], Cell | str]) -> None:
+        made = [cell(item) for item in self._items]
+        self._cells.append([Cell(c) if isinstance(c, str) else c for c in made])
 
 
 def to_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -124,58 +118,6 @@ def to_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     for row in rows:
         writer.writerow(["" if _is_missing(value) else value for value in row])
     return text.getvalue()
-
-
-def latex(text: str) -> str:
-    """Text that LaTeX sets as it stands."""
-    return "".join(_LATEX.get(letter, letter) for letter in text)
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "\N{MINUS SIGN}": "$-$",
-    "\N{PLUS-MINUS SIGN}": r"$\pm$",
-    "\N{MULTIPLICATION SIGN}": r"$\times$",
-    "\N{EN DASH}": "--",
-    "\N{NO-BREAK SPACE}": "~",
-}
-
-
-def _cell(cell: Cell, column: Column, *, is_first: bool) -> str:
-    classes = [
-        name
-        for name, given in (
-            ("n", column.is_number),
-            ("strong", cell.is_strong),
-            (cell.tone, bool(cell.tone)),
-        )
-        if given
-    ]
-    kind = f' class="{" ".join(classes)}"' if classes else ""
-    value = ""
-    if cell.value is not None and math.isfinite(cell.value):
-        value = f' data-v="{cell.value:.6g}"'
-    if is_first:
-        return f'<th scope="row"{kind}{value}>{escape(cell.text)}</th>'
-    return f"<td{kind}{value}>{escape(cell.text)}</td>"
-
-
-def _pipes(cells: list[str], *, is_raw: bool = False) -> str:
-    if not is_raw:
-        cells = [cell.replace("|", r"\|").replace("<", "&lt;") for cell in cells]
-    return "| " + " | ".join(cells) + " |"
 
 
 def _is_missing(value: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fedloom.core.metrics import METRICS
 from fedloom.results.statistics import Estimate
 
 NOTHING = "\N{EN DASH}"
@@ -12,23 +13,45 @@ MINUS = "\N{MINUS SIGN}"
 SPACE = "\N{NO-BREAK SPACE}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-_SHARES = frozenset({"accuracy", "auc", "f1", "ece"})
-"""Numbers between 0 and 1 that are shown in percent."""
+_SUMMARIES = ("weighted", "worst_decile", "largest_decile", "spread", "error", "pooled")
+"""How numbers over clients are summed up, as the ends of their names."""
 
 
 @dataclass(frozen=True)
 class Unit:
     """How scores of one metric are written."""
 
-    scale: float
-    suffix: str
-    digits: int
-    points: str
-    """What a difference is counted in."""
+    is_share: bool = False
+    """Whether the scores lie between 0 and 1 and are shown in percent."""
+
+    @property
+    def scale(self) -> float:
+        """What a score is multiplied by."""
+        return 100.0 if self.is_share else 1.0
+
+    @property
+    def suffix(self) -> str:
+        """What stands after a score."""
+        return f"{SPACE}%" if self.is_share else ""
+
+    @property
+    def heading(self) -> str:
+        """What stands after the name of a score, over a column or beside an axis."""
+        return f",{SPACE}%" if self.is_share else ""
+
+    @property
+    def points(self) -> str:
+        """What stands after a difference."""
+        return " points" if self.is_share else ""
+
+    @property
+    def bounds(self) -> tuple[float, float | None]:
+        """The least and the largest score that there can be."""
+        return 0.0, 1.0 if self.is_share else None
 
     def number(self, value: float) -> str:
         """A score without its suffix."""
-        return _sign(f"{value * self.scale:.{self.digits}f}", value)
+        return _sign(f"{value * self.scale:.{1 if self.is_share else 4}f}", value)
 
     def tick(self, value: float) -> str:
         """A score on an axis, in as few digits as it needs."""
@@ -46,46 +69,50 @@ class Unit:
         """A difference, always with its sign."""
         if not math.isfinite(value):
             return NOTHING
-        text = f"{abs(value) * self.scale:.{self.digits}f}"
-        if float(text) == 0.0:
-            return text
-        return ("+" if value > 0 else MINUS) + text
-
-    def half(self, estimate: Estimate) -> str:
-        """Half the width of an interval."""
-        half = (estimate.high - estimate.low) / 2 * self.scale
-        return f"{half:.{self.digits}f}" if math.isfinite(half) else NOTHING
+        return _with_sign(self.number(abs(value)), value)
 
     def estimate(self, estimate: Estimate) -> str:
         """A mean with half its interval's width."""
-        if estimate.count == 0:
-            return NOTHING
-        text = self.number(estimate.mean)
-        return f"{text} ± {self.half(estimate)}" if estimate.has_interval else text
+        return self._with_half(self.number(estimate.mean), estimate)
+
+    def score_estimate(self, estimate: Estimate) -> str:
+        """The same with its suffix."""
+        return self.estimate(estimate) + self.suffix
 
     def gap_estimate(self, estimate: Estimate) -> str:
         """A difference with half its interval's width."""
+        return self._with_half(self.gap(estimate.mean), estimate)
+
+    def with_error(self, text: str, error: float) -> str:
+        """A number and how far it may be off, if that is known."""
+        return f"{text} ± {self.number(error)}" if math.isfinite(error) else text
+
+    def _with_half(self, text: str, estimate: Estimate) -> str:
         if estimate.count == 0:
             return NOTHING
-        text = self.gap(estimate.mean)
-        return f"{text} ± {self.half(estimate)}" if estimate.has_interval else text
+        return self.with_error(text, (estimate.high - estimate.low) / 2)
 
 
-def unit_of(metric: str) -> Unit:
-    """How a metric is written."""
-    if metric in _SHARES:
-        return Unit(100.0, f"{SPACE}%", 1, "points")
-    return Unit(1.0, "", 4, "")
+def unit_of(number: str) -> Unit:
+    """How a number is written: a metric, or what sums it up, such as `auc_pooled`."""
+    for ending in _SUMMARIES:
+        number = number.removesuffix(f"_{ending}")
+    return Unit(number in METRICS and METRICS[number].is_share)
+
+
+def title_of(number: str) -> str:
+    """What a number is called over a column."""
+    return METRICS[number].title if number in METRICS else number.replace("_", " ")
 
 
 def count(value: float) -> str:
     """A large whole number: 950, 12.3 k, 4.56 M."""
-    return _prefixed(value, 1000.0, ("", " k", " M", " G", " T"))
+    return _prefixed(value, ("", " k", " M", " G", " T"))
 
 
 def size(value: float) -> str:
     """Bytes: 950 B, 12.3 kB, 4.56 MB."""
-    return _prefixed(value, 1000.0, (" B", " kB", " MB", " GB", " TB"))
+    return _prefixed(value, (" B", " kB", " MB", " GB", " TB"))
 
 
 def seconds(value: float) -> str:
@@ -112,10 +139,7 @@ def plain(value: float) -> str:
 
 def signed(value: float) -> str:
     """A number between -1 and 1, with its sign."""
-    text = f"{abs(value):.2f}"
-    if float(text) == 0:
-        return text
-    return ("+" if value > 0 else MINUS) + text
+    return _with_sign(f"{abs(value):.2f}", value)
 
 
 def p_value(value: float) -> str:
@@ -123,6 +147,11 @@ def p_value(value: float) -> str:
     if not math.isfinite(value):
         return NOTHING
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def words(names: list[str], most: int = 4) -> str:
@@ -134,12 +163,12 @@ def words(names: list[str], most: int = 4) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _prefixed(value: float, base: float, units: tuple[str, ...]) -> str:
+def _prefixed(value: float, units: tuple[str, ...]) -> str:
     if not math.isfinite(value):
         return NOTHING
     place = 0
-    while abs(value) >= base and place < len(units) - 1:
-        value /= base
+    while abs(value) >= 1000 and place < len(units) - 1:
+        value /= 1000
         place += 1
     text = f"{value:.0f}" if place == 0 or abs(value) >= 100 else f"{value:.3g}"
     return text + units[place]
@@ -147,3 +176,9 @@ def _prefixed(value: float, base: float, units: tuple[str, ...]) -> str:
 
 def _sign(text: str, value: float) -> str:
     return text.replace("-", MINUS) if math.isfinite(value) else NOTHING
+
+
+def _with_sign(text: str, value: float) -> str:
+    if float(text) == 0:
+        return text
+    return ("+" if value > 0 else MINUS) + text

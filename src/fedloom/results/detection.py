@@ -103,8 +103,8 @@ def match(
     works = errors_at(baseline, is_positive, threshold)
     share = works.false_rejects / max(works.positives, 1)
     own, theirs = (
-        errors_at(one, is_positive, threshold_at(one, is_positive, share))
-        for one in (scores, baseline)
+        errors_at(values, is_positive, threshold_at(values, is_positive, share))
+        for values in (scores, baseline)
     )
     return own, theirs
 

@@ -6,7 +6,8 @@
     start.safetensors      the first model, where the settings do not determine it
     rounds.jsonl           one line per round
     clients/000010.parquet every client's scores at round 10
-    client_log/000010.parquet   what drove each participant of round 10
+    client_log/000010.parquet  what drove each participant of round 10; with several
+                           exchanges a round, 000010-003.parquet for the fourth
     gain.parquet           each client against training alone, if that was asked for
     arrays/000010.safetensors  larger things a method recorded, such as a matrix
     checkpoint.safetensors all that is needed to go on; beside it the one before
@@ -37,7 +38,7 @@ from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import PART, atomic_write, cannot_write, remove, sync
 from fedloom.results.gain import Gain
 from fedloom.results.lock import hold
-from fedloom.results.rows import Round
+from fedloom.results.rows import Round, RowTail
 from fedloom.results.scores import Scores
 
 COMPARISON = "compare.toml"
@@ -59,6 +60,10 @@ class RunDirectory:
         self.rounds = path / "rounds.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.failure = path / "failure.json"
+        self.gain = path / "gain.parquet"
+        self.clients = path / "clients"
+        self.client_log = path / "client_log"
+        self.arrays = path / "arrays"
         self.lock = path / ".run.lock"
         self._unsynced: set[Path] = set()
 
@@ -153,7 +158,7 @@ class RunDirectory:
             self.rounds,
             *self.path.glob("checkpoint*"),
             self.failure,
-            self.path / "gain.parquet",
+            self.gain,
             self.path / "rounds.csv",
             self.path / "mlflow.json",
         ):
@@ -231,21 +236,16 @@ class RunDirectory:
             raise cannot_write(self.rounds, error) from error
         self._unsynced.add(self.rounds)
 
-    def read_rounds(self) -> Iterator[Round]:
-        """The rows so far; a last line cut short by a crash is left out."""
-        if not self.rounds.exists():
-            return
-        for line in self.rounds.read_text(errors="replace").splitlines():
-            try:
-                yield Round(**json.loads(line))
-            except json.JSONDecodeError:
-                return
+    def read_rounds(self) -> list[Round]:
+        """The rows so far; a line cut short by a crash is left out."""
+        return RowTail(self.rounds).read()
 
-    def keep_rounds(self, last: int) -> list[Round]:
+    def keep_rounds(self, last: int, exchanges: int = 0) -> list[Round]:
         """Forget what was written after round `last`, to go on from there.
 
         Args:
             last: the last round to keep; -1 keeps none.
+            exchanges: how many exchanges of the round after that to keep.
 
         Raises:
             MessageError: an earlier row is missing; nothing was changed.
@@ -262,74 +262,77 @@ class RunDirectory:
         self.write_text(self.rounds, lines)
         for folder in _NUMBERED:
             for file in (self.path / folder).glob("*.*"):
-                if int(file.stem) > last:
+                number, _, exchange = file.stem.partition("-")
+                is_kept = exchange and int(exchange) < exchanges
+                if int(number) > last + bool(is_kept):
                     remove(file)
         return kept
 
     def write_scores(
-        self, round_: int, names: tuple[str, ...], found: list[Scores]
+        self, round_: int, names: tuple[str, ...], scores: list[Scores]
     ) -> None:
         """Every client's scores at one round, one row per client, kind and part."""
-        if not found:
+        if not scores:
             return
         count = len(names)
         columns: dict[str, Any] = {
-            "round": np.full(count * len(found), round_, dtype=np.int32),
-            "client": np.tile(np.arange(count, dtype=np.int32), len(found)),
-            "name": list(names) * len(found),
-            "kind": np.repeat([s.kind for s in found], count),
-            "part": np.repeat([s.part for s in found], count),
-            "samples": np.concatenate([s.samples for s in found]),
-            "loss": np.concatenate([s.loss for s in found]),
-            found[0].metric: np.concatenate([s.score for s in found]),
+            "round": np.full(count * len(scores), round_, dtype=np.int32),
+            "client": np.tile(np.arange(count, dtype=np.int32), len(scores)),
+            "name": list(names) * len(scores),
+            "kind": np.repeat([s.kind for s in scores], count),
+            "part": np.repeat([s.part for s in scores], count),
+            "samples": np.concatenate([s.samples for s in scores]),
         }
-        if found[0].metric != "mse":
-            for name in ("nll", "brier", "ece"):
-                columns[name] = np.concatenate([getattr(s, name) for s in found])
-        for name in found[0].more:
-            columns[name] = np.concatenate([s.more[name] for s in found])
+        for name in scores[0].values:
+            columns[name] = np.concatenate([s.values[name] for s in scores])
         self._write_parquet("clients", round_, columns)
 
     def write_client_log(
-        self, round_: int, columns: Mapping[str, NDArray[Any]]
+        self,
+        round_: int,
+        columns: Mapping[str, NDArray[Any]],
+        exchange: int | None = None,
     ) -> None:
-        """What drove each participant of a round, one row per participant."""
-        self._write_parquet("client_log", round_, columns)
+        """What drove each participant of a round, one row per participant.
 
-    def write_arrays(self, round_: int, arrays: dict[str, NDArray[Any]]) -> None:
-        """Larger things a method recorded of a round."""
+        Args:
+            round_: the round, from 1.
+            columns: its columns.
+            exchange: which of its exchanges, if it has several.
+        """
+        self._write_parquet("client_log", round_, columns, exchange)
+
+    def write_arrays(
+        self,
+        round_: int,
+        arrays: Mapping[str, NDArray[Any]],
+        exchange: int | None = None,
+    ) -> None:
+        """Larger things a method recorded of a round, or of one of its exchanges."""
         plain = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-        path = self._numbered("arrays", round_, "safetensors")
+        path = self._numbered("arrays", round_, "safetensors", exchange)
         with atomic_write(path, errors=(SafetensorError,)) as part:
             save_file(plain, part)
 
     def write_gain(self, gain: Gain) -> None:
         """Every client's gain over training alone, gain.parquet."""
-        with atomic_write(self.path / "gain.parquet", lasting=True) as part:
+        with atomic_write(self.gain, lasting=True) as part:
             pq.write_table(pa.table(gain.columns()), part)
 
-    def read_clients(self) -> pa.Table:
-        """All rows of clients/, as one table."""
-        return self._read_parquet("clients")
-
-    def read_client_log(self) -> pa.Table:
-        """All rows of client_log/, as one table."""
-        return self._read_parquet("client_log")
-
-    def _numbered(self, folder: str, round_: int, suffix: str) -> Path:
-        path = self.path / folder / f"{round_:06d}.{suffix}"
+    def _numbered(
+        self, folder: str, round_: int, suffix: str, exchange: int | None = None
+    ) -> Path:
+        stem = f"{round_:06d}" if exchange is None else f"{round_:06d}-{exchange:03d}"
+        path = self.path / folder / f"{stem}.{suffix}"
         self._unsynced.add(path)
         return path
 
     def _write_parquet(
-        self, folder: str, round_: int, columns: Mapping[str, Any]
+        self,
+        folder: str,
+        round_: int,
+        columns: Mapping[str, Any],
+        exchange: int | None = None,
     ) -> None:
-        with atomic_write(self._numbered(folder, round_, "parquet")) as part:
+        with atomic_write(self._numbered(folder, round_, "parquet", exchange)) as part:
             pq.write_table(pa.table(dict(columns)), part)
-
-    def _read_parquet(self, folder: str) -> pa.Table:
-        files = sorted((self.path / folder).glob("*.parquet"))
-        if not files:
-            raise DataError(f"{self.path}: there are no rows in {folder}/ yet.")
-        tables = [pq.read_table(file) for file in files]
-        return pa.concat_tables(tables, promote_options="default")

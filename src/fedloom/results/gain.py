@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.results.scores import ERRORS
+from fedloom.results.statistics import improvement
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +30,7 @@ class Gain:
 
         nan for a client that has no score, such as one without test samples.
         """
-        gap = self.together - self.alone
-        return -gap if self.metric in ERRORS else gap
+        return improvement(self.together - self.alone, self.metric)
 
     def columns(self) -> dict[str, object]:
         """The rows of gain.parquet."""

@@ -1,8 +1,8 @@
 """One writer per directory: a lock that the system lets go of when its holder dies.
 
-The lock is the kernel's (`flock`), not the file's being there: the file stays, and one
-that a killed process left behind holds nobody up. Where Python has no `fcntl`, and on
-file systems that know no locks, nothing keeps two writers apart.
+The lock is the kernel's, not the file's being there: the file stays, and one that a
+killed process left behind holds nobody up. On file systems that know no locks nothing
+keeps two writers apart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,13 +17,9 @@ from pathlib import Path
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import cannot_write
 
-try:
-    import fcntl
-except ImportError:  # not a Unix
-    fcntl = None  # type: ignore[assignment]
-
 _PATIENCE_S = 3.0
 """A process that was killed may take as long to let go of its memory and its locks."""
+_KNOWS_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 
 
 @contextmanager
@@ -38,41 +33,30 @@ def hold(file: Path) -> Iterator[None]:
         ConfigError: another process holds it.
         DataError: the file cannot be made.
     """
+    from filelock import FileLock, Timeout  # only who writes a run needs it
+
+    # No soft lock instead: it would outlive a killed process.
+    lock = FileLock(file, _PATIENCE_S, fallback_to_soft=False, preserve_lock_file=True)
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        lock.acquire()
+    except Timeout:
+        raise ConfigError(_refusal(file)) from None
     except OSError as error:
-        raise cannot_write(file, error) from error
+        if error.errno not in _KNOWS_NO_LOCKS:
+            raise cannot_write(file, error) from error
     try:
-        _wait(descriptor, file)
         # On a full disk the lock holds all the same; only the holder's name is lost.
         with suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()} {platform.node()}\n".encode())
+            file.write_text(f"{os.getpid()} {platform.node()}\n")
         yield
     finally:
-        os.close(descriptor)
-
-
-def _wait(descriptor: int, file: Path) -> None:
-    if fcntl is None:
-        return
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise ConfigError(_refusal(file)) from None
-            time.sleep(0.05)
-        except OSError as error:
-            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                return
-            raise cannot_write(file, error) from error
+        lock.release()
 
 
 def _refusal(file: Path) -> str:
-    pid, _, host = file.read_text().strip().partition(" ")
+    pid, host = "", ""
+    with suppress(OSError):  # Windows lets nobody read a file that is locked.
+        pid, _, host = file.read_text().strip().partition(" ")
     holder = f"process {pid} on {host}" if pid else "another process"
     stop = f", stop it with `kill {pid}`," if pid else ""
     return (

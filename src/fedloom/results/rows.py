@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -12,11 +15,15 @@ class Round:
 
     round: int
     participants: int = 0
-    """Clients that trained."""
+    """Clients that trained and arrived."""
+    missing: int = 0
+    """Clients that were called and did not arrive."""
     train_loss: float | None = None
     """Mean loss that the gradient steps met."""
     steps: int = 0
     """Gradient steps of all clients together."""
+    gradients: int = 0
+    """Samples that entered a gradient, each as often as it did: the unit of work."""
     bytes_down: int = 0
     """From the server (or the teams) to clients, all of them together."""
     bytes_up: int = 0
@@ -51,3 +58,34 @@ class Round:
                 for name, value in numbers.items():
                     found[f"{kind}/{part}/{name}"] = value
         return found
+
+
+@dataclass
+class RowTail:
+    """The rows of a growing file; a line that is still being written waits."""
+
+    path: Path
+    rows: list[Round] = field(default_factory=list)
+    _offset: int = 0
+    _inode: int = -1
+
+    def read(self) -> list[Round]:
+        """All rows so far. A file that was replaced or shortened is read anew."""
+        try:
+            with self.path.open("rb") as file:
+                now = os.fstat(file.fileno())
+                if now.st_ino != self._inode or now.st_size < self._offset:
+                    self.rows, self._offset, self._inode = [], 0, now.st_ino
+                file.seek(self._offset)
+                text = file.read()
+        except OSError:
+            return self.rows
+        complete = text[: text.rfind(b"\n") + 1]
+        for line in complete.splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # cut short by a crash; the run that went on wrote it again
+            self.rows.append(Round(**row))
+        self._offset += len(complete)
+        return self.rows

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.metrics import METRICS, Metric, statistics
 
-ERRORS = frozenset({"mse", "rmse", "mae", "loss", "nll", "brier", "ece"})
-"""Numbers that are better when smaller."""
+if TYPE_CHECKING:
+    from fedloom.core.measures import Sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,90 +26,120 @@ class Scores:
     part: str
     """validation or test."""
     metric: str
-    """What `score` is: accuracy, or mse."""
+    """The metric that the task is judged by: accuracy, or mse."""
     samples: NDArray[np.int64]
     """(M,) how many samples each client was scored on."""
-    loss: NDArray[np.float64]
-    """(M,) mean loss; nan for a client without a sample."""
-    score: NDArray[np.float64]
-    """(M,) the metric; nan for a client without a sample."""
-    nll: NDArray[np.float64]
-    """(M,) mean negative log-likelihood; nan without classes."""
-    brier: NDArray[np.float64]
-    """(M,) Brier score; nan without classes."""
-    ece: NDArray[np.float64]
-    """(M,) expected calibration error in 15 bins; nan without classes."""
-    more: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    """(M,) by name: auc and f1 for two classes; rmse, mae and explained_variance
-    without classes. nan where it is not defined for a client."""
+    values: Mapping[str, NDArray[np.float64]]
+    """(M,) by name of the metric, all that the task has; nan where it is not defined
+    for a client, such as one without a sample."""
     pooled: Mapping[str, float] = field(default_factory=dict)
-    """The same over the samples of all clients together, each by its own model."""
+    """Some of them over the samples of all clients together, each by its own model."""
 
-    def of(self, number: str | None = None) -> NDArray[np.float64]:
-        """(M,) one number of every client; the metric if none is named.
+    @classmethod
+    def from_sums(cls, kind: str, part: str, metric: str, sums: Sums) -> Scores:
+        """The scores that follow from what clients sent after an evaluation.
+
+        Args:
+            kind: what kind of model was scored.
+            part: on which part of the data.
+            metric: the one that the task is judged by.
+            sums: one row per client.
+        """
+        samples = sums.samples.numpy()
+        sent = {
+            statistic: column.numpy()
+            for statistic, column in zip(statistics(), sums.values, strict=True)
+            if column.shape[1:] != (0,)
+        }
+        values, pooled = {}, {}
+        for m in METRICS.values():
+            if all(statistic in sent for statistic in m.sent):
+                columns = [sent[statistic] for statistic in m.sent]
+                values[m.name] = m.value(samples, *columns)
+                if m.pooled is not None:
+                    pooled[m.name] = m.pooled(samples, *columns)
+        return cls(kind, part, metric, samples, values, pooled)
+
+    def of(self, name: str | None = None) -> NDArray[np.float64]:
+        """(M,) one metric of every client; the task's if none is named.
 
         Raises:
             ConfigError: There is no such number for this task.
         """
-        known = {self.metric: self.score, "loss": self.loss, **self.more}
-        if self.metric == "accuracy":
-            known |= {"nll": self.nll, "brier": self.brier, "ece": self.ece}
-        number = number if number is not None else self.metric
-        if number not in known:
-            raise ConfigError(unknown("number", number, known))
-        return known[number]
+        name = name if name is not None else self.metric
+        if name not in self.values:
+            raise ConfigError(unknown("number", name, self.values))
+        return self.values[name]
 
     def summary(self, sizes: NDArray[np.int64]) -> dict[str, float]:
         """The numbers that stand for all clients; those without a sample are left out.
 
+        Each metric has its mean and the summaries that it names: the mean weighted by
+        samples, the mean of the worst tenth, the weighted mean of the tenth with most
+        training samples, the standard deviation (spread) and the standard error of the
+        mean. With `clients`, it is said how many clients have the number, and those
+        whose number is nan are left out of it.
+
         Args:
             sizes: (M,) training samples, which decide who is in the top decile.
         """
-        kept = self.samples > 0
-        if not kept.any():
+        is_scored = self.samples > 0
+        if not is_scored.any():
             return {}
-        score, loss, samples = self.score[kept], self.loss[kept], self.samples[kept]
-        largest = np.argsort(-sizes[kept], kind="stable")[: _decile(len(score))]
-        found = {
-            self.metric: float(score.mean()),
-            f"{self.metric}_weighted": float(np.average(score, weights=samples)),
-            f"{self.metric}_worst_decile": _worst(self.metric, score),
-            f"{self.metric}_largest_decile": float(
-                np.average(score[largest], weights=samples[largest])
-            ),
-            f"{self.metric}_spread": float(score.std()),
-            f"{self.metric}_error": _standard_error(score),
-            "loss": float(loss.mean()),
-            "loss_weighted": float(np.average(loss, weights=samples)),
-        }
-        if self.metric == "accuracy":
-            for name in ("nll", "brier", "ece"):
-                found[name] = float(getattr(self, name)[kept].mean())
-        for name, values in self.more.items():
-            known = values[~np.isnan(values)]
-            found[name] = float(known.mean()) if len(known) else math.nan
-            found[f"{name}_worst_decile"] = _worst(name, known)
-            found[f"{name}_clients"] = len(known)
-        for name, value in self.pooled.items():
-            found[f"{name}_pooled"] = value
-        return found
+        numbers: dict[str, float] = {}
+        for name in dict.fromkeys([self.metric, *self.values]):
+            metric, values = METRICS[name], self.values[name]
+            kept = ~np.isnan(values) if "clients" in metric.summaries else is_scored
+            group = _Clients(metric, values[kept], self.samples[kept], sizes[kept])
+            numbers[name] = group.summary("mean")
+            for summary in metric.summaries:
+                numbers[f"{name}_{summary}"] = group.summary(summary)
+        return numbers | {f"{name}_pooled": v for name, v in self.pooled.items()}
 
 
-def _decile(count: int) -> int:
-    """A tenth of the clients, at least one; a half is rounded up."""
-    return max(1, math.floor(0.1 * count + 0.5))
+@dataclass(frozen=True, eq=False)
+class _Clients:
+    """Clients that have a metric; each method but the first is a summary by name."""
 
+    metric: Metric
+    values: NDArray[np.float64]
+    samples: NDArray[np.int64]
+    sizes: NDArray[np.int64]
 
-def _worst(name: str, values: NDArray[np.float64]) -> float:
-    """The mean over the tenth of the clients that do worst."""
-    if len(values) == 0:
-        return math.nan
-    ordered = np.sort(values)[:: -1 if name in ERRORS else 1]
-    return float(ordered[: _decile(len(values))].mean())
+    def summary(self, name: str) -> float:
+        """One of the summaries below; nan without a client."""
+        if len(self.values) == 0 and name != "clients":
+            return math.nan
+        summarise: Callable[[], float] = getattr(self, name)
+        return summarise()
 
+    def mean(self) -> float:
+        return float(self.values.mean())
 
-def _standard_error(values: NDArray[np.float64]) -> float:
-    """Of the mean over clients; nan for a single one."""
-    if len(values) < 2:
-        return math.nan
-    return float(values.std(ddof=1) / math.sqrt(len(values)))
+    def weighted(self) -> float:
+        return float(np.average(self.values, weights=self.samples))
+
+    def worst_decile(self) -> float:
+        ordered = np.sort(self.values)[:: 1 if self.metric.is_higher_better else -1]
+        return float(ordered[: self._decile].mean())
+
+    def largest_decile(self) -> float:
+        largest = np.argsort(-self.sizes, kind="stable")[: self._decile]
+        return float(np.average(self.values[largest], weights=self.samples[largest]))
+
+    def spread(self) -> float:
+        return float(self.values.std())
+
+    def error(self) -> float:
+        """Standard error of the mean over clients; nan for a single one."""
+        if len(self.values) < 2:
+            return math.nan
+        return float(self.values.std(ddof=1) / math.sqrt(len(self.values)))
+
+    def clients(self) -> int:
+        return len(self.values)
+
+    @property
+    def _decile(self) -> int:
+        """A tenth of the clients, at least one; a half is rounded up."""
+        return max(1, math.floor(0.1 * len(self.values) + 0.5))

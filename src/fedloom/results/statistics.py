@@ -12,17 +12,21 @@ as a repetition would find almost any difference significant.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
-from fedloom.results.scores import ERRORS
+from fedloom.core.metrics import METRICS
 
 LEVEL = 0.95
-"""Of all intervals."""
+"""Level of all intervals."""
+
+_BATCH = 1_000_000
+"""Most clients that are drawn at a time, so that many of them need little memory."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,19 @@ class Paired:
     """Two-sided, of the paired t-test; nan with fewer than two pairs."""
 
 
+def is_error(metric: str) -> bool:
+    """Whether less of it is better."""
+    return metric in METRICS and not METRICS[metric].is_higher_better
+
+
 def is_better(a: float, b: float, metric: str) -> bool:
     """Whether score `a` is better than `b`; nothing is better than itself or nan."""
-    return a < b if metric in ERRORS else a > b
+    return a < b if is_error(metric) else a > b
+
+
+def improvement(gap: NDArray[np.float64], metric: str) -> NDArray[np.float64]:
+    """Differences of scores, turned so that positive is better for every metric."""
+    return -gap if is_error(metric) else gap
 
 
 def over_seeds(values: ArrayLike, level: float = LEVEL) -> Estimate:
@@ -67,15 +81,13 @@ def over_seeds(values: ArrayLike, level: float = LEVEL) -> Estimate:
         values: one number per seed.
         level: of the interval.
     """
-    found = _finite(values)
-    count = len(found)
-    if count == 0:
-        return Estimate(math.nan, math.nan, math.nan, math.nan, 0)
-    mean = float(found.mean())
-    if count == 1:
-        return Estimate(mean, math.nan, math.nan, math.nan, 1)
-    error = float(found.std(ddof=1) / math.sqrt(count))
-    half = float(special.stdtrit(count - 1, 0.5 + level / 2)) * error
+    known = _finite(values)
+    count = len(known)
+    mean = float(known.mean()) if count else math.nan
+    if count < 2:
+        return Estimate(mean, math.nan, math.nan, math.nan, count)
+    error = float(known.std(ddof=1) / math.sqrt(count))
+    half = float(scipy.stats.t.ppf(0.5 + level / 2, count - 1)) * error
     return Estimate(mean, error, mean - half, mean + half, count)
 
 
@@ -92,17 +104,23 @@ def over_clients(
         level: of the interval.
         draws: how often clients are drawn anew, with replacement.
     """
-    found = _finite(values)
-    count = len(found)
+    known = _finite(values)
+    count = len(known)
     if count < 2:
-        return over_seeds(found)
-    draw = np.random.Generator(np.random.Philox(0))
-    means = np.array(
-        [found[draw.integers(count, size=count)].mean() for _ in range(draws)]
+        return over_seeds(known)
+    interval = scipy.stats.bootstrap(
+        (known,),
+        np.mean,
+        n_resamples=draws,
+        batch=max(1, _BATCH // count),
+        confidence_level=level,
+        method="percentile",
+        rng=np.random.Generator(np.random.Philox(0)),
+    ).confidence_interval
+    error = float(known.std(ddof=1) / math.sqrt(count))
+    return Estimate(
+        float(known.mean()), error, float(interval.low), float(interval.high), count
     )
-    low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
-    error = float(found.std(ddof=1) / math.sqrt(count))
-    return Estimate(float(found.mean()), error, float(low), float(high), count)
 
 
 def paired(first: ArrayLike, second: ArrayLike, level: float = LEVEL) -> Paired:
@@ -113,15 +131,18 @@ def paired(first: ArrayLike, second: ArrayLike, level: float = LEVEL) -> Paired:
         second: the same seeds in the same order.
         level: of the interval of the difference.
     """
-    a, b = np.asarray(first, float), np.asarray(second, float)
-    difference = over_seeds(a - b, level)
+    gaps = np.asarray(first, float) - np.asarray(second, float)
+    difference = over_seeds(gaps, level)
     if difference.count < 2:
         return Paired(difference, math.nan)
     if difference.error == 0.0:
         # Without any spread t is 0/0 or infinite.
         return Paired(difference, 1.0 if difference.mean == 0.0 else 0.0)
-    t = abs(difference.mean / difference.error)
-    return Paired(difference, float(2 * special.stdtr(difference.count - 1, -t)))
+    with warnings.catch_warnings():
+        # SciPy warns of gaps that are nearly equal; the tiny p-value is meant.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        test = scipy.stats.ttest_1samp(_finite(gaps), 0.0)
+    return Paired(difference, float(test.pvalue))
 
 
 def holm(p: Sequence[float]) -> NDArray[np.float64]:
@@ -132,12 +153,12 @@ def holm(p: Sequence[float]) -> NDArray[np.float64]:
     below a threshold is then at most that threshold, however the tests depend on one
     another.
     """
-    found = np.asarray(p, float)
-    adjusted = np.full(found.shape, np.nan)
-    known = np.flatnonzero(np.isfinite(found))
-    order = known[np.argsort(found[known], kind="stable")]
+    values = np.asarray(p, float)
+    adjusted = np.full(values.shape, np.nan)
+    known = np.flatnonzero(np.isfinite(values))
+    order = known[np.argsort(values[known], kind="stable")]
     factors = np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(found[order] * factors))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
     return adjusted
 
 
@@ -170,8 +191,8 @@ def accuracy_error(
     with all of three samples right is not taken to be certain.
     """
     share = (accuracy * samples + 2) / (samples + 4)
-    found: NDArray[np.float64] = np.sqrt(share * (1 - share) / (samples + 4))
-    return found
+    error: NDArray[np.float64] = np.sqrt(share * (1 - share) / (samples + 4))
+    return error
 
 
 def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
@@ -181,22 +202,12 @@ def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:
         x: finite numbers.
         y: as many.
     """
-    a, b = _ranks(x), _ranks(y)
-    a, b = a - a.mean(), b - b.mean()
-    size = math.sqrt(float(a @ a) * float(b @ b))
-    return float(a @ b) / size if size > 0 else math.nan
-
-
-def _ranks(values: ArrayLike) -> NDArray[np.float64]:
-    _, place, times = np.unique(
-        np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True
-    )
-    last = np.cumsum(times)
-    ranks: NDArray[np.float64] = (last - (times - 1) / 2)[place]
-    return ranks
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return math.nan
+    return float(scipy.stats.spearmanr(x, y).statistic)
 
 
 def _finite(values: ArrayLike) -> NDArray[np.float64]:
-    found = np.asarray(values, dtype=np.float64).reshape(-1)
-    kept: NDArray[np.float64] = found[np.isfinite(found)]
+    numbers = np.asarray(values, dtype=np.float64).reshape(-1)
+    kept: NDArray[np.float64] = numbers[np.isfinite(numbers)]
     return kept

@@ -6,27 +6,23 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fedloom.core.metrics import METRICS
 from fedloom.results.rows import Round
 
-_HEADINGS = {
-    "kind": "model",
-    "part": "data",
-    "mean": "mean over clients",
+_SUMMARIES = {
     "weighted": "by samples",
     "worst_decile": "worst 10 %",
     "largest_decile": "largest 10 %",
     "spread": "spread",
-    "loss": "loss",
 }
-_OPTIONAL = {
-    "ece": "ECE",
-    "auc": "AUC",
-    "f1": "F1",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "explained_variance": "explained",
+_HEADINGS = {
+    "kind": "model",
+    "part": "data",
+    "mean": "mean over clients",
+    **_SUMMARIES,
 }
-"""Means over clients that only some tasks have."""
+_LEFT_OUT = ("nll", "brier")
+"""Metrics that say again what the loss and the ECE say."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +36,16 @@ class ClosingTable:
     def cells(self) -> list[list[str]]:
         """The heading and every row as text."""
         shown = _HEADINGS | {
-            key: heading
-            for key, heading in _OPTIONAL.items()
-            if any(row[key] is not None for row in self.rows)
+            name: METRICS[name].title
+            for row in self.rows
+            for name in row
+            if name in METRICS
         }
         lines = [list(shown.values())]
         for row in self.rows:
-            numbers = [
-                f"{row[key]:.4f}"
-                if row[key] is not None and not math.isnan(row[key])
-                else "-"
-                for key in list(shown)[2:]
-            ]
-            lines.append([row["kind"], row["part"], *numbers])
+            numbers = [row.get(key, math.nan) for key in list(shown)[2:]]
+            texts = ["-" if math.isnan(value) else f"{value:.4f}" for value in numbers]
+            lines.append([row["kind"], row["part"], *texts])
         return lines
 
     def __iter__(self) -> Any:
@@ -80,18 +73,17 @@ def closing_table(rounds: list[Round], metric: str) -> ClosingTable:
     rows = []
     for kind, parts in last.scores.items():
         for part, numbers in parts.items():
-            found = {
-                name: numbers[f"{metric}_{name}"]
-                for name in ("weighted", "worst_decile", "largest_decile", "spread")
-            }
             rows.append(
                 {
                     "kind": kind,
                     "part": part,
                     "mean": numbers[metric],
-                    **found,
-                    "loss": numbers["loss"],
-                    **{name: numbers.get(name) for name in _OPTIONAL},
+                    **{name: numbers[f"{metric}_{name}"] for name in _SUMMARIES},
+                    **{
+                        name: numbers[name]
+                        for name in METRICS
+                        if name in numbers and name not in (metric, *_LEFT_OUT)
+                    },
                 }
             )
     return ClosingTable(metric, last.round, tuple(rows))

@@ -37,9 +37,8 @@ def make_trackers(names: str) -> list[Tracker]:
     Raises:
         ConfigError: a name is not known, or its library is not installed.
     """
-    found = []
-    for name in filter(None, (part.strip() for part in names.split(","))):
+    wanted = [name for name in map(str.strip, names.split(",")) if name]
+    for name in wanted:
         if name not in TRACKERS:
             raise ConfigError(f"--track: {unknown('tracker', name, TRACKERS)}")
-        found.append(TRACKERS[name]())
-    return found
+    return [TRACKERS[name]() for name in wanted]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import write_csv
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.trackers.tracker import About, Ending
@@ -41,11 +41,4 @@ class Csv:
         """Write the file whole."""
         assert self._folder is not None
         lines = [{"round": row.round, **row.numbers()} for row in self._rows]
-        columns = dict.fromkeys(name for line in lines for name in line)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        part = self._folder / "rounds.csv.part"
-        with part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(columns))
-            writer.writeheader()
-            writer.writerows(lines)
-        part.replace(self._folder / "rounds.csv")
+        write_csv(lines, self._folder / "rounds.csv")

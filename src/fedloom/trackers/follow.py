@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fedloom.engine.history import History
 from fedloom.results.table import closing_table
+from fedloom.server.history import History
 from fedloom.trackers.tracker import About, Ending, Tracker
 
 _log = logging.getLogger(__name__)

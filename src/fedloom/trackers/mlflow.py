@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
+from fedloom.core.files import atomic_write
 from fedloom.results.rows import Round
 from fedloom.trackers.extra import missing
 from fedloom.trackers.tracker import About, Ending
@@ -65,7 +65,8 @@ class MLflow:
         )
         self._run = run.info.run_id
         if note is not None:
-            _write(note, {"run": self._run})
+            with atomic_write(note) as part:
+                part.write_text(json.dumps({"run": self._run}) + "\n")
         params = [
             self._mlflow.entities.Param(name, str(value)[:_LONGEST])
             for name, value in about.settings().items()
@@ -95,13 +96,7 @@ class MLflow:
         self._client.set_terminated(self._run, status)
 
     def _experiment_id(self) -> str:
-        found = self._client.get_experiment_by_name(self._experiment)
-        if found is not None:
-            return str(found.experiment_id)
+        experiment = self._client.get_experiment_by_name(self._experiment)
+        if experiment is not None:
+            return str(experiment.experiment_id)
         return str(self._client.create_experiment(self._experiment))
-
-
-def _write(path: Path, value: dict[str, str]) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value) + "\n")
-    part.replace(path)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedloom.config import flatten
 from fedloom.results.rows import Round
 from fedloom.results.table import ClosingTable
 
@@ -31,13 +32,7 @@ class About:
 
     def settings(self) -> dict[str, Any]:
         """The config with one name per setting: `algorithm.lr`."""
-        found: dict[str, Any] = {}
-        for key, value in self.config.items():
-            if isinstance(value, Mapping):
-                found |= {f"{key}.{name}": inner for name, inner in value.items()}
-            else:
-                found[key] = value
-        return found
+        return flatten(self.config)
 
 
 @dataclass(frozen=True, kw_only=True)

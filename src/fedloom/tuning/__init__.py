@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedloom.tuning.search import search
+from fedloom.tuning.search import tune
 from fedloom.tuning.space import Range, space_of
-from fedloom.tuning.study import Found
+from fedloom.tuning.study import TunedMethod
 
-__all__ = ["Found", "Range", "search", "space_of"]
+__all__ = ["Range", "TunedMethod", "space_of", "tune"]

@@ -16,21 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import ConfigError, unknown
-from fedloom.core.settings import Interval
+from fedloom.core.settings import Interval, alternatives
 
 _FACTOR = 30.0
 _COUNT_FACTOR = 4
@@ -73,14 +64,14 @@ class Range:
 
 def space_of(
     kind: type[Algorithm[Any, Any, Any, Any, Any]],
-    given: Mapping[str, Any],
+    own: Mapping[str, Any],
     names: Sequence[str] = (),
 ) -> tuple[Range, ...]:
     """What to search for a method.
 
     Args:
         kind: the method.
-        given: settings that the user set; they stay unless named, and are the centre
+        own: settings that the user set; they stay unless named, and are the centre
             of the range if they are.
         names: settings to search, as far as the method has them; by default those that
             the module's docstring says.
@@ -91,13 +82,13 @@ def space_of(
     hints = get_type_hints(kind, include_extras=True)
     fields = {f.name: f for f in dataclasses.fields(kind)}
     common = {f.name for f in dataclasses.fields(Algorithm)} - {"lr"}
-    found = []
+    ranges = []
     for name, field in fields.items():
-        centre = given.get(name, field.default)
-        is_own = name not in common and name not in given and isinstance(centre, float)
-        if name in names or (not names and is_own):
-            found.append(_range(kind.name, name, hints[name], centre))
-    return tuple(found)
+        centre = own.get(name, field.default)
+        is_free = name not in common and name not in own and isinstance(centre, float)
+        if name in names or (not names and is_free):
+            ranges.append(_range(kind.name, name, hints[name], centre))
+    return tuple(ranges)
 
 
 def check_names(kinds: Sequence[type[Any]], names: Sequence[str]) -> None:
@@ -114,20 +105,16 @@ def _range(method: str, name: str, hint: Any, centre: Any) -> Range:
             f"--space: {name} of {method} has no default to search around. Give one: "
             f"--set algorithm.{name}=VALUE."
         )
-    option = _option(hint, centre)
-    if get_origin(option) is Literal:
-        choices = get_args(option)
+    kind, bounds = _alternative(hint, centre)
+    if get_origin(kind) is Literal or kind is bool:
+        choices = get_args(kind) or (False, True)
         return Range(name=name, centre=centre, kind="choice", choices=choices)
-    if isinstance(centre, bool):
-        return Range(name=name, centre=centre, kind="choice", choices=(False, True))
     if not isinstance(centre, int | float):
         raise ConfigError(
             f"--space: {name} of {method} is {centre!r}; only numbers and choices can "
             "be searched."
         )
-    bounds = _bounds(option)
-    is_count = isinstance(centre, int) and _base(option) is int
-    if is_count:
+    if kind is int:
         low = max(centre // _COUNT_FACTOR, math.ceil(max(bounds.least, 0)))
         high = max(centre * _COUNT_FACTOR, low + _COUNT_FACTOR)
         high = int(min(high, bounds.most))
@@ -147,29 +134,11 @@ def _range(method: str, name: str, hint: Any, centre: Any) -> Range:
     return Range(name=name, centre=centre, kind="log", low=low, high=high)
 
 
-def _options(hint: Any) -> Iterator[Any]:
-    if get_origin(hint) in (Union, types.UnionType):
-        for option in get_args(hint):
-            yield from _options(option)
-    else:
-        yield hint
-
-
-def _option(hint: Any, centre: Any) -> Any:
+def _alternative(hint: Any, centre: Any) -> tuple[Any, Interval]:
     """Of several types that a setting may have, the one that its value has."""
-    for option in _options(hint):
-        if get_origin(option) is Literal and centre in get_args(option):
-            return option
-        base = _base(option)
-        if isinstance(base, type) and isinstance(centre, base):
-            return option
-    return hint
-
-
-def _base(hint: Any) -> Any:
-    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
-
-
-def _bounds(hint: Any) -> Interval:
-    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((n for n in notes if isinstance(n, Interval)), Interval())
+    options = alternatives(hint)
+    for kind, interval in options:
+        is_choice = get_origin(kind) is Literal and centre in get_args(kind)
+        if is_choice or (isinstance(kind, type) and isinstance(centre, kind)):
+            return kind, interval
+    return options[0]

@@ -10,35 +10,36 @@ from typing import Any
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import generator
 from fedloom.tuning.space import Range
-from fedloom.tuning.trials import LocalResults, Trials
+from fedloom.tuning.trials import TrialResult, Trials
 
 _REFUSALS = 50
 """Combinations that a method itself refuses, for each that it takes, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What a search found for one method."""
+class TunedMethod:
+    """What came of the search for one method; prints as a sentence."""
 
-    arm: str
+    method: str
+    """The method's name, or its title where a comparison gives it one."""
     settings: Mapping[str, Any]
     """The best values of what was searched."""
     score: float
-    """Of the best trial, on validation data, mean over clients and seeds."""
+    """Score of the best trial on validation data, mean over clients and seeds."""
     before: float | None
     """The same with the settings that the search began with; None if that failed."""
     metric: str
+    """What the scores are: accuracy, or mse."""
     trials: int
     """Trials that were run, failed ones included."""
     failed: int
     """Trials that diverged."""
 
-    def sentence(self) -> str:
-        """What came of it, in one line."""
+    def __str__(self) -> str:
         before = "failed" if self.before is None else f"{self.before:.4f}"
         values = ", ".join(f"{k} = {v}" for k, v in self.settings.items())
         return (
-            f"{self.arm}: {self.metric} {self.score:.4f} on validation data "
+            f"{self.method}: {self.metric} {self.score:.4f} on validation data "
             f"({before} at first), {self.trials} trials, {self.failed} failed; "
             f"{values or 'nothing to search'}"
         )
@@ -67,7 +68,7 @@ class Study:
 
     Args:
         job: what a trial is.
-        journal: the file that keeps them.
+        journal: the file that keeps them; None keeps them in memory.
         asked: what the search is about; another search in the same file is refused.
         seed: of what is tried.
         tell: is told of every trial in one line.
@@ -79,7 +80,7 @@ class Study:
     def __init__(
         self,
         job: Trials,
-        journal: Path,
+        journal: Path | None,
         asked: str,
         seed: int,
         tell: Callable[[str], None],
@@ -87,9 +88,12 @@ class Study:
         self._optuna = optuna = library()
         self._states = optuna.trial.TrialState
         self._job, self._seed, self._tell = job, seed, tell
-        backend = optuna.storages.journal.JournalFileBackend(str(journal))
+        storage = None
+        if journal is not None:
+            backend = optuna.storages.journal.JournalFileBackend(str(journal))
+            storage = optuna.storages.JournalStorage(backend)
         self._study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(backend),
+            storage=storage,
             study_name=job.arm,
             direction="minimize" if job.metric == "mse" else "maximize",
             load_if_exists=True,
@@ -102,11 +106,9 @@ class Study:
         self._study.set_user_attr("asked", asked)
         for stale in self._study.get_trials(states=(self._states.RUNNING,)):
             self._study.tell(stale.number, state=self._states.FAIL)
-        self._distributions = {
-            one.name: _distribution(optuna, one) for one in job.space
-        }
+        self._distributions = {r.name: _distribution(optuna, r) for r in job.space}
 
-    def run(self, trials: int) -> Found:
+    def run(self, trials: int) -> TunedMethod:
         """Go on until so many trials were run, the first as the settings are.
 
         Raises:
@@ -126,8 +128,7 @@ class Study:
     def _over(self) -> list[Any]:
         """Trials that are over; one that was cut short is as if it had never been."""
         states = (self._states.COMPLETE, self._states.PRUNED)
-        found: list[Any] = self._study.get_trials(deepcopy=False, states=states)
-        return found
+        return list(self._study.get_trials(deepcopy=False, states=states))
 
     def _counted(self) -> list[Any]:
         """Those that were run; combinations that a method refuses cost nothing."""
@@ -135,19 +136,18 @@ class Study:
 
     def _begin(self, budget: int) -> None:
         """Try the settings as they are, so that a search never ends below them."""
-        space = self._job.space
-        settings = {one.name: one.centre for one in space}
-        score, why = outcome = self._job.run(self._job.configs(settings))
+        settings = {r.name: r.centre for r in self._job.space}
+        result = self._job.run(self._job.configs(settings))
         self._study.add_trial(
             self._optuna.trial.create_trial(
-                state=self._states.PRUNED if why else self._states.COMPLETE,
-                value=score,
-                params={one.name: one.drawn() for one in space},
+                state=self._state(result),
+                value=result.score,
+                params={r.name: r.drawn() for r in self._job.space},
                 distributions=self._distributions,
-                user_attrs={"why": why} if why else {},
+                user_attrs={"why": result.why},
             )
         )
-        self._say(1, budget, outcome, settings)
+        self._say(1, budget, result, settings)
 
     def _go_on(self, budget: int) -> int:
         """One more trial; 1 if the method refused the combination, else 0.
@@ -158,37 +158,32 @@ class Study:
         draw = generator(self._seed, "tune", len(self._over())).integers(2**31)
         self._study.sampler = self._optuna.samplers.TPESampler(seed=int(draw))
         trial = self._study.ask(self._distributions)
-        settings = {
-            one.name: one.value(trial.params[one.name]) for one in self._job.space
-        }
+        settings = self._settings(trial)
         try:
             configs = self._job.configs(settings)
         except ConfigError as error:
             trial.set_user_attr("refused", str(error))
             self._study.tell(trial, state=self._states.PRUNED)
             return 1
-        outcome = self._job.run(configs)
-        if outcome.score is None:
-            trial.set_user_attr("why", outcome.why)
-            self._study.tell(trial, state=self._states.PRUNED)
-        else:
-            self._study.tell(trial, outcome.score)
-        self._say(len(self._counted()), budget, outcome, settings)
+        result = self._job.run(configs)
+        trial.set_user_attr("why", result.why)
+        self._study.tell(trial, result.score, self._state(result))
+        self._say(len(self._counted()), budget, result, settings)
         return 0
 
-    def _say(
-        self,
-        number: int,
-        budget: int,
-        outcome: LocalResults,
-        settings: Mapping[str, Any],
-    ) -> None:
-        failed = outcome.score is None
-        came_to = f"failed: {outcome.why}" if failed else f"{outcome.score:.4f}"
-        values = "  ".join(f"{name}={value}" for name, value in settings.items())
-        self._tell(f"{self._job.arm} {number}/{budget}  {came_to}  {values}".rstrip())
+    def _state(self, result: TrialResult) -> Any:
+        return self._states.PRUNED if result.score is None else self._states.COMPLETE
 
-    def _sum_up(self) -> Found:
+    def _settings(self, trial: Any) -> dict[str, Any]:
+        return {r.name: r.value(trial.params[r.name]) for r in self._job.space}
+
+    def _say(
+        self, number: int, budget: int, result: TrialResult, settings: dict[str, Any]
+    ) -> None:
+        values = "  ".join(f"{name}={value}" for name, value in settings.items())
+        self._tell(f"{self._job.arm} {number}/{budget}  {result}  {values}".rstrip())
+
+    def _sum_up(self) -> TunedMethod:
         arm, run = self._job.arm, self._counted()
         failed = [t for t in run if t.state == self._states.PRUNED]
         if len(failed) == len(run):
@@ -198,11 +193,9 @@ class Study:
                 f"(--space lr --set algorithm.lr=0.001)."
             )
         best = self._study.best_trial
-        return Found(
-            arm=arm,
-            settings={
-                one.name: one.value(best.params[one.name]) for one in self._job.space
-            },
+        return TunedMethod(
+            method=arm,
+            settings=self._settings(best),
             score=best.value,
             before=run[0].value if run[0] not in failed else None,
             metric=self._job.metric,
@@ -211,11 +204,10 @@ class Study:
         )
 
 
-def _distribution(optuna: Any, one: Range) -> Any:
+def _distribution(optuna: Any, r: Range) -> Any:
     make = optuna.distributions
-    if one.kind == "choice":
-        return make.CategoricalDistribution(one.choices)
-    if one.kind == "count":
-        low, high = int(one.low), int(one.high)
-        return make.IntDistribution(low, high, log=low > 0)
-    return make.FloatDistribution(one.low, one.high, log=one.kind == "log")
+    if r.kind == "choice":
+        return make.CategoricalDistribution(r.choices)
+    if r.kind == "count":
+        return make.IntDistribution(int(r.low), int(r.high), log=r.low > 0)
+    return make.FloatDistribution(r.low, r.high, log=r.kind == "log")

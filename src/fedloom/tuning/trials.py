@@ -15,22 +15,25 @@ from fedloom.clients.ragged import Ragged
 from fedloom.comparison import Comparison
 from fedloom.config import RunConfig
 from fedloom.core.errors import DataError, NumericalError
-from fedloom.engine.history import History
-from fedloom.engine.schedule import train
 from fedloom.plan import make_clients, make_plan
+from fedloom.server.history import History
+from fedloom.server.schedule import train
 from fedloom.tuning.space import Range
 
 Clients = Sequence[tuple[RunConfig, Federation]]
 """For each seed the config with its partition chosen, and the clients."""
 
 
-class LocalResults(NamedTuple):
+class TrialResult(NamedTuple):
     """What came of a trial."""
 
     score: float | None
     """Mean over clients and seeds of the personal models' scores; None if it failed."""
     why: str = ""
     """Why it failed."""
+
+    def __str__(self) -> str:
+        return f"failed: {self.why}" if self.score is None else f"{self.score:.4f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +68,7 @@ class Trials:
             configs.append(replace(config, schedule=last, partition=divided.partition))
         return configs
 
-    def run(self, configs: Sequence[RunConfig]) -> LocalResults:
+    def run(self, configs: Sequence[RunConfig]) -> TrialResult:
         """Train, and score the last round; a run that diverges is a failed trial."""
         scores = []
         for config, (_, federation) in zip(configs, self.clients, strict=True):
@@ -75,13 +78,13 @@ class Trials:
             try:
                 train(plan.simulation, plan.schedule, history)
             except NumericalError as error:
-                return LocalResults(None, str(error))
+                return TrialResult(None, str(error))
             numbers = history.rounds[-1].scores["personal"]["validation"]
             scores.append(numbers[self.metric])
         score = sum(scores) / len(scores)
         if not math.isfinite(score):
-            return LocalResults(None, f"the score on validation data is {score}.")
-        return LocalResults(score)
+            return TrialResult(None, f"the score on validation data is {score}.")
+        return TrialResult(score)
 
 
 def make_clients_to_tune_on(

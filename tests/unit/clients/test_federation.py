@@ -16,6 +16,7 @@ from fedloom.clients import (
     LabelTeams,
     Natural,
     Ragged,
+    Sensor,
     Split,
     divide,
     federation,
@@ -252,3 +253,60 @@ def test_a_saved_split_tells_label_counts_to_those_without_the_data(
     other.save(tmp_path / "split.npz")
     with np.load(tmp_path / "split.npz") as arrays:
         assert str(arrays["targets"]) != first
+
+
+def test_some_clients_of_a_federation_are_a_federation_on_the_same_data() -> None:
+    fed = federation(X, Y, clients=WHO, validation=0.3, teams=[0, 1, 2])
+    part = fed.only([2, 0])
+    assert part.dataset is fed.dataset
+    assert part.names == ("cy", "ann")
+    assert part.teams.tolist() == [2, 0]
+    for name in ("train", "validation", "test"):
+        lists, of_all = getattr(part, name), getattr(fed, name)
+        assert [indices.tolist() for indices in lists] == [
+            of_all[2].tolist(),
+            of_all[0].tolist(),
+        ]
+    assert part.only([1]).names == ("ann",)
+
+
+def test_clients_that_are_not_there_are_no_part_of_a_federation() -> None:
+    fed = federation(X, Y, clients=WHO)
+    for clients in ([0, 3], [-1], [1, 1]):
+        with pytest.raises(DataError, match=r"different clients of 0\.\.2, found"):
+            fed.only(clients)
+    with pytest.raises(DataError, match="one entry per client"):
+        fed.only([])
+
+
+def test_a_part_keeps_the_standardising_constants_of_all(tmp_path: Path) -> None:
+    x = np.arange(24, dtype=np.float64).reshape(12, 2)
+    fed = federation(x, Y, clients=WHO, standardise=True)
+    path = tmp_path / "split.npz"
+    part = fed.only([1, 2]).only([1])
+    part.save(path)
+    for clients in (part, load_split(path, fed.dataset)):
+        for ours, all_clients in zip(clients.scaling(), fed.scaling(), strict=True):
+            assert torch.equal(torch.as_tensor(ours), torch.as_tensor(all_clients))
+    assert not torch.equal(part.moments()[0], fed.moments()[0])
+
+
+def test_a_part_of_transformed_clients_comes_back_as_it_was(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    fed = federation(x, Y, clients=WHO, transform=Sensor())
+    path = tmp_path / "split.npz"
+    part = fed.only([2, 1]).only([1])
+    part.save(path)
+    loaded = load_split(path, from_arrays(x, Y, clients=WHO))
+    held = torch.from_numpy(np.concatenate([part.train[0], part.test[0]]))
+    assert torch.equal(loaded.dataset.inputs[0][held], fed.dataset.inputs[0][held])
+
+
+def test_a_federation_and_its_dataset_are_shown_by_their_counts() -> None:
+    fed = federation(np.full((12, 2), 7.125), Y, clients=WHO)
+    assert repr(fed.dataset) == (
+        "Dataset('arrays', samples=12, classes=3, inputs=[torch.float64 (2,)])"
+    )
+    assert repr(fed) == (
+        f"Federation(clients=3, train=9, validation=0, test=3, dataset={fed.dataset!r})"
+    )

@@ -22,6 +22,6 @@ def fedloom(*arguments: Any) -> Any:
 
 def refused(*arguments: Any) -> str:
     """Run it, expect one of our own errors, and give its message."""
-    found = fedloom(*arguments)
-    assert isinstance(found.exception, FedloomError), found.output
-    return str(found.exception)
+    result = fedloom(*arguments)
+    assert isinstance(result.exception, FedloomError), result.output
+    return str(result.exception)

@@ -139,8 +139,8 @@ def cohort(sizes: list[float]) -> Cohort:
 
 def test_both_weightings_sum_to_one_and_skip_clients_without_samples() -> None:
     some = cohort([3.0, 0.0, 1.0])
-    assert some.by_size().tolist() == [0.75, 0.0, 0.25]
-    assert some.equally().tolist() == [0.5, 0.0, 0.5]
+    assert some.weights("size").tolist() == [0.75, 0.0, 0.25]
+    assert some.weights("equal").tolist() == [0.5, 0.0, 0.5]
 
 
 def test_some_rows_of_a_cohort_keep_their_teams_and_sizes() -> None:
@@ -159,10 +159,13 @@ def test_what_a_method_must_write_is_missing_until_it_does() -> None:
         name = "bare"
         group = "local"
 
-    bare, nothing = Bare(), Empty()
+    bare = Bare()
+    nothing: Any = Empty()
     with pytest.raises(NotImplementedError):
         bare.init_server(cohort([1.0]).population)
     assert bare.end_round(nothing, cohort([1.0])) is nothing
-    assert bare.server_log(nothing, nothing, cohort([1.0])) == Empty()
+    assert bare.initial_memory(nothing, nothing, nothing) == Empty()
+    assert bare.shared(nothing, nothing) is None
+    assert not bare.has_posterior
     assert bare.exchanges == 1
     assert bare.adaptation == ()

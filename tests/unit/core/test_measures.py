@@ -4,7 +4,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedloom.core.task import BINS, Task
+from fedloom.core.measures import Outcome
+from fedloom.core.metrics import CONFIDENCE_BINS as BINS
+from fedloom.core.metrics import METRICS
+from fedloom.core.task import Task
+
+
+def measured(name: str, outcome: Outcome) -> np.ndarray:
+    """The numbers of each sample that a metric is the mean of."""
+    (statistic,) = METRICS[name].sent
+    return statistic.measure(outcome).detach().numpy()
 
 
 class Given(nn.Module):
@@ -27,18 +36,18 @@ def sample(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
 def test_nll_and_brier_score_are_as_defined():
     logits, targets = sample()
     task = Task(Given(), dtype=torch.float64)
-    found = task.measure(task.start, (logits,), targets)
+    outcome = task.measure(task.start, (logits,), targets)
     p = torch.softmax(logits, 1).numpy()
     rows = np.arange(len(p))
-    assert np.allclose(found.nll.detach(), -np.log(p[rows, targets]))
+    assert np.allclose(measured("nll", outcome), -np.log(p[rows, targets]))
     truth = np.eye(4)[targets]
-    assert np.allclose(found.brier.detach(), ((p - truth) ** 2).sum(1))
+    assert np.allclose(measured("brier", outcome), ((p - truth) ** 2).sum(1))
 
 
 def test_the_calibration_error_is_the_weighted_gap_over_bins():
     logits, targets = sample()
     task = Task(Given(), dtype=torch.float64)
-    found = task.measure(task.start, (logits,), targets)
+    outcome = task.measure(task.start, (logits,), targets)
     p = torch.softmax(logits, 1).numpy()
     confidence, right = p.max(1), p.argmax(1) == targets.numpy()
     expected = 0.0
@@ -47,8 +56,9 @@ def test_the_calibration_error_is_the_weighted_gap_over_bins():
         if chosen.any():
             gap = abs(confidence[chosen].mean() - right[chosen].mean())
             expected += chosen.mean() * gap
-    ece = found.gap.sum(0).abs().sum() / len(targets)
-    assert np.isclose(float(ece.detach()), expected)
+    gaps = measured("ece", outcome).sum(0)
+    ece = METRICS["ece"].value(np.array([len(targets)]), gaps[None])
+    assert np.isclose(ece[0], expected)
 
 
 def test_averaged_predictions_average_probabilities_not_logits():
@@ -80,6 +90,6 @@ def test_the_absolute_error_is_a_mean_over_outputs():
     task = Task(Given(), "squared-error", dtype=torch.float64)
     x = torch.tensor([[1.0, 5.0], [0.0, -2.0]], dtype=torch.float64)
     y = torch.tensor([[0.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
-    found = task.measure(task.start, (x,), y)
-    assert found.absolute.tolist() == [2.0, 1.0]
-    assert found.score.tolist() == [5.0, 2.0]
+    outcome = task.measure(task.start, (x,), y)
+    assert measured("mae", outcome).tolist() == [2.0, 1.0]
+    assert measured("mse", outcome).tolist() == [5.0, 2.0]

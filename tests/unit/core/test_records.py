@@ -6,17 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import MessageError
+from fedloom.core.errors import ContractError, MessageError
 from fedloom.core.records import (
     Empty,
     PerClient,
+    PerPair,
+    add_place,
+    client_dims,
     from_named,
     leaves,
     map_record,
     message_bytes,
     named,
     rebuild,
-    row_fields,
     skeleton,
     stack,
     take,
@@ -36,7 +38,7 @@ class Both(NamedTuple):
 
 class Down(NamedTuple):
     shared: Tensor
-    own: PerClient
+    own: PerClient[Tensor]
     point: SGDState
 
 
@@ -123,22 +125,52 @@ def test_stacking_and_taking_are_inverse() -> None:
     assert some.right.tolist() == [2.0, 0.0]
 
 
+class Wrapped(NamedTuple):
+    inner: Down
+    extra: PerClient[SGDState]
+    pairs: PerPair[Tensor]
+
+
+def down() -> Down:
+    state = SGDState(torch.zeros(3), torch.zeros(3))
+    return Down(torch.zeros(3), torch.zeros(5, 3), state)
+
+
 def test_only_fields_declared_so_have_one_row_per_client() -> None:
-    point = SGDState(torch.zeros(3), torch.zeros(3))
-    assert row_fields(Down(torch.zeros(3), torch.zeros(5, 3), point)) == [
-        False,
-        True,
-        False,
-        False,
-    ]
-    assert row_fields(Empty()) == []
+    assert client_dims(down()) == [0, 1, 0, 0]
+    assert client_dims(Empty()) == []
+
+
+def test_marks_are_found_in_nested_records_and_hold_for_all_below_them() -> None:
+    state = SGDState(torch.zeros(5), torch.zeros(5))
+    wrapped = Wrapped(down(), state, torch.zeros(5, 5))
+    assert client_dims(wrapped) == [0, 1, 0, 0, 1, 1, 2]
+    assert client_dims((wrapped, torch.zeros(5))) == [0, 1, 0, 0, 1, 1, 2, 0]
+
+
+def test_a_place_is_added_to_what_has_one_per_client_and_to_nothing_else() -> None:
+    def wrapped(count: int, value: float) -> Wrapped:
+        state = SGDState(torch.full((count,), value), torch.full((count, 2), value))
+        inner = Down(torch.full((5,), value), torch.full((count, 3), value), state)
+        inner = inner._replace(point=SGDState(torch.zeros(2), torch.zeros(0)))
+        return Wrapped(inner, state, torch.full((count, count), value))
+
+    larger = add_place(wrapped(5, 1.0), wrapped(6, 7.0), "here")
+    assert larger.extra.at.tolist() == [1.0] * 5 + [7.0]
+    assert larger.inner.own[:, 0].tolist() == [1.0] * 5 + [7.0]
+    assert larger.inner.shared.tolist() == [1.0] * 5  # five numbers, no clients
+    assert larger.pairs[5].tolist() == [7.0] * 6
+    assert larger.pairs[:5, :5].unique().tolist() == [1.0]
+    with pytest.raises(ContractError, match="Mark what has a place per client"):
+        add_place(wrapped(5, 1.0), wrapped(7, 7.0), "here")
 
 
 def test_bytes_are_counted_from_types() -> None:
     point = SGDState(torch.zeros(3, dtype=torch.float64), torch.zeros(0))
     down = Down(torch.zeros(3), torch.zeros(5, 7, dtype=torch.float16), point)
     # 3 floats, one client's row of 7 halves, 3 doubles, nothing.
-    found = message_bytes(down, has_rows=row_fields(down))
+    has_rows = [dims > 0 for dims in client_dims(down)]
+    found = message_bytes(down, has_rows=has_rows)
     assert found == 3 * 4 + 7 * 2 + 3 * 8
     stacked = stack([both(), both()])
     # 3 floats, nothing, one double, 4 floats, one int64.

@@ -308,7 +308,22 @@ def test_a_model_in_two_parts_has_the_losses_of_the_whole() -> None:
 def test_the_gradient_of_any_function_is_taken() -> None:
     task = Task(branches())
     theta = torch.arange(3.0)
-    assert torch.equal(task.grad_of(lambda t: t.square().sum(), theta), 2 * theta)
+    gradient = task.grad_of(lambda t: t.square().sum(), theta, mixed())
+    assert torch.equal(gradient, 2 * theta)
+
+
+def test_a_watched_task_counts_the_samples_that_entered_a_gradient() -> None:
+    task = Task(branches(), head="head", dtype=torch.float64)
+    batch = mixed()
+    samples = float(batch.mask.sum())
+    watched = task.watched()
+    assert float(watched.met_samples()) == 0.0
+    watched.loss(task.start, batch)
+    assert float(watched.met_samples()) == 0.0
+    watched.grad(task.start, batch)
+    assert float(watched.met_samples()) == samples
+    watched.grad_of(lambda t: t.sum(), torch.zeros(2), batch, passes=5)
+    assert float(watched.met_samples()) == 6 * samples
 
 
 def test_a_watched_task_keeps_the_losses_that_its_gradients_met() -> None:
@@ -563,9 +578,9 @@ def test_a_regression_takes_targets_with_or_without_a_column(
     expected = (model(x)[:, 0] - y.reshape(5)).square().detach()
     found = task.losses(task.start, batch_of(x, targets=y))
     torch.testing.assert_close(found, expected)
-    losses, scores, *_ = task.measure(task.start, (x,), y)
-    torch.testing.assert_close(losses, expected)
-    torch.testing.assert_close(scores, expected)
+    outcome = task.measure(task.start, (x,), y)
+    torch.testing.assert_close(outcome.loss, expected)
+    torch.testing.assert_close(outcome.over_outputs(outcome.errors**2), expected)
     assert task.metric == "mse"
 
 
@@ -590,7 +605,7 @@ def test_whole_number_targets_of_a_regression_are_cast() -> None:
 def test_accuracy_is_scored_for_classes() -> None:
     task = Task(nn.Linear(3, 3, bias=False), dtype=torch.float64)
     theta = torch.eye(3).double().reshape(-1)
-    scores = task.measure(theta, (torch.eye(3),), torch.tensor([0, 1, 1])).score
+    scores = task.measure(theta, (torch.eye(3),), torch.tensor([0, 1, 1])).is_right
     assert scores.tolist() == [1.0, 1.0, 0.0]
 
 

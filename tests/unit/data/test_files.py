@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 from pathlib import Path
 
@@ -154,10 +155,10 @@ def test_the_features_of_a_table_are_standardised_unless_refused(
 def test_a_value_that_is_not_finite_is_named_by_column_and_row(tmp_path: Path) -> None:
     table = {"a": [1, 2, 3], "b": [0.5, np.nan, -np.inf], "y": [0, 1, 0]}
     path = save(table, tmp_path / "t.parquet")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"column 'b' has 2 values .* first in row 1"):
+    with pytest.raises(DataError, match=r"column 'b': 2 values .* first in row 1"):
         read(path)
     (tmp_path / "t.csv").write_text("a,b,y\n1,2,0\n1,inf,1\n")
-    with pytest.raises(DataError, match=r"column 'b' has 1 values .* first in row 1"):
+    with pytest.raises(DataError, match=r"column 'b': 1 values .* first in row 1"):
         read(tmp_path / "t.csv")
 
 
@@ -177,3 +178,11 @@ def test_a_table_may_be_gzipped_but_not_cut_short(tmp_path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(DataError, match=r"t\.csv\.gz: not a readable \.csv\.gz table"):
         read(path)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".csv.bz2"])
+def test_a_table_may_be_compressed(ending: str, tmp_path: Path) -> None:
+    pack = {".csv": bytes, ".csv.gz": gzip.compress, ".csv.bz2": bz2.compress}[ending]
+    path = tmp_path / f"t.1{ending}"
+    path.write_bytes(pack(b"a,y\n1,0\n2,1\n"))
+    assert read(path).inputs[0].tolist() == [[1.0], [2.0]]

@@ -76,7 +76,7 @@ def test_targets_of_a_regression_keep_their_type_and_shape() -> None:
     data = Dataset("r", (torch.zeros(2, 1),), torch.zeros(2, dtype=torch.float64))
     assert targets_like(data, [1, 2]).tolist() == [1.0, 2.0]
     assert targets_like(data, [1, 2]).dtype == torch.float64
-    with pytest.raises(DataError, match="row 1 is nan"):
+    with pytest.raises(DataError, match="nan or infinite, the first in row 1"):
         targets_like(data, [0.0, np.nan])
     with pytest.raises(DataError, match=r"shape \(\) per sample, found \(1,\)"):
         targets_like(data, [[0.0], [1.0]])

@@ -198,7 +198,10 @@ def on_the_hub(
     datasets = pytest.importorskip("datasets")
     asked: list[Any] = []
 
-    def fetch(name: str, data_dir: Path | None, *, revision: str) -> Tables:
+    def fetch(
+        name: str, data_dir: Path | None, *, revision: str, splits: Any
+    ) -> Tables:
+        assert splits == ("train",)
         asked.append((name, revision))
         return Tables({"train": datasets.Dataset.from_dict(rows)}, f"{name}@abc")
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,7 +114,10 @@ def test_without_a_file_the_hub_is_asked(
     text = "ANN:\n" + "to be or " * 9 + "\n\nBOB:\n" + "not to be " * 9
     parts = {"train": text[:30], "validation": text[30:61], "test": text[61:]}
 
-    def fetch(name: str, data_dir: Path | None, *, revision: str) -> Tables:
+    def fetch(
+        name: str, data_dir: Path | None, *, revision: str, splits: Any
+    ) -> Tables:
+        assert splits == tuple(parts)
         assert (name, revision) == ("karpathy/tiny_shakespeare", "refs/convert/parquet")
         rows = {k: datasets.Dataset.from_dict({"text": [v]}) for k, v in parts.items()}
         return Tables(rows, f"{name}@abc")

@@ -9,7 +9,16 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import settings_of
-from fedloom.data import SOURCES, Digits, Gaussian, Synthetic, load
+from fedloom.data import (
+    SOURCES,
+    Digits,
+    Gaussian,
+    SpeechCommands,
+    Synthetic,
+    load,
+    whereabouts,
+)
+from fedloom.data.dataset import Dataset
 
 
 def test_an_unknown_source_gets_a_suggestion() -> None:
@@ -93,3 +102,39 @@ def test_gaussian_sizes_lie_between_their_bounds() -> None:
     assert (sizes.min(), sizes.max()) == (10, 20)
     with pytest.raises(ConfigError, match="least must not exceed most, found 3 and 2"):
         Gaussian(least=3, most=2)
+
+
+def parts_of(dataset: Dataset) -> list[object]:
+    """All that a seed could change."""
+    arrays = (dataset.owner, dataset.fixed_test, dataset.subclass)
+    return [dataset.hash, *(None if a is None else a.tolist() for a in arrays)]
+
+
+LARGE = ("cifar10", "cifar100", "fsdd", "wake-word")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name
+        for name in SOURCES
+    ],
+)
+def test_a_source_says_whether_it_depends_on_the_seed(name: str) -> None:
+    if whereabouts(name) in ("not found", "needs settings"):
+        pytest.skip("the data are not on this machine (FEDLOOM_DATA)")
+    source = SOURCES[name]()
+    first, second = source.load(None, 0), source.load(None, 1)
+    assert (parts_of(first) != parts_of(second)) == source.depends_on_seed
+
+
+def test_only_the_commands_of_speech_commands_depend_on_the_seed() -> None:
+    assert SpeechCommands(task="commands").depends_on_seed
+    assert not SpeechCommands(task="words").depends_on_seed
+
+
+def test_a_dataset_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Digits().load(None, 0)
+    once = dataset.hash
+    monkeypatch.delattr("hashlib.blake2b")
+    assert dataset.hash == once

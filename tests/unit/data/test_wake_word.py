@@ -13,7 +13,7 @@ from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import generator
 from fedloom.data import WakeWord, acoustics
 from fedloom.data.devices import DEVICES, STATES, Home, hear
-from fedloom.data.fsdd import Recordings, read_recordings
+from fedloom.data.fsdd import Recordings
 from fedloom.runs import run_config
 
 SETTINGS = {"word": 1, "test_takes": 2, "pooled_takes": 3, "bands": 16, "hop_s": 0.05}
@@ -27,7 +27,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def recordings(data_dir: Path) -> Recordings:
-    return read_recordings(data_dir, 1.0)
+    return WakeWord().read(data_dir, 1.0)
 
 
 def test_homes_are_clients_and_every_sample_is_tagged(data_dir: Path) -> None:

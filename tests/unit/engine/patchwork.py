@@ -20,14 +20,14 @@ from fedloom.core.algorithm import (
     Population,
     SGDState,
 )
-from fedloom.core.records import PerClient
+from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import NonNegative
 from fedloom.core.streams import normal, seeded
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.job import AnyAlgorithm, Runner
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
+from fedloom.server.simulation import Simulation
 
 SIZES = (2, 9, 5, 1, 14, 7)
 TESTS = (3, 0, 2, 300, 1, 4)
@@ -39,7 +39,7 @@ class Server(NamedTuple):
     shared: Tensor
     before: Tensor
     """The same tensor as `shared` until the first aggregation."""
-    models: Tensor
+    models: PerClient[Tensor]
     """(M, d)."""
     concluded: Tensor
     """How many rounds were closed."""
@@ -58,7 +58,7 @@ class Memory(NamedTuple):
 
 class Download(NamedTuple):
     shared: Tensor
-    own: PerClient
+    own: PerClient[Tensor]
 
 
 class Work(NamedTuple):
@@ -86,7 +86,7 @@ class ClientLog(NamedTuple):
 
 
 class ServerLog(NamedTuple):
-    weight: Tensor
+    weight: PerClient[Tensor]
     concluded: Tensor
 
 
@@ -130,19 +130,18 @@ class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
     def download(self, server: Server, cohort: Cohort) -> Download:
         return Download(server.shared, server.models[cohort.clients])
 
-    def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        shared = cohort.by_size() @ uploads.personal
+    def aggregate(
+        self, server: Server, uploads: Upload, cohort: Cohort
+    ) -> Logged[Server, ServerLog]:
+        weights = cohort.weights("size")
         models = server.models.index_copy(0, cohort.clients, uploads.personal)
-        return Server(shared, server.shared, models, server.concluded)
+        new = Server(
+            weights @ uploads.personal, server.shared, models, server.concluded
+        )
+        return Logged(new, ServerLog(weights, server.concluded))
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
         return server._replace(concluded=server.concluded + 1)
-
-    def server_log(self, server: Server, uploads: Upload, cohort: Cohort) -> ServerLog:
-        return ServerLog(cohort.by_size(), server.concluded)
-
-    def shared(self, server: Server, task: Task) -> Tensor:
-        return server.shared
 
     def team_link(self, server: Server) -> tuple[Link, Link]:
         link = Link(server.shared, server.concluded)
@@ -250,7 +249,7 @@ def small_task(dtype: torch.dtype = torch.float64) -> Task:
         return Task(nn.Linear(3, 2), dtype=dtype)
 
 
-def loom_of(
+def simulation_of(
     algorithm: AnyAlgorithm,
     runner: Runner | None = None,
     *,

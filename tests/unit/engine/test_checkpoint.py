@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from patchwork import COUNT, Patchwork, loom_of, small_federation
+from patchwork import COUNT, Patchwork, simulation_of, small_federation
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -15,19 +15,19 @@ from fedloom.algorithms import Ditto, FedAvg, Local
 from fedloom.core.errors import DataError, MessageError
 from fedloom.core.records import named
 from fedloom.core.task import Task
-from fedloom.engine import checkpoint
-from fedloom.engine.checkpoint import restore, save
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server import checkpoint
+from fedloom.server.checkpoint import restore, save
+from fedloom.server.simulation import Simulation
 
 
 def patchwork(**sampling: Any) -> Simulation:
-    return loom_of(Patchwork(), Weave(4), **sampling)
+    return simulation_of(Patchwork(), Weave(4), **sampling)
 
 
 def standing(simulation: Simulation) -> dict[str, torch.Tensor]:
     personal = {"personal models": simulation.personal(torch.arange(COUNT))}
-    return named(simulation.state.server) | simulation.state.table.dump() | personal
+    return named(simulation.state.server) | simulation.clients.memory.save() | personal
 
 
 def assert_identical(one: Simulation, two: Simulation) -> None:
@@ -43,14 +43,14 @@ def assert_identical(one: Simulation, two: Simulation) -> None:
 @pytest.mark.parametrize("stop", [0, 1, 4, 6])
 def test_a_run_may_stop_after_any_exchange(stop: int, tmp_path: Path) -> None:
     whole, before, after = (patchwork(rate=0.4) for _ in range(3))
-    whole_tallies = [whole.run_exchange() for _ in range(6)]
+    whole_costs = [whole.run_exchange() for _ in range(6)]
     for _ in range(stop):
         before.run_exchange()
     save(before, tmp_path / "run.safetensors")
     restore(after, tmp_path / "run.safetensors")
-    tallies = [after.run_exchange() for _ in range(6 - stop)]
+    costs = [after.run_exchange() for _ in range(6 - stop)]
     assert_identical(after, whole)
-    for one, two in zip(tallies, whole_tallies[stop:], strict=True):
+    for one, two in zip(costs, whole_costs[stop:], strict=True):
         assert (one is None) == (two is None)
         if one is not None and two is not None:
             assert replace(one, seconds=0.0) == replace(two, seconds=0.0)
@@ -64,7 +64,7 @@ def test_restoring_forgets_what_came_after(tmp_path: Path) -> None:
         late.run_exchange()
     restore(late, tmp_path / "run.safetensors")
     assert_identical(late, early)
-    assert replace(late.state.tally, seconds=0) == replace(early.state.tally, seconds=0)
+    assert replace(late.state.cost, seconds=0) == replace(early.state.cost, seconds=0)
 
 
 def test_server_fields_that_share_memory_are_saved(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
-    save(loom_of(FedAvg()), path)
+    save(simulation_of(FedAvg()), path)
     with pytest.raises(MessageError, match="algorithm is 'fedavg', this run has 'dit"):
-        restore(loom_of(Ditto()), path)
+        restore(simulation_of(Ditto()), path)
 
 
 def test_a_checkpoint_of_another_split_is_refused(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_checkpoint_of_another_split_is_refused(tmp_path: Path) -> None:
     save(patchwork(), path)
     other = replace(small_federation(), teams=np.zeros(COUNT, dtype=np.int64))
     with pytest.raises(MessageError, match="split is '"):
-        restore(loom_of(Patchwork(), federation=other), path)
+        restore(simulation_of(Patchwork(), federation=other), path)
 
 
 def test_a_checkpoint_of_other_inputs_is_refused(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_checkpoint_of_other_inputs_is_refused(tmp_path: Path) -> None:
     other = replace(federation, dataset=changed)
     assert other.hash == federation.hash
     with pytest.raises(MessageError, match="data is '"):
-        restore(loom_of(Patchwork(), federation=other), path)
+        restore(simulation_of(Patchwork(), federation=other), path)
 
 
 @pytest.mark.parametrize("method", [FedAvg(), Local()], ids=["fedavg", "local"])
@@ -138,11 +138,11 @@ def test_a_checkpoint_of_another_model_is_refused(
     method: FedAvg | Local, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.safetensors"
-    saved = loom_of(method)
+    saved = simulation_of(method)
     saved.run_exchange()
     save(saved, path)
     other = Task(nn.Linear(3, 2, bias=False), dtype=torch.float64)
-    simulation = loom_of(method, task=other)
+    simulation = simulation_of(method, task=other)
     before = standing(simulation)
     with pytest.raises(MessageError, match=r"should be torch\.float64"):
         restore(simulation, path)
@@ -157,7 +157,7 @@ def test_a_checkpoint_with_a_field_missing_changes_nothing(tmp_path: Path) -> No
     with checkpoint.safe_open(path, framework="pt") as file:
         metadata = file.metadata()
     tensors = load_file(path)
-    del tensors["memory.personal"]
+    del tensors["clients.memory.personal"]
     save_file(tensors, path, metadata=metadata)
     simulation = patchwork()
     before = standing(simulation)
@@ -206,7 +206,7 @@ def test_the_newest_checkpoint_and_the_one_before_are_kept(tmp_path: Path) -> No
     _, second, third = saved_thrice(path)
     names = {p.name for p in tmp_path.iterdir()}
     assert names == {"run.safetensors", "run-before.safetensors"}
-    assert checkpoint.positions(path) == [(1, 0), (0, 1)]
+    assert checkpoint.whole_positions(path) == [(1, 0), (0, 1)]
     again = patchwork()
     assert restore(again, path) == ""
     assert_identical(again, third)
@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     again = patchwork()
     assert "The one before it is used" in restore(again, path)
     assert_identical(again, second)
-    assert checkpoint.positions(path) == [(0, 1)]
+    assert checkpoint.whole_positions(path) == [(0, 1)]
 
 
 @pytest.mark.parametrize("newest", ["damaged", "later", "gone"])
@@ -245,11 +245,11 @@ def test_the_checkpoint_a_run_goes_on_from_is_not_pushed_out(
         assert restore(patchwork(), path) == ""
     at = checkpoint.Position(0, 1)
     checkpoint.forget_after(path, at)
-    assert checkpoint.positions(path) == [at]
+    assert checkpoint.whole_positions(path) == [at]
     save(third, path)
-    assert checkpoint.positions(path) == [(1, 0), at]
+    assert checkpoint.whole_positions(path) == [(1, 0), at]
     checkpoint.forget_after(path, checkpoint.Position(1, 0))
-    assert checkpoint.positions(path) == [(1, 0), at]
+    assert checkpoint.whole_positions(path) == [(1, 0), at]
     checkpoint.forget_after(path, checkpoint.START)
     assert not checkpoint.exists(path)
 
@@ -270,4 +270,4 @@ def test_a_full_disk_loses_nothing(
     ):
         save(third, path)
     assert not list(tmp_path.glob("*.part"))
-    assert checkpoint.positions(path) == [(1, 0), (0, 1)]
+    assert checkpoint.whole_positions(path) == [(1, 0), (0, 1)]

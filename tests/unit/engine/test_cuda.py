@@ -21,7 +21,7 @@ pytestmark = [
 @pytest.mark.parametrize("name", REGISTRY)
 @pytest.mark.parametrize("compiled", ["off", "on"])
 def test_a_gpu_run_equals_the_loop_on_the_cpu(name, compiled):
-    found = []
+    personal = []
     for engine in (
         {"runner": "loop", "device": "cpu", "dtype": "float64"},
         {"compile": compiled, "device": "cuda", "dtype": "float64"},
@@ -37,12 +37,12 @@ def test_a_gpu_run_equals_the_loop_on_the_cpu(name, compiled):
         }
         result = run_config(parse(tables))
         models = [result.model(client) for client in range(8)]
-        found.append(
+        personal.append(
             torch.stack(
                 [torch.cat([p.flatten().cpu() for p in m.parameters()]) for m in models]
             )
         )
-    assert torch.allclose(found[0], found[1], rtol=1e-7, atol=1e-9)
+    assert torch.allclose(*personal, rtol=1e-7, atol=1e-9)
 
 
 def test_tokens_and_their_scores_on_a_gpu_equal_those_on_the_cpu():
@@ -59,16 +59,15 @@ def test_tokens_and_their_scores_on_a_gpu_equal_those_on_the_cpu():
     clients = fedloom.divide(dataset, fedloom.Natural(), fedloom.Split(), seed=0)
     with seeded(0, "model"):
         model = LSTM(hidden=4).build_for_tokens(9, 2, dataset.vectors)
-    found = []
+    results = []
     for runner, device in (("loop", "cpu"), ("weave", "cuda")):
         engine = fedloom.EngineSettings(
             runner=runner, device=device, dtype="float64", compile="off"
         )
-        found.append(fedloom.run("ditto", model, clients, rounds=2, engine=engine))
-    cpu, gpu = found
+        results.append(fedloom.run("ditto", model, clients, rounds=2, engine=engine))
     for number in ("loss", "auc", "f1"):
-        one, other = (result.scores(number=number) for result in (cpu, gpu))
-        np.testing.assert_allclose(one, other, rtol=1e-7)
+        on_cpu, on_gpu = (result.scores(number=number) for result in results)
+        np.testing.assert_allclose(on_cpu, on_gpu, rtol=1e-7)
 
 
 def test_a_standardised_regression_on_a_gpu_equals_that_on_the_cpu():
@@ -77,10 +76,10 @@ def test_a_standardised_regression_on_a_gpu_equals_that_on_the_cpu():
     clients = fedloom.federation(
         x, x.sum(1), clients=np.arange(80) % 4, standardise=True
     )
-    found = []
+    results = []
     for device in ("cpu", "cuda"):
         engine = fedloom.EngineSettings(device=device, dtype="float64", compile="off")
-        found.append(fedloom.run("fedavg", "mlr", clients, rounds=2, engine=engine))
+        results.append(fedloom.run("fedavg", "mlr", clients, rounds=2, engine=engine))
     for number in ("mse", "mae", "explained_variance"):
-        one, other = (result.scores(number=number) for result in found)
-        np.testing.assert_allclose(one, other, rtol=1e-7)
+        on_cpu, on_gpu = (result.scores(number=number) for result in results)
+        np.testing.assert_allclose(on_cpu, on_gpu, rtol=1e-7)

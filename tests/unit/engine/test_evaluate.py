@@ -1,21 +1,36 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
-from patchwork import COUNT, TESTS, Patchwork, loom_of, small_federation
+from patchwork import COUNT, TESTS, Patchwork, simulation_of, small_federation
 from sklearn.metrics import f1_score, mean_absolute_error, r2_score, roc_auc_score
 from torch import nn
 
 from fedloom.algorithms import FedAvg, Local, PFedMT
 from fedloom.clients.federation import Federation
+from fedloom.core.metrics import (
+    CONFIDENCE_BINS,
+    MARGIN_BINS,
+    METRICS,
+    Metric,
+    Statistic,
+    statistics,
+)
+from fedloom.core.records import take
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.evaluate import evaluate
+from fedloom.engine.evaluate import sums_of_own, sums_of_shared
+from fedloom.engine.job import Samples
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
+from fedloom.results.directory import RunDirectory
+from fedloom.results.scores import Scores
+from fedloom.server.simulation import Simulation
 
 
 def by_hand(
@@ -33,76 +48,84 @@ def by_hand(
     return losses, scores
 
 
+def own_scores(simulation: Simulation, block: int) -> Scores:
+    """The personal models on test data, so many at once."""
+    task, fleet = simulation.task, simulation.fleet
+    samples = fleet.samples.part(simulation.federation.test)
+    sums = sums_of_own(task, fleet.runner, samples, simulation.personal, block=block)
+    return Scores.from_sums("personal", "test", task.metric, sums)
+
+
 @pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
 @pytest.mark.parametrize("block", [1, 4, 64])
 def test_personal_models_are_scored_on_their_own_clients(
     runner: Loop | Weave, block: int
 ) -> None:
-    simulation = loom_of(Local(lr=0.5), runner)
+    simulation = simulation_of(Local(lr=0.5), runner)
     simulation.run_exchange()
-    (scores,) = evaluate(simulation, "test", block=block)
+    scores = own_scores(simulation, block)
     losses, accuracies = by_hand(simulation, simulation.personal(torch.arange(COUNT)))
     assert (scores.kind, scores.part) == ("personal", "test")
     assert scores.samples.tolist() == list(TESTS)
-    np.testing.assert_allclose(scores.loss, losses, rtol=1e-10)
-    np.testing.assert_allclose(scores.score, accuracies, rtol=1e-10)
+    np.testing.assert_allclose(scores.of("loss"), losses, rtol=1e-10)
+    np.testing.assert_allclose(scores.of(), accuracies, rtol=1e-10)
 
 
 def test_the_shared_model_is_scored_on_every_client() -> None:
-    simulation = loom_of(FedAvg(lr=0.5), Weave(4))
+    simulation = simulation_of(FedAvg(lr=0.5), Weave(4))
     simulation.run_exchange()
-    shared, personal = evaluate(simulation, "test")
+    shared, personal = simulation.evaluate("test")
     losses, accuracies = by_hand(
         simulation, simulation.state.server.shared.expand(COUNT, -1)
     )
     assert (shared.kind, personal.kind) == ("shared", "personal")
     for scores in (shared, personal):
-        np.testing.assert_allclose(scores.loss, losses, rtol=1e-10)
-        np.testing.assert_allclose(scores.score, accuracies, rtol=1e-10)
+        np.testing.assert_allclose(scores.of("loss"), losses, rtol=1e-10)
+        np.testing.assert_allclose(scores.of(), accuracies, rtol=1e-10)
 
 
 def test_a_client_without_test_samples_has_no_score() -> None:
-    simulation = loom_of(FedAvg(), Weave(4))
-    for scores in evaluate(simulation, "test"):
-        missing = np.isnan(scores.loss)
+    simulation = simulation_of(FedAvg(), Weave(4))
+    for scores in simulation.evaluate("test"):
+        missing = np.isnan(scores.of("loss"))
         assert missing.nonzero()[0].tolist() == [TESTS.index(0)]
-        assert np.array_equal(missing, np.isnan(scores.score))
+        assert np.array_equal(missing, np.isnan(scores.of()))
 
 
 @pytest.mark.parametrize("method", [FedAvg(), Local()], ids=["fedavg", "local"])
 def test_a_part_without_any_sample_has_no_scores(method: FedAvg | Local) -> None:
-    for scores in evaluate(loom_of(method, Weave(4)), "validation"):
+    for scores in simulation_of(method, Weave(4)).evaluate("validation"):
         assert scores.samples.tolist() == [0] * COUNT
-        assert np.isnan(scores.loss).all()
-        assert np.isnan(scores.score).all()
+        assert np.isnan(scores.of("loss")).all()
+        assert np.isnan(scores.of()).all()
 
 
 def test_a_model_that_adapts_is_scored_after_adapting() -> None:
-    simulation = loom_of(FedAvg(lr=0.5, tuning=2), Weave(4))
+    simulation = simulation_of(FedAvg(lr=0.5, tuning=2), Weave(4))
     simulation.run_exchange()
-    shared, personal = evaluate(simulation, "test")
+    shared, personal = simulation.evaluate("test")
     losses, _ = by_hand(simulation, simulation.personal(torch.arange(COUNT)))
-    np.testing.assert_allclose(personal.loss, losses, rtol=1e-10)
-    assert not np.allclose(personal.loss, shared.loss, equal_nan=True)
+    np.testing.assert_allclose(personal.of("loss"), losses, rtol=1e-10)
+    assert not np.allclose(personal.of("loss"), shared.of("loss"), equal_nan=True)
 
 
 def test_evaluation_does_not_depend_on_blocks() -> None:
-    simulation = loom_of(Patchwork(), Weave(4), rate=0.5)
+    simulation = simulation_of(Patchwork(), Weave(4), rate=0.5)
     simulation.run_exchange()
-    one = evaluate(simulation, "test", block=2)
-    two = evaluate(simulation, "test", block=COUNT)
-    for a, b in zip(one, two, strict=True):
-        np.testing.assert_allclose(a.loss, b.loss, rtol=1e-10)
+    small, large = own_scores(simulation, 2), own_scores(simulation, COUNT)
+    np.testing.assert_allclose(small.of("loss"), large.of("loss"), rtol=1e-10)
 
 
 def test_evaluation_changes_nothing() -> None:
-    looked, not_looked = (loom_of(Patchwork(), Weave(4), rate=0.5) for _ in range(2))
+    looked, not_looked = (
+        simulation_of(Patchwork(), Weave(4), rate=0.5) for _ in range(2)
+    )
     for _ in range(4):
-        evaluate(looked, "test")
+        looked.evaluate("test")
         looked.run_exchange()
         not_looked.run_exchange()
-    one, two = looked.state.table.dump(), not_looked.state.table.dump()
-    assert all(torch.equal(one[name], two[name]) for name in two)
+    kept, expected = looked.fleet.save(), not_looked.fleet.save()
+    assert all(torch.equal(kept[name], expected[name]) for name in expected)
     assert torch.equal(looked.state.server.shared, not_looked.state.server.shared)
 
 
@@ -120,13 +143,13 @@ def test_a_regression_is_scored_by_its_squared_error() -> None:
     model = nn.Linear(3, 1, bias=False)
     nn.init.zeros_(model.weight)
     task = Task(model, "squared-error", dtype=torch.float64)
-    simulation = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
-    for scores in evaluate(simulation, "test"):
+    simulation = simulation_of(FedAvg(), Weave(4), federation=federation, task=task)
+    for scores in simulation.evaluate("test"):
         for n, rows in enumerate(source.test):
             if len(rows):
                 expected = float(inputs[rows].sum(1).square().mean())
-                assert scores.loss[n] == pytest.approx(expected, rel=1e-10)
-                assert scores.score[n] == pytest.approx(expected, rel=1e-10)
+                assert scores.of("loss")[n] == pytest.approx(expected, rel=1e-10)
+                assert scores.of()[n] == pytest.approx(expected, rel=1e-10)
 
 
 def probabilities(simulation: Simulation, thetas: torch.Tensor) -> list[np.ndarray]:
@@ -145,9 +168,10 @@ def probabilities(simulation: Simulation, thetas: torch.Tensor) -> list[np.ndarr
 def test_two_classes_have_auc_and_f1_by_client_and_pooled(
     runner: Loop | Weave, block: int
 ) -> None:
-    simulation = loom_of(FedAvg(lr=0.5, tuning=3), runner)
+    simulation = simulation_of(FedAvg(lr=0.5, tuning=3), runner)
     simulation.run_exchange()
-    shared, personal = evaluate(simulation, "test", block=block)
+    shared, _ = simulation.evaluate("test")
+    personal = own_scores(simulation, block)
     own = simulation.personal(torch.arange(COUNT))
     one = simulation.state.server.shared.expand(COUNT, -1)
     targets = [
@@ -159,23 +183,24 @@ def test_two_classes_have_auc_and_f1_by_client_and_pooled(
         for n, (p, y) in enumerate(zip(said, targets, strict=True)):
             if len(set(y)) == 2:
                 expected = roc_auc_score(y, p)
-                assert scores.more["auc"][n] == pytest.approx(expected, abs=1e-12)
+                assert scores.of("auc")[n] == pytest.approx(expected, abs=1e-12)
                 expected = f1_score(y, p > 0.5)
-                assert scores.more["f1"][n] == pytest.approx(expected, abs=1e-12)
+                assert scores.of("f1")[n] == pytest.approx(expected, abs=1e-12)
             else:
-                assert np.isnan(scores.more["auc"][n])
+                assert np.isnan(scores.of("auc")[n])
         y, p = np.concatenate(targets), np.concatenate(said)
-        assert scores.pooled["auc"] == pytest.approx(roc_auc_score(y, p), abs=1e-12)
+        # Exact but for margins that fall into one bin of the histograms.
+        assert scores.pooled["auc"] == pytest.approx(roc_auc_score(y, p), abs=0.002)
         assert scores.pooled["f1"] == pytest.approx(f1_score(y, p > 0.5), abs=1e-12)
     # Some clients have no test sample or one class only, and some have both.
-    assert 0 < np.isnan(personal.more["auc"]).sum() < COUNT
-    assert not np.allclose(shared.more["auc"], personal.more["auc"], equal_nan=True)
+    assert 0 < np.isnan(personal.of("auc")).sum() < COUNT
+    assert not np.allclose(shared.of("auc"), personal.of("auc"), equal_nan=True)
 
 
 def test_a_team_model_ranks_the_samples_of_its_own_clients() -> None:
-    simulation = loom_of(PFedMT(lr=0.1), Weave(4))
+    simulation = simulation_of(PFedMT(lr=0.1), Weave(4))
     simulation.run_exchange()
-    found = {scores.kind: scores for scores in evaluate(simulation, "test")}
+    found = {scores.kind: scores for scores in simulation.evaluate("test")}
     teams = simulation.algorithm.team_models(simulation.state.server, simulation.task)
     assert teams is not None
     said = probabilities(
@@ -186,12 +211,12 @@ def test_a_team_model_ranks_the_samples_of_its_own_clients() -> None:
         simulation.federation.test[largest]
     ].numpy()
     expected = roc_auc_score(y, said[largest])
-    assert found["team"].more["auc"][largest] == pytest.approx(expected, abs=1e-12)
+    assert found["team"].of("auc")[largest] == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_part_without_any_sample_has_no_auc() -> None:
-    for scores in evaluate(loom_of(FedAvg(), Weave(4)), "validation"):
-        assert np.isnan(scores.more["auc"]).all()
+    for scores in simulation_of(FedAvg(), Weave(4)).evaluate("validation"):
+        assert np.isnan(scores.of("auc")).all()
         assert np.isnan(scores.pooled["auc"])
 
 
@@ -210,22 +235,24 @@ def test_a_regression_has_its_numbers_by_client_and_pooled(outputs: int) -> None
     )
     model = nn.Linear(3, outputs)
     task = Task(model, "squared-error", dtype=torch.float64)
-    simulation = loom_of(FedAvg(lr=0.05), Weave(4), federation=federation, task=task)
+    simulation = simulation_of(
+        FedAvg(lr=0.05), Weave(4), federation=federation, task=task
+    )
     simulation.run_exchange()
     theta = simulation.state.server.shared
     said = task.predict(theta, (inputs,)).reshape(targets.shape).detach().numpy()
     truth = targets.numpy()
-    for scores in evaluate(simulation, "test"):
+    for scores in simulation.evaluate("test"):
         for n, rows in enumerate(source.test):
             y, p = truth[rows], said[rows]
             if len(rows) == 0:
-                assert all(np.isnan(values[n]) for values in scores.more.values())
+                assert all(np.isnan(values[n]) for values in scores.values.values())
                 continue
             rmse = np.sqrt(np.square(y - p).mean())
-            assert scores.more["rmse"][n] == pytest.approx(rmse, rel=1e-10)
+            assert scores.of("rmse")[n] == pytest.approx(rmse, rel=1e-10)
             mae = mean_absolute_error(y, p)
-            assert scores.more["mae"][n] == pytest.approx(mae, rel=1e-10)
-            explained = scores.more["explained_variance"][n]
+            assert scores.of("mae")[n] == pytest.approx(mae, rel=1e-10)
+            explained = scores.of("explained_variance")[n]
             if len(rows) == 1:
                 assert np.isnan(explained)
             else:
@@ -253,9 +280,9 @@ def test_a_regression_without_samples_in_a_part_has_no_numbers() -> None:
         teams=source.teams,
     )
     task = Task(nn.Linear(3, 1), "squared-error", dtype=torch.float64)
-    simulation = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
-    for scores in evaluate(simulation, "validation"):
-        for values in scores.more.values():
+    simulation = simulation_of(FedAvg(), Weave(4), federation=federation, task=task)
+    for scores in simulation.evaluate("validation"):
+        for values in scores.values.values():
             assert np.isnan(values).all()
 
 
@@ -272,5 +299,76 @@ def test_several_classes_have_no_auc() -> None:
         teams=source.teams,
     )
     task = Task(nn.Linear(3, 3), dtype=torch.float64)
-    simulation = loom_of(FedAvg(), Weave(4), federation=federation, task=task)
-    assert all(not scores.more for scores in evaluate(simulation, "test"))
+    simulation = simulation_of(FedAvg(), Weave(4), federation=federation, task=task)
+    for scores in simulation.evaluate("test"):
+        assert list(scores.values) == ["loss", "accuracy", "nll", "brier", "ece"]
+        assert not scores.pooled
+
+
+def placed(federation: Federation) -> Samples:
+    return Samples.of(federation, federation.test, torch.device("cpu"))
+
+
+def test_a_clients_sums_are_the_same_whoever_is_scored_beside_it() -> None:
+    """One client alone sends what it sends among others, samples or none."""
+    federation = small_federation()
+    task = Task(nn.Linear(3, 2), dtype=torch.float64)
+    together = sums_of_shared(task, task.start, placed(federation))
+    assert together.values[0].dtype == torch.float64
+    for n in range(COUNT):
+        alone = sums_of_shared(task, task.start, placed(federation.only([n])))
+        assert alone.samples.tolist() == [TESTS[n]]
+        for mine, ours in zip(alone.values, take(together, [n]).values, strict=True):
+            torch.testing.assert_close(mine, ours, equal_nan=True)
+
+
+def test_a_client_sends_sums_for_the_metrics_of_its_task_and_no_others() -> None:
+    task = Task(nn.Linear(3, 2), dtype=torch.float64)
+    sums = sums_of_shared(task, task.start, placed(small_federation()))
+    columns = zip(statistics(), sums.values, strict=True)
+    shapes = {statistic.name: column.shape[1:] for statistic, column in columns}
+    assert shapes == {
+        "loss": (),
+        "right": (),
+        "squared_errors": (0,),
+        "nll": (),
+        "brier": (),
+        "calibration_gap": (CONFIDENCE_BINS,),
+        "ranking": (1 + 2 * MARGIN_BINS,),
+        "true_positives": (),
+        "wrong_calls": (),
+        "absolute_errors": (0,),
+        "target_spread": (0,),
+    }
+
+
+def test_a_metric_is_one_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is computed, sent, scored, summed up and written without another line."""
+    doubt = Metric(
+        name="doubt",
+        title="doubt",
+        description="The doubt is the mean probability of the less probable classes.",
+        applies_to="classes",
+        sent=(Statistic("doubt", lambda o: 1 - o.confidence),),
+    )
+    monkeypatch.setitem(METRICS, "doubt", doubt)
+    simulation = simulation_of(FedAvg(lr=0.5), Weave(4))
+    scores = simulation.evaluate("test")
+    own = simulation.state.server.shared.expand(COUNT, -1)
+    expected = [
+        (0.5 - np.abs(p - 0.5)).mean() if len(p) else np.nan
+        for p in probabilities(simulation, own)
+    ]
+    for each in scores:
+        np.testing.assert_allclose(each.of("doubt"), expected, rtol=1e-10)
+    summary = scores[0].summary(simulation.federation.sizes)
+    assert summary["doubt"] == pytest.approx(np.nanmean(expected), rel=1e-10)
+    assert summary["doubt_worst_decile"] == pytest.approx(np.nanmax(expected))
+    assert summary["doubt_clients"] == COUNT - 1
+    RunDirectory(tmp_path).write_scores(1, simulation.federation.names, scores)
+    table = pq.read_table(tmp_path / "clients" / "000001.parquet")
+    np.testing.assert_allclose(
+        table["doubt"].to_numpy(), expected * len(scores), rtol=1e-10
+    )

@@ -13,7 +13,7 @@ from patchwork import (
     D,
     Patchwork,
     Work,
-    loom_of,
+    simulation_of,
     small_federation,
     small_task,
 )
@@ -30,8 +30,9 @@ from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.job import noise_key
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import RoundCost, Simulation
 from fedloom.engine.weave import Weave
+from fedloom.server.coordinator import RoundCost
+from fedloom.server.simulation import Simulation
 
 
 def history(simulation: Simulation, rounds: int) -> dict[str, Tensor]:
@@ -41,12 +42,19 @@ def history(simulation: Simulation, rounds: int) -> dict[str, Tensor]:
         simulation.run_exchange()
         last = simulation.last
         assert last is not None
-        met = {"loss": last.loss, "steps": last.steps}
+        met = {"loss": last.reports.loss, "steps": last.reports.steps}
         met |= named(last.client_log) | named(last.server_log)
         found |= {f"exchange {n}: {name}": t for name, t in met.items()}
-    found |= named(simulation.state.server) | simulation.state.table.dump()
+    found |= named(simulation.state.server) | simulation.clients.memory.save()
     found["personal models"] = simulation.personal(torch.arange(COUNT))
     return found
+
+
+def keys_of(simulation: Simulation) -> Tensor:
+    """The streams of everybody in the next exchange."""
+    simulation.send()
+    assert simulation.clients.prepared is not None
+    return simulation.clients.prepared.participants.keys
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -67,7 +75,7 @@ HEAVY = Patchwork(momentum=0.5, weight_decay=0.1, clip=1.0, lr_decay=0.9)
 @cache
 def looped(method: Patchwork) -> dict[str, Tensor]:
     """Two rounds, four exchanges, by the slow, obvious runner."""
-    return history(loom_of(method), 2)
+    return history(simulation_of(method), 2)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +86,7 @@ def looped(method: Patchwork) -> dict[str, Tensor]:
 def test_all_that_the_contract_allows_is_woven_as_it_is_looped(
     method: Patchwork, chunk: int
 ) -> None:
-    assert_same(history(loom_of(method, Weave(chunk)), 2), looped(method))
+    assert_same(history(simulation_of(method, Weave(chunk)), 2), looped(method))
 
 
 @pytest.mark.parametrize("unroll", [1, 3, 16])
@@ -87,14 +95,14 @@ def test_all_that_the_contract_allows_is_unrolled_and_padded(
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     fixed = Weave(4, compiled=True, unroll=unroll)
-    assert_same(history(loom_of(Patchwork(), fixed), 2), looped(Patchwork()))
+    assert_same(history(simulation_of(Patchwork(), fixed), 2), looped(Patchwork()))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_all_that_the_contract_allows_can_be_compiled() -> None:
     compiled = Weave(4, compiled=True, unroll=2)
-    assert_same(history(loom_of(Patchwork(), compiled), 2), looped(Patchwork()))
+    assert_same(history(simulation_of(Patchwork(), compiled), 2), looped(Patchwork()))
 
 
 @pytest.mark.slow
@@ -112,8 +120,8 @@ def test_passes_over_data_of_many_sizes_can_be_compiled(
     federation = regression([[1.0] * 2**n for n in range(10)])
     method = Passing(lr=0.1)
     compiled = Weave(1, compiled=True)
-    simulation = loom_of(method, compiled, federation=federation, task=number())
-    slow = loom_of(method, federation=federation, task=number())
+    simulation = simulation_of(method, compiled, federation=federation, task=number())
+    slow = simulation_of(method, federation=federation, task=number())
     simulation.run_exchange()
     slow.run_exchange()
     torch.testing.assert_close(simulation.state.server, slow.state.server)
@@ -140,15 +148,15 @@ class Strolling(Patchwork):
 @pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
 def test_a_client_takes_its_own_number_of_steps_up_to_the_most(runner: Any) -> None:
     """(size // 2) * 2, and one fewer on the second visit; never above 5."""
-    simulation = loom_of(Strolling(), runner)
+    simulation = simulation_of(Strolling(), runner)
     simulation.run_exchange()
     assert simulation.last is not None
-    assert simulation.last.steps.tolist() == [2, 5, 4, 0, 5, 5]
-    assert simulation.last.loss[3] == 0.0
+    assert simulation.last.reports.steps.tolist() == [2, 5, 4, 0, 5, 5]
+    assert simulation.last.reports.loss[3] == 0.0
     # The sum of the positions 0, 1, 2, ... in the phase.
     assert simulation.last.client_log.positions.tolist() == [1, 10, 6, 0, 10, 10]
     simulation.run_exchange()
-    assert simulation.last.steps.tolist() == [1, 5, 3, 0, 5, 5]
+    assert simulation.last.reports.steps.tolist() == [1, 5, 3, 0, 5, 5]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,10 +169,10 @@ class Shrinking(Strolling):
 
 @pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
 def test_a_length_below_nothing_is_nothing(runner: Any) -> None:
-    simulation = loom_of(Shrinking(), runner)
+    simulation = simulation_of(Shrinking(), runner)
     simulation.run_exchange()
     assert simulation.last is not None
-    assert simulation.last.steps.tolist() == [0, 3, 0, 0, 5, 1]
+    assert simulation.last.reports.steps.tolist() == [0, 3, 0, 0, 5, 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,10 +186,10 @@ class Settling(Patchwork):
 
 @pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
 def test_a_client_that_has_settled_stops(runner: Any) -> None:
-    simulation = loom_of(Settling(lr=0.2), runner)
+    simulation = simulation_of(Settling(lr=0.2), runner)
     simulation.run_exchange()
     assert simulation.last is not None
-    steps = simulation.last.steps.tolist()
+    steps = simulation.last.reports.steps.tolist()
     expected = []
     train, task = small_federation().train, simulation.task
     data = small_federation().dataset
@@ -209,10 +217,10 @@ def test_a_client_settled_from_the_start_takes_no_step() -> None:
             return work.total > 0
 
     for runner in (Loop(), Weave(4)):
-        simulation = loom_of(Settled(), runner)
+        simulation = simulation_of(Settled(), runner)
         simulation.run_exchange()
         assert simulation.last is not None
-        assert simulation.last.steps.tolist() == [0] * COUNT
+        assert simulation.last.reports.steps.tolist() == [0] * COUNT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,22 +232,22 @@ class Looking(FedAvg):
         return (self.local_phase("step"), Phase(step="look", passes=2))
 
     def look(self, work: Any, down: Any, batch: Any, task: Task) -> Any:
-        loss = task.loss(work.shared.at, batch)
-        return fedavg.Work(work.shared._replace(at=work.shared.at + 0 * loss))
+        loss = task.loss(work.at, batch)
+        return work._replace(at=work.at + 0 * loss)
 
 
 @pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
 def test_a_step_without_a_gradient_is_no_gradient_step(runner: Any) -> None:
-    looking, plain = loom_of(Looking(), runner), loom_of(FedAvg(), runner)
+    looking, plain = simulation_of(Looking(), runner), simulation_of(FedAvg(), runner)
     assert (looking.run_exchange(), plain.run_exchange()) != (None, None)
     assert looking.last is not None
     assert plain.last is not None
-    assert torch.equal(looking.last.steps, plain.last.steps)
-    assert torch.equal(looking.last.loss, plain.last.loss)
+    assert torch.equal(looking.last.reports.steps, plain.last.reports.steps)
+    assert torch.equal(looking.last.reports.loss, plain.last.reports.loss)
 
 
 def test_steps_know_the_ends_of_epochs() -> None:
-    simulation = loom_of(Patchwork(batch_size=3), Weave(COUNT))
+    simulation = simulation_of(Patchwork(batch_size=3), Weave(COUNT))
     simulation.run_exchange()
     assert simulation.last is not None
     # In `pair`, one epoch: 1. In `stroll`, own lengths 2, 5, 4, 0, 5, 5 of epochs of
@@ -256,7 +264,7 @@ def test_two_batches_of_a_step_are_drawn_apart() -> None:
             met.append((batch[0].inputs[0][:, 0], batch[1].inputs[0][:, 0]))
             return super().pair(work, down, batch, task)
 
-    loom_of(Spying(batch_size=14)).run_exchange()
+    simulation_of(Spying(batch_size=14)).run_exchange()
     largest = max(met, key=lambda pair: len(pair[0]))
     assert len(largest[0]) == 14
     assert not torch.equal(*largest)
@@ -264,11 +272,11 @@ def test_two_batches_of_a_step_are_drawn_apart() -> None:
 
 
 def test_a_round_of_two_exchanges_ends_with_the_second() -> None:
-    simulation = loom_of(Patchwork(), rate=0.5)
+    simulation = simulation_of(Patchwork(), rate=0.5)
     places = []
     for n in range(4):
-        tally = simulation.run_exchange()
-        assert (tally is not None) == (n % 2 == 1)
+        cost = simulation.run_exchange()
+        assert (cost is not None) == (n % 2 == 1)
         assert simulation.last is not None
         places.append(
             (
@@ -292,12 +300,12 @@ def test_a_round_of_two_exchanges_ends_with_the_second() -> None:
 
 def test_the_exchanges_of_a_round_meet_other_batches() -> None:
     """Else the second exchange would see the noise and order of the first again."""
-    simulation = loom_of(Patchwork())
-    one = simulation._keys(torch.arange(COUNT), "train")
+    simulation = simulation_of(Patchwork())
+    one = keys_of(simulation)
     simulation.run_exchange()
-    two = simulation._keys(torch.arange(COUNT), "train")
+    two = keys_of(simulation)
     simulation.run_exchange()
-    three = simulation._keys(torch.arange(COUNT), "train")
+    three = keys_of(simulation)
     assert len(torch.cat([one, two, three]).unique()) == 3 * COUNT
 
 
@@ -314,17 +322,18 @@ def test_noise_and_batches_never_come_from_one_stream(batches: int) -> None:
 def test_bytes_are_what_the_types_say() -> None:
     """d = 8 parameters in float64, 6 clients, 2 exchanges, 2 teams.
 
-    Down: the shared model and one row of models. Up: one model, a scalar, nothing.
+    Down: the shared model and one row of models, and the instruction: four int64 and a
+    bool. Up: one model, a scalar, nothing, and the report: three numbers of 8 bytes.
     A team's link is one model and one int64 down, one model and three int64 up.
     """
-    simulation = loom_of(Patchwork(), Weave(COUNT))
+    simulation = simulation_of(Patchwork(), Weave(COUNT))
     assert simulation.run_exchange() is None
-    tally = simulation.run_exchange()
-    assert tally is not None
-    assert tally.bytes_down == 2 * 6 * (2 * D * 8)
-    assert tally.bytes_up == 2 * 6 * (D * 8 + 8)
-    assert tally.team_bytes_down == 2 * (D * 8 + 8)
-    assert tally.team_bytes_up == 2 * (D * 8 + 3 * 8)
+    cost = simulation.run_exchange()
+    assert cost is not None
+    assert cost.bytes_down == 2 * 6 * (2 * D * 8 + 33)
+    assert cost.bytes_up == 2 * 6 * (D * 8 + 8 + 24)
+    assert cost.team_bytes_down == 2 * (D * 8 + 8)
+    assert cost.team_bytes_up == 2 * (D * 8 + 3 * 8)
 
 
 @pytest.mark.parametrize(
@@ -335,59 +344,61 @@ def test_bytes_are_what_the_types_say() -> None:
 def test_bytes_count_those_who_download_and_those_who_upload(
     method: Any, down: int, up: int
 ) -> None:
-    some = loom_of(method, rate=0.5, dtype=torch.float32).run_exchange()
+    some = simulation_of(method, rate=0.5, dtype=torch.float32).run_exchange()
     assert some is not None
     assert (some.participants, some.bytes_down, some.bytes_up) == (
         3,
-        3 * down * 4,
-        3 * up * 4,
+        3 * (down * 4 + 33),
+        3 * (up * 4 + 20),
     )
-    everyone = loom_of(
+    everyone = simulation_of(
         method, rate=0.5, protocol="train-all", dtype=torch.float32
     ).run_exchange()
     assert everyone is not None
     assert (everyone.participants, everyone.bytes_down, everyone.bytes_up) == (
         6,
-        6 * down * 4,
-        3 * up * 4,
+        6 * (down * 4 + 33),
+        3 * up * 4 + 6 * 20,
     )
     assert (everyone.team_bytes_down, everyone.team_bytes_up) == (0, 0)
 
 
 def test_clients_know_whether_their_upload_is_used() -> None:
-    simulation = loom_of(Patchwork(), rate=0.5, protocol="train-all")
+    simulation = simulation_of(Patchwork(), rate=0.5, protocol="train-all")
     simulation.run_exchange()
     assert simulation.last is not None
-    sampled = simulation.sampling.draw(COUNT, 0, 0)
+    sampled = simulation.coordinator.sampling.draw(COUNT, 0, 0)
     assert (
         simulation.last.client_log.uploads.nonzero()[:, 0].tolist() == sampled.tolist()
     )
 
 
-def test_the_tally_weighs_losses_by_steps() -> None:
-    simulation = loom_of(Patchwork(), Weave(COUNT))
+def test_the_cost_weighs_losses_by_steps() -> None:
+    simulation = simulation_of(Patchwork(), Weave(COUNT))
     simulation.run_exchange()
     one = simulation.last
-    tally = simulation.run_exchange()
+    cost = simulation.run_exchange()
     two = simulation.last
     assert one is not None
     assert two is not None
-    assert tally is not None
-    steps = torch.cat([one.steps, two.steps])
-    losses = torch.cat([one.loss, two.loss])
-    assert tally.steps == int(steps.sum())
-    assert tally.loss == pytest.approx(float((losses * steps).sum() / steps.sum()))
-    assert tally.participants == COUNT
-    assert tally.seconds > 0
+    assert cost is not None
+    steps = torch.cat([one.reports.steps, two.reports.steps])
+    losses = torch.cat([one.reports.loss, two.reports.loss])
+    assert cost.steps == int(steps.sum())
+    assert cost.loss == pytest.approx(float((losses * steps).sum() / steps.sum()))
+    assert cost.participants == COUNT
+    assert cost.seconds > 0
 
 
-def test_tallies_add_up() -> None:
-    tally = RoundCost()
-    tally.add(RoundCost(3, 10, 20, 1, 2, steps=4, loss=1.0, seconds=0.5))
-    tally.add(RoundCost(2, 1, 2, 3, 4, steps=12, loss=2.0, seconds=0.25))
-    assert tally == RoundCost(3, 11, 22, 4, 6, steps=16, loss=1.75, seconds=0.75)
-    tally.add(RoundCost(0, loss=9.0))
-    assert tally.loss == 1.75
+def test_costs_add_up() -> None:
+    cost = RoundCost()
+    cost.add(RoundCost(3, 1, 10, 20, 1, 2, steps=4, gradients=40, loss=1.0))
+    cost.add(RoundCost(2, 2, 1, 2, 3, 4, steps=12, gradients=9, loss=2.0, seconds=0.5))
+    assert cost == RoundCost(
+        3, 2, 11, 22, 4, 6, steps=16, gradients=49, loss=1.75, seconds=0.5
+    )
+    cost.add(RoundCost(0, loss=9.0))
+    assert cost.loss == 1.75
 
 
 def regression(values: list[list[float]]) -> Federation:
@@ -417,7 +428,7 @@ def number() -> Task:
 def test_divergence_names_round_client_phase_and_step(runner: Any) -> None:
     """Products overflow float32 above 1e38: client 2 fails where it meets 1e30."""
     federation = regression([[1.0, 2.0], [1.0], [1.0, 1e30, 2.0], [1.0]])
-    simulation = loom_of(
+    simulation = simulation_of(
         FedAvg(batch_size=1), runner, federation=federation, task=number()
     )
     with pytest.raises(NumericalError) as caught:
@@ -433,17 +444,17 @@ def test_divergence_leaves_the_state_as_it_was(runner: Any) -> None:
     """lr = 1000 multiplies the error by -1999 each step: float32 lasts 11 steps."""
     federation = regression([[1.0, 1.0], [1.0]])
     method = Ditto(lr=1000.0, pull=0.0, batch_size=2, epochs=2)
-    simulation = loom_of(method, runner, federation=federation, task=number())
+    simulation = simulation_of(method, runner, federation=federation, task=number())
     for _ in range(5):
         simulation.run_exchange()
     server = [t.clone() for t in leaves(simulation.state.server)]
-    memory = simulation.state.table.dump()
+    memory = simulation.clients.memory.save()
     with pytest.raises(NumericalError, match=r"^round 5, client 0, phase 0, step"):
         simulation.run_exchange()
     assert (simulation.state.round, simulation.state.exchange) == (5, 0)
-    assert simulation.state.tally == RoundCost()
+    assert simulation.state.cost == RoundCost()
     assert all(map(torch.equal, server, leaves(simulation.state.server)))
-    after = simulation.state.table.dump()
+    after = simulation.clients.memory.save()
     assert all(torch.equal(memory[name], after[name]) for name in memory)
 
 
@@ -460,7 +471,7 @@ def test_divergence_in_a_later_phase_is_placed_there() -> None:
             return work.total < 0
 
     for runner in (Loop(), Weave(COUNT)):
-        simulation = loom_of(Bursting(), runner)
+        simulation = simulation_of(Bursting(), runner)
         with pytest.raises(
             NumericalError,
             match=r"^round 0, client 0, phase 2, step 3: the parameters are not finite",
@@ -475,9 +486,9 @@ def test_a_result_that_is_not_finite_is_refused_even_if_every_step_was() -> None
             self, work: Any, down: Any, memory: Any, client: Client, task: Task
         ) -> tuple[Empty, fedavg.Upload]:
             bad = torch.where(client.size == SIZES[4], torch.nan, 1.0)
-            return memory, fedavg.Upload(work.shared.at * bad)
+            return memory, fedavg.Upload(work.at * bad)
 
-    simulation = loom_of(Dividing(), Weave(COUNT))
+    simulation = simulation_of(Dividing(), Weave(COUNT))
     with pytest.raises(NumericalError, match=r"^round 0, client 4: its result is not"):
         simulation.run_exchange()
     assert simulation.state.round == 0
@@ -492,24 +503,26 @@ def test_a_phase_that_names_no_method_is_refused() -> None:
 
     for runner in (Loop(), Weave(2)):
         with pytest.raises(ContractError, match="Lost: a phase names the method 'stri"):
-            loom_of(Lost(), runner).run_exchange()
+            simulation_of(Lost(), runner).run_exchange()
 
 
 def test_looking_at_personal_models_changes_nothing() -> None:
-    looked, not_looked = (loom_of(Patchwork(), Weave(4), rate=0.5) for _ in range(2))
+    looked, not_looked = (
+        simulation_of(Patchwork(), Weave(4), rate=0.5) for _ in range(2)
+    )
     for _ in range(4):
         looked.personal(torch.tensor([5, 0]))
         looked.shared()
         looked.run_exchange()
         not_looked.run_exchange()
     assert_same(
-        named(looked.state.server) | looked.state.table.dump(),
-        named(not_looked.state.server) | not_looked.state.table.dump(),
+        named(looked.state.server) | looked.clients.memory.save(),
+        named(not_looked.state.server) | not_looked.clients.memory.save(),
     )
 
 
 def test_personal_models_come_in_the_order_asked() -> None:
-    simulation = loom_of(Patchwork(), Weave(4))
+    simulation = simulation_of(Patchwork(), Weave(4))
     simulation.run_exchange()
     everyone = simulation.personal(torch.arange(COUNT))
     some = simulation.personal(torch.tensor([5, 0, 3]))
@@ -517,11 +530,11 @@ def test_personal_models_come_in_the_order_asked() -> None:
 
 
 def test_memory_is_kept_for_the_cohort_alone() -> None:
-    simulation = loom_of(Patchwork(), rate=0.5)
+    simulation = simulation_of(Patchwork(), rate=0.5)
     simulation.run_exchange()
-    sampled = simulation.sampling.draw(COUNT, 0, 0).tolist()
-    assert simulation.state.table.seen.nonzero()[:, 0].tolist() == sampled
-    assert simulation.state.table.dump()["memory.trace.visits"].tolist() == [1, 1, 1]
+    sampled = simulation.coordinator.sampling.draw(COUNT, 0, 0).tolist()
+    assert simulation.clients.memory.seen.nonzero()[:, 0].tolist() == sampled
+    assert simulation.clients.memory.save()["memory.trace.visits"].tolist() == [1, 1, 1]
 
 
 def test_dropout_is_woven_as_it_is_looped() -> None:
@@ -532,7 +545,7 @@ def test_dropout_is_woven_as_it_is_looped() -> None:
     thetas = []
     for runner in (Loop(), Weave(4), Weave(1)):
         task = Task(model, dtype=torch.float64)
-        simulation = loom_of(FedAvg(batch_size=4), runner, task=task)
+        simulation = simulation_of(FedAvg(batch_size=4), runner, task=task)
         for _ in range(3):
             simulation.run_exchange()
         thetas.append(simulation.state.server.shared)
@@ -543,20 +556,22 @@ def test_dropout_is_woven_as_it_is_looped() -> None:
 def test_a_runner_serves_several_runs() -> None:
     """Compiled steps are kept by job; those of one run must not serve another."""
     weave = Weave(4)
-    one = loom_of(FedAvg(lr=0.1), weave)
-    two = loom_of(FedAvg(lr=0.3), weave)
+    one = simulation_of(FedAvg(lr=0.1), weave)
+    two = simulation_of(FedAvg(lr=0.3), weave)
     one.run_exchange()
     two.run_exchange()
-    alone = loom_of(FedAvg(lr=0.3), Weave(4))
+    alone = simulation_of(FedAvg(lr=0.3), Weave(4))
     alone.run_exchange()
     assert torch.equal(two.state.server.shared, alone.state.server.shared)
     assert not torch.equal(one.state.server.shared, two.state.server.shared)
 
 
 def test_the_first_model_is_the_tasks_own() -> None:
-    simulation = loom_of(FedAvg(), seed=5)
+    simulation = simulation_of(FedAvg(), seed=5)
     assert torch.equal(simulation.state.server.shared, small_task().start)
-    assert torch.equal(simulation.population.theta(2), simulation.task.initial(5, 2))
-    assert simulation.population.rate == 1.0
-    assert simulation.population.sizes.tolist() == list(SIZES)
-    assert simulation.population.team_count == 2
+    assert torch.equal(
+        simulation.coordinator.population.theta(2), simulation.task.initial(5, 2)
+    )
+    assert simulation.coordinator.population.rate == 1.0
+    assert simulation.coordinator.population.sizes.tolist() == list(SIZES)
+    assert simulation.coordinator.population.team_count == 2

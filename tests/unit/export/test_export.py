@@ -282,7 +282,8 @@ def test_broken_folders_are_named(result: Result, tmp_path: Path) -> None:
         fedloom.load_model(tmp_path)
     folder = result.export(tmp_path / "e", clients=[1])
     text = (folder / "model.toml").read_text()
-    (folder / "model.toml").write_text(text.replace("hidden = [8]", "hidden = [9]"))
+    other = re.sub(r"hidden = \[\s*8,", "hidden = [9,", text)
+    (folder / "model.toml").write_text(other)
     with pytest.raises(fedloom.MessageError, match=r"does not fit model\.toml"):
         fedloom.load_model(folder)
     (folder / "model.toml").write_text(text.replace("fedloom-model-1", "other"))

@@ -15,9 +15,9 @@ from fedloom.core.settings import build, settings_of
 from fedloom.core.task import Task
 from fedloom.data import from_arrays
 from fedloom.engine.loop import Loop
-from fedloom.engine.rounds import Simulation
 from fedloom.engine.weave import Weave
 from fedloom.models import CNN2, CNN6, MLP, MLR, MODELS, LeNet, Model, ResNet18
+from fedloom.server.simulation import Simulation
 
 CASES = [
     (MLR(), (1, 8, 8)),

@@ -35,19 +35,17 @@ def clients(
 def scores(
     values: ArrayLike, part: str, kind: str = "personal", metric: str = "accuracy"
 ) -> Scores:
-    found = np.asarray(values, dtype=float)
-    samples = np.where(np.isfinite(found), SAMPLES, 0)
-    unknown = np.full(len(found), np.nan)
+    score = np.asarray(values, dtype=float)
+    error = np.abs(1 - score)
+    numbers = {"loss": error, metric: score}
+    if metric == "accuracy":
+        numbers |= {"nll": error, "brier": error / 2, "ece": error / 4}
     return Scores(
         kind=kind,
         part=part,
         metric=metric,
-        samples=samples,
-        loss=np.abs(1 - found),
-        score=found,
-        nll=np.abs(1 - found) if metric == "accuracy" else unknown,
-        brier=np.abs(1 - found) / 2 if metric == "accuracy" else unknown,
-        ece=np.abs(1 - found) / 4 if metric == "accuracy" else unknown,
+        samples=np.where(np.isfinite(score), SAMPLES, 0),
+        values=numbers,
     )
 
 
@@ -70,8 +68,8 @@ def write_run(
     split: str | None = None,
 ) -> Path:
     """A run whose client scores are `test[round][client]`."""
-    found = np.asarray(test, dtype=float)
-    rounds, count = found.shape
+    test_scores = np.asarray(test, dtype=float)
+    rounds, count = test_scores.shape
     names = names or [f"c{n}" for n in range(count)]
     federation = clients(names, seed, is_same=is_same, metric=metric)
     order = [names.index(name) for name in federation.names]
@@ -98,7 +96,7 @@ def write_run(
         }
     )
     for number in range(rounds):
-        own = found[number][order]
+        own = test_scores[number][order]
         parts = [scores(own, "test", metric=metric)] if has_test else []
         if validation is not None:
             own = np.asarray(validation, dtype=float)[number][order]
@@ -106,7 +104,7 @@ def write_run(
         directory.write_scores(number, federation.names, parts)
         summary = {s.part: s.summary(federation.sizes) for s in parts}
         if number:
-            _write_notes(directory, number, count, has_arrays=has_arrays)
+            _write_log(directory, number, count, has_arrays=has_arrays)
         directory.append(
             Round(
                 round=number,
@@ -125,7 +123,7 @@ def write_run(
     return path
 
 
-def _write_notes(
+def _write_log(
     directory: RunDirectory, number: int, count: int, *, has_arrays: bool
 ) -> None:
     who = np.arange(count)

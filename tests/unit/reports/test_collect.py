@@ -17,10 +17,10 @@ THREE = steady([0.5, 0.7], [0.6, 0.8], [0.7, 0.9])
 
 def test_a_comparison_is_read_in_its_own_order(tmp_path: Path) -> None:
     path = write_comparison(tmp_path / "c", {"b": THREE, "a": THREE})
-    found = collect([path])
-    assert found.methods == ("b", "a")
-    assert found.seeds == (0, 1, 2)
-    run = found.runs["b", 1]
+    collection = collect([path])
+    assert collection.methods == ("b", "a")
+    assert collection.seeds == (0, 1, 2)
+    run = collection.runs["b", 1]
     assert run.number(1, "accuracy") == pytest.approx(0.7)
     assert run.last is not None
     assert run.last.get("personal", "test", "accuracy") == pytest.approx([0.6, 0.8])
@@ -30,26 +30,26 @@ def test_a_comparison_is_read_in_its_own_order(tmp_path: Path) -> None:
 def test_runs_that_never_began_are_counted(tmp_path: Path) -> None:
     path = write_comparison(tmp_path / "c", {"a": THREE})
     (path / "a" / "seed-2" / "manifest.json").unlink()
-    found = collect([path])
-    assert found.absent == (("a", 2),)
-    assert found.state_counts("a")["never begun"] == 1
+    collection = collect([path])
+    assert collection.absent == (("a", 2),)
+    assert collection.state_counts("a")["never begun"] == 1
 
 
 def test_a_failed_run_and_an_unfinished_one_are_told_apart(tmp_path: Path) -> None:
     failed = write_run(tmp_path / "a", THREE[0], seed=0, failure="round 2: loss is nan")
     stopped = write_run(tmp_path / "b", THREE[1], seed=1, planned=9)
-    found = collect([failed, stopped])
-    assert {run.state for run in found.runs.values()} == {"failed", "unfinished"}
-    assert "No run has finished" in " ".join(found.remarks)
-    assert [run.seed for run in found.counted.values()] == [1]
+    collection = collect([failed, stopped])
+    assert {run.state for run in collection.runs.values()} == {"failed", "unfinished"}
+    assert "No run has finished" in " ".join(collection.remarks)
+    assert [run.seed for run in collection.counted.values()] == [1]
 
 
 def test_a_last_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", [[0.1], [0.5], [0.9]], planned=9)
     rows = path / "rounds.jsonl"
     rows.write_text(rows.read_text()[:-40])
-    found = collect([path])
-    assert found.runs["ditto", 0].last_round == 1
+    collection = collect([path])
+    assert collection.runs["ditto", 0].last_round == 1
 
 
 def test_runs_of_one_method_are_named_by_the_settings_that_differ(
@@ -60,9 +60,9 @@ def test_runs_of_one_method_are_named_by_the_settings_that_differ(
             settings = {"pull": pull}
             path = tmp_path / "all" / f"{n}-{seed}"
             write_run(path, THREE[0], settings=settings, seed=seed)
-    found = collect([tmp_path / "all"])
-    assert found.methods == ("ditto (pull=0.5)", "ditto (pull=2.0)")
-    assert found.seeds == (0, 1)
+    collection = collect([tmp_path / "all"])
+    assert collection.methods == ("ditto (pull=0.5)", "ditto (pull=2.0)")
+    assert collection.seeds == (0, 1)
 
 
 def test_twice_the_same_run_is_named_by_its_directory(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_twice_the_same_run_is_named_by_its_directory(tmp_path: Path) -> None:
 def test_runs_of_comparisons_keep_their_names_in_a_list(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_comparison(tmp_path / name, {"a": THREE, f"b {name}": THREE})
-    found = collect([tmp_path])
-    assert found.methods == ("a [one]", "b one", "a [two]", "b two")
-    assert all(run is not None for run in found.of("a [two]"))
+    collection = collect([tmp_path])
+    assert collection.methods == ("a [one]", "b one", "a [two]", "b two")
+    assert all(run is not None for run in collection.of("a [two]"))
 
 
 def test_the_round_is_chosen_on_validation_data(tmp_path: Path) -> None:
@@ -90,20 +90,20 @@ def test_the_round_is_chosen_on_validation_data(tmp_path: Path) -> None:
 def test_without_validation_data_no_round_is_chosen_and_that_is_said(
     tmp_path: Path,
 ) -> None:
-    found = collect([write_run(tmp_path / "a", THREE[0])])
-    assert found.runs["ditto", 0].chosen_round is None
-    assert "split.validation" in " ".join(found.remarks)
+    collection = collect([write_run(tmp_path / "a", THREE[0])])
+    assert collection.runs["ditto", 0].chosen_round is None
+    assert "split.validation" in " ".join(collection.remarks)
 
 
 def test_validation_data_alone_are_reported_and_choose_nothing(tmp_path: Path) -> None:
     validation = [[0.1, 0.1], [0.9, 0.7], [0.6, 0.6]]
     path = write_run(tmp_path / "a", validation, validation, has_test=False)
-    found = collect([path])
-    run = found.runs["ditto", 0]
+    collection = collect([path])
+    run = collection.runs["ditto", 0]
     assert run.part == "validation"
     assert run.chosen_round is None
     assert run.number(run.last_round, "accuracy") == pytest.approx(0.6)
-    assert "no test data" in " ".join(found.remarks)
+    assert "no test data" in " ".join(collection.remarks)
 
 
 def test_clients_are_the_same_in_every_seed_if_they_hold_the_same_samples(
@@ -116,7 +116,7 @@ def test_clients_are_the_same_in_every_seed_if_they_hold_the_same_samples(
 
 
 def test_who_held_what_is_read_from_the_split(tmp_path: Path) -> None:
-    shares = collect([write_run(tmp_path / "a", THREE[0])]).runs["ditto", 0].shares
+    shares = collect([write_run(tmp_path / "a", THREE[0])]).runs["ditto", 0].client_data
     assert shares is not None
     assert shares.sizes.tolist() == [20, 20]
     assert shares.labels.sum(1).tolist() == [20, 20]
@@ -126,9 +126,9 @@ def test_who_held_what_is_read_from_the_split(tmp_path: Path) -> None:
 def test_methods_that_met_different_clients_are_not_paired(tmp_path: Path) -> None:
     a = write_run(tmp_path / "a", THREE[0], algorithm="local")
     b = write_run(tmp_path / "b", THREE[0], split="another")
-    found = collect([a, b])
-    assert not found.is_paired
-    assert "did not meet the same clients" in " ".join(found.remarks)
+    collection = collect([a, b])
+    assert not collection.is_paired
+    assert "did not meet the same clients" in " ".join(collection.remarks)
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

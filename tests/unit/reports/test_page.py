@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 from made_runs import steady, write_comparison, write_run
 
+from fedloom.core.metrics import METRICS
 from fedloom.reports import collect, write_report
 from fedloom.reports.findings import work_out
 from fedloom.reports.page import page
+from fedloom.reports.report_tables import kinds_table
 from fedloom.reports.svg import axis, element, nice_ticks, num, spread
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -33,13 +36,13 @@ class Checker(HTMLParser):
         self.headings: list[int] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        if "id" in found:
-            self.ids.append(found["id"] or "")
+        attributes = dict(attrs)
+        if "id" in attributes:
+            self.ids.append(attributes["id"] or "")
         for name in ("href", "src", "action", "data", "poster", "srcset"):
-            if name in found:
-                self.links.append(found[name] or "")
-        self.labels += (found.get("aria-labelledby") or "").split()
+            if name in attributes:
+                self.links.append(attributes[name] or "")
+        self.labels += (attributes.get("aria-labelledby") or "").split()
         if re.fullmatch("h[1-6]", tag):
             self.headings.append(int(tag[1]))
         if tag not in VOID:
@@ -68,8 +71,8 @@ def check(text: str) -> Checker:
 
 
 def drawings(text: str) -> list[ET.Element]:
-    found = re.findall(r"<svg class=\"chart\".*?</svg>", text, flags=re.S)
-    return [ET.fromstring(svg) for svg in found]
+    texts = re.findall(r"<svg class=\"chart\".*?</svg>", text, flags=re.S)
+    return [ET.fromstring(svg) for svg in texts]
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +123,9 @@ def test_every_part_is_there(text: str) -> None:
 
 
 def test_drawings_are_xml_with_names_and_finite_numbers(text: str) -> None:
-    found = drawings(text)
-    assert len(found) > 12
-    for svg in found:
+    charts = drawings(text)
+    assert len(charts) > 12
+    for svg in charts:
         assert svg.get("role") == "img"
         assert svg.findtext("title")
         assert svg.findtext("desc")
@@ -141,7 +144,7 @@ def test_there_are_as_many_words_for_a_pointer_as_places(text: str) -> None:
 
 def test_names_cannot_break_out(text: str) -> None:
     assert "<b>" not in re.sub(r"<li><b>[a-z, =1]+</b>", "", text)
-    assert "made &lt;up&gt; &amp; &quot;quoted&quot;" in text
+    assert "made &lt;up&gt; &amp; &#34;quoted&#34;" in text
     assert "How far the client went; &lt;b&gt; &amp; co." in text
 
 
@@ -157,6 +160,20 @@ def test_colour_is_never_alone(text: str) -> None:
         assert group.findtext("text") == group.get("data-method")
         seen.add((line.get("stroke-dasharray"), mark.tag, (mark.get("d") or "")[-6:]))
     assert len(seen) == 3
+
+
+def test_a_metric_that_is_added_needs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = replace(METRICS["accuracy"], name="top_5", title="top 5 of all")
+    monkeypatch.setitem(METRICS, "top_5", added)
+    path = write_run(tmp_path / "a", [[0.1, 0.2], [0.5, 0.7]])
+    rows = path / "rounds.jsonl"
+    text = rows.read_text()
+    rows.write_text(text.replace('"loss":', '"top_5": 0.8125, "loss":'))
+    table = kinds_table(work_out(collect([path])))
+    place = [column.title for column in table.columns].index("top 5 of all")
+    assert table.rows[0][place].text == "81.2"
 
 
 @pytest.mark.parametrize(
@@ -234,10 +251,10 @@ def test_ticks_are_round_and_few() -> None:
 
 
 def test_labels_keep_their_distance_and_their_order() -> None:
-    found = spread([10.0, 11.0, 50.0, 9.0], 13.0, 0.0, 100.0)
-    order = np.argsort(found)
+    heights = spread([10.0, 11.0, 50.0, 9.0], 13.0, 0.0, 100.0)
+    order = np.argsort(heights)
     assert order.tolist() == [3, 0, 1, 2]
-    assert np.diff(np.sort(found)).min() >= 13.0 - 1e-9
+    assert np.diff(np.sort(heights)).min() >= 13.0 - 1e-9
     crowded = spread([50.0] * 30, 13.0, 0.0, 100.0)
     assert min(crowded) >= 0.0 - 1e-9
     assert max(crowded) <= 100.0 + 1e-9

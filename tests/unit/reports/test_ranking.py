@@ -49,10 +49,10 @@ def test_pairs_are_tested_over_seeds_and_adjusted_by_question(tmp_path: Path) ->
         tested = ranking.pair(method, "local")
         assert tested is not None
         assert tested[1] == pytest.approx(alone[n])
-    found = ranking.pair("mixed", "better")
-    assert found is not None
-    assert found[1] == pytest.approx(paired(mixed, better).p)
-    assert found[0].difference.mean == pytest.approx(np.mean(mixed) - np.mean(better))
+    tested = ranking.pair("mixed", "better")
+    assert tested is not None
+    assert tested[1] == pytest.approx(paired(mixed, better).p)
+    assert tested[0].difference.mean == pytest.approx(np.mean(mixed) - np.mean(better))
 
 
 def test_a_method_with_a_failed_seed_is_counted_and_comes_last(tmp_path: Path) -> None:
@@ -103,15 +103,15 @@ def test_one_seed_gives_intervals_over_clients_and_no_test(tmp_path: Path) -> No
     standing = findings.ranking.standings[0]
     assert (standing.last.low, standing.last.high) == pytest.approx((0.70, 0.80))
     assert math.isnan(findings.ranking.pairs[0].last.p)
-    assert "one seed" in " ".join(findings.found.remarks)
+    assert "one seed" in " ".join(findings.collection.remarks)
 
 
 def test_gains_are_paired_by_client_and_averaged_over_seeds(tmp_path: Path) -> None:
-    told = gains(collect([write_comparison(tmp_path / "c", METHODS)]))
-    assert told is not None
-    assert told.has_same_clients
-    assert [who.name for who in told.who] == ["c0", "c1"]
-    mixed = told.of("mixed")
+    gained = gains(collect([write_comparison(tmp_path / "c", METHODS)]))
+    assert gained is not None
+    assert gained.has_same_clients
+    assert [who.name for who in gained.who] == ["c0", "c1"]
+    mixed = gained.of("mixed")
     assert mixed is not None
     assert mixed.gain == pytest.approx([0.30, -0.34 / 3])
     spread = np.std([-0.10, -0.12, -0.12], ddof=1) / math.sqrt(3)
@@ -124,13 +124,13 @@ def test_gains_are_paired_by_client_and_averaged_over_seeds(tmp_path: Path) -> N
 def test_clients_that_differ_by_seed_keep_their_own_rows(tmp_path: Path) -> None:
     """Then a client's error comes from its number of test samples."""
     path = write_comparison(tmp_path / "c", METHODS, is_same=False)
-    told = gains(collect([path]))
-    assert told is not None
-    assert len(told.who) == 6
-    assert {who.seed for who in told.who} == {0, 1, 2}
-    better = told.of("better")
+    gained = gains(collect([path]))
+    assert gained is not None
+    assert len(gained.who) == 6
+    assert {who.seed for who in gained.who} == {0, 1, 2}
+    better = gained.of("better")
     assert better is not None
-    place = next(n for n, w in enumerate(told.who) if (w.seed, w.name) == (1, "c1"))
+    place = next(n for n, w in enumerate(gained.who) if (w.seed, w.name) == (1, "c1"))
     assert better.gain[place] == pytest.approx(0.82 - 0.64)
     shares = [
         (0.82 * SAMPLES + 2) / (SAMPLES + 4),
@@ -141,9 +141,9 @@ def test_clients_that_differ_by_seed_keep_their_own_rows(tmp_path: Path) -> None
 
 
 def test_a_gain_in_an_error_is_a_decrease(tmp_path: Path) -> None:
-    told = gains(collect([write_comparison(tmp_path / "c", METHODS, metric="mse")]))
-    assert told is not None
-    better = told.of("better")
+    gained = gains(collect([write_comparison(tmp_path / "c", METHODS, metric="mse")]))
+    assert gained is not None
+    better = gained.of("better")
     assert better is not None
     assert (better.gain < 0).all()
     assert better.losing == 2
@@ -161,8 +161,8 @@ def test_without_training_alone_there_is_no_gain_and_a_way_to_get_it(
 def test_each_client_is_advised_what_its_validation_data_prefer(tmp_path: Path) -> None:
     """c0 does best with `mixed`, c1 with `better`; test scores equal validation's."""
     path = write_comparison(tmp_path / "c", METHODS, validation=METHODS)
-    found = collect([path])
-    advice = advise(found, rank(found))
+    collection = collect([path])
+    advice = advise(collection, rank(collection))
     assert advice is not None
     assert advice.is_on_validation
     assert advice.method == ("mixed", "better")
@@ -176,8 +176,10 @@ def test_each_client_is_advised_what_its_validation_data_prefer(tmp_path: Path) 
 
 
 def test_advice_can_be_to_train_alone(tmp_path: Path) -> None:
-    found = collect([write_comparison(tmp_path / "c", {"local": BETTER, "a": MIXED})])
-    advice = advise(found, rank(found))
+    collection = collect(
+        [write_comparison(tmp_path / "c", {"local": BETTER, "a": MIXED})]
+    )
+    advice = advise(collection, rank(collection))
     assert advice is not None
     assert advice.method == ("a", "local")
     assert not advice.is_on_validation
@@ -201,12 +203,12 @@ def test_recorded_columns_are_related_to_the_gain(tmp_path: Path) -> None:
     alone = steady([0.5] * 6, [0.5] * 6)
     rising = steady([0.5, 0.6, 0.7, 0.8, 0.9, 0.95], [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
     path = write_comparison(tmp_path / "c", {"local": alone, "a": rising})
-    found = collect([path])
-    told = gains(found)
-    assert told is not None
-    rho, count = drivers(found, told, "a")["moved"]
+    collection = collect([path])
+    gained = gains(collection)
+    assert gained is not None
+    rho, count = drivers(collection, gained, "a")["moved"]
     assert (rho, count) == (pytest.approx(1.0), 5)
-    assert "steps" not in drivers(found, told, "a")  # constant
+    assert "steps" not in drivers(collection, gained, "a")  # constant
 
 
 def test_the_answer_when_every_run_failed(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from made_runs import steady, write_comparison
 
-from fedloom.core.errors import ConfigError
-from fedloom.reports import write_report
-from fedloom.reports.tables import Cell, Column, Table, latex, to_csv
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.reports import report, write_report
+from fedloom.reports.markup import latex
+from fedloom.reports.tables import Cell, Column, Table, to_csv
 from fedloom.reports.units import count, plain, seconds, signed, size, unit_of, words
 from fedloom.results.statistics import over_seeds
 
@@ -144,9 +145,18 @@ def test_one_format_writes_one_file(
         assert expected in text
 
 
+def test_from_python_one_call_writes_the_page_and_says_where(
+    comparison: Path, tmp_path: Path
+) -> None:
+    page = report(str(comparison), tmp_path / "page.html")
+    assert page == tmp_path / "page.html"
+    assert (tmp_path / "page-clients.csv").is_file()
+    assert report([comparison], format_="md") == comparison / "report.md"
+
+
 def test_mistakes_are_named(comparison: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'html'"):
         write_report([comparison], format_="htm")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(DataError, match="cannot be written"):
         write_report([comparison], tmp_path / "file" / "report.html")

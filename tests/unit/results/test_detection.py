@@ -76,9 +76,9 @@ def test_the_baseline_against_itself_is_one(threshold: float) -> None:
 
 def test_a_baseline_without_errors_leaves_nothing_to_divide_by() -> None:
     perfect = np.where(TRUTH, 1.0, 0.0)
-    found = relative(*match(SCORES, perfect, TRUTH, 0.5))
-    assert math.isnan(found.false_accepts)
-    assert math.isnan(found.false_rejects)
+    ratios = relative(*match(SCORES, perfect, TRUTH, 0.5))
+    assert math.isnan(ratios.false_accepts)
+    assert math.isnan(ratios.false_rejects)
 
 
 def test_counts_of_two_groups_add_up() -> None:

@@ -17,27 +17,27 @@ from fedloom.results.table import closing_table
 SIZES = np.array([10, 20, 30, 40])
 
 
-def scores(metric: str, score: list[float], **extra: Any) -> Scores:
+def scores(metric: str, score: list[float], **more: Any) -> Scores:
+    """Scores whose every number is the same, and some more by name."""
     values = np.array(score)
-    known = ~np.isnan(values)
+    pooled = more.pop("pooled", {})
+    names = ["loss", metric]
+    if metric == "accuracy":
+        names += ["nll", "brier", "ece"]
     return Scores(
         kind="personal",
         part="test",
         metric=metric,
-        samples=np.where(known, 5, 0),
-        loss=values,
-        score=values,
-        nll=values,
-        brier=values,
-        ece=values,
-        **extra,
+        samples=np.where(np.isnan(values), 0, 5),
+        values=dict.fromkeys(names, values) | more,
+        pooled=pooled,
     )
 
 
 def test_a_client_without_a_number_is_left_out_of_that_number_alone() -> None:
     auc = np.array([0.9, np.nan, 0.7, 0.5])
     found = scores(
-        "accuracy", [0.8, 0.6, 0.4, 0.2], more={"auc": auc}, pooled={"auc": 0.65}
+        "accuracy", [0.8, 0.6, 0.4, 0.2], auc=auc, pooled={"auc": 0.65}
     ).summary(SIZES)
     assert found["accuracy"] == pytest.approx(0.5, abs=1e-15)
     assert found["auc"] == pytest.approx(0.7, abs=1e-15)
@@ -56,7 +56,7 @@ def test_a_client_without_samples_is_left_out_of_everything() -> None:
 def test_a_number_that_nobody_has_is_nan_and_a_dash_in_the_table() -> None:
     nobody = np.full(4, np.nan)
     found = scores(
-        "accuracy", [0.8, 0.6, 0.4, 0.2], more={"auc": nobody}, pooled={"auc": np.nan}
+        "accuracy", [0.8, 0.6, 0.4, 0.2], auc=nobody, pooled={"auc": np.nan}
     ).summary(SIZES)
     assert math.isnan(found["auc"])
     assert math.isnan(found["auc_worst_decile"])
@@ -70,7 +70,7 @@ def test_a_number_that_nobody_has_is_nan_and_a_dash_in_the_table() -> None:
 
 def test_the_worst_decile_of_an_error_has_the_largest_errors() -> None:
     mae = np.array([4.0, 3.0, 2.0, 1.0])
-    found = scores("mse", [1.0, 2.0, 3.0, 4.0], more={"mae": mae}).summary(SIZES)
+    found = scores("mse", [1.0, 2.0, 3.0, 4.0], mae=mae).summary(SIZES)
     assert found["mse_worst_decile"] == 4
     assert found["mae_worst_decile"] == 4
     assert found["mse_largest_decile"] == 4
@@ -85,10 +85,10 @@ def test_the_standard_error_is_that_of_the_mean_over_clients() -> None:
 
 def test_a_number_is_asked_for_by_name() -> None:
     auc = np.array([0.9, np.nan, 0.7, 0.5])
-    binary = scores("accuracy", [0.8, 0.6, 0.4, 0.2], more={"auc": auc})
-    assert binary.of() is binary.score
+    binary = scores("accuracy", [0.8, 0.6, 0.4, 0.2], auc=auc)
+    assert binary.of() is binary.values["accuracy"]
     assert binary.of("auc") is auc
-    assert binary.of("brier") is binary.brier
+    assert binary.of("brier") is binary.values["brier"]
     with pytest.raises(ConfigError, match=r"number 'accurac'.*mean 'accuracy'"):
         binary.of("accurac")
     with pytest.raises(ConfigError, match="unknown number 'nll'"):
@@ -96,16 +96,16 @@ def test_a_number_is_asked_for_by_name() -> None:
 
 
 def test_the_table_shows_only_columns_that_the_task_has() -> None:
-    def headings(metric: str, **extra: Any) -> list[str]:
-        found = scores(metric, [0.5, 0.5, 0.5, 0.5], **extra).summary(SIZES)
+    def headings(metric: str, **more: Any) -> list[str]:
+        found = scores(metric, [0.5, 0.5, 0.5, 0.5], **more).summary(SIZES)
         rounds = [Round(round=1, scores={"personal": {"test": found}})]
         return closing_table(rounds, metric).cells()[0][8:]
 
     some = np.ones(4)
     assert headings("accuracy") == ["ECE"]
-    assert headings("accuracy", more={"auc": some, "f1": some}) == ["ECE", "AUC", "F1"]
+    assert headings("accuracy", auc=some, f1=some) == ["ECE", "AUC", "F1"]
     more = {"rmse": some, "mae": some, "explained_variance": some}
-    assert headings("mse", more=more) == ["RMSE", "MAE", "explained"]
+    assert headings("mse", **more) == ["RMSE", "MAE", "explained variance"]
 
 
 def test_gain_counts_less_error_as_better_and_passes_over_nan() -> None:

@@ -27,19 +27,21 @@ numbers = st.lists(st.floats(-100, 100), min_size=3, max_size=12)
 
 def test_mean_and_interval_of_three_seeds_by_hand() -> None:
     """Of 1, 2, 3: mean 2, standard deviation 1, error 1/sqrt(3), t(2) 4.302653."""
-    found = over_seeds([1.0, 2.0, 3.0])
-    assert found.mean == 2.0
-    assert found.error == pytest.approx(1 / math.sqrt(3), abs=1e-15)
-    assert found.high == pytest.approx(2 + 4.302652729911275 / math.sqrt(3), abs=1e-10)
-    assert found.low == pytest.approx(4 - found.high, abs=1e-12)
-    assert found.count == 3
+    estimate = over_seeds([1.0, 2.0, 3.0])
+    assert estimate.mean == 2.0
+    assert estimate.error == pytest.approx(1 / math.sqrt(3), abs=1e-15)
+    assert estimate.high == pytest.approx(
+        2 + 4.302652729911275 / math.sqrt(3), abs=1e-10
+    )
+    assert estimate.low == pytest.approx(4 - estimate.high, abs=1e-12)
+    assert estimate.count == 3
 
 
 def test_one_seed_has_a_mean_and_no_interval() -> None:
-    found = over_seeds([0.7])
-    assert (found.mean, found.count) == (0.7, 1)
-    assert math.isnan(found.error)
-    assert not found.has_interval
+    estimate = over_seeds([0.7])
+    assert (estimate.mean, estimate.count) == (0.7, 1)
+    assert math.isnan(estimate.error)
+    assert not estimate.has_interval
 
 
 def test_seeds_that_did_not_finish_are_left_out_and_not_counted() -> None:
@@ -49,30 +51,30 @@ def test_seeds_that_did_not_finish_are_left_out_and_not_counted() -> None:
 
 @given(numbers)
 def test_the_interval_is_that_of_scipy(values: list[float]) -> None:
-    found = over_seeds(values)
+    estimate = over_seeds(values)
     error = stats.sem(values)
     if error > 0:
         low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), error)
-        assert found.low == pytest.approx(low, abs=1e-8)
-        assert found.high == pytest.approx(high, abs=1e-8)
+        assert estimate.low == pytest.approx(low, abs=1e-8)
+        assert estimate.high == pytest.approx(high, abs=1e-8)
 
 
 def test_the_bootstrap_of_two_clients_spans_both() -> None:
     """A mean of two draws is the lower with 1/4, the higher with 1/4, else between."""
-    found = over_clients([0.2, 0.6])
-    assert (found.low, found.high) == (0.2, 0.6)
-    assert found.mean == pytest.approx(0.4)
+    estimate = over_clients([0.2, 0.6])
+    assert (estimate.low, estimate.high) == (0.2, 0.6)
+    assert estimate.mean == pytest.approx(0.4)
 
 
 def test_the_bootstrap_agrees_with_scipy_and_is_the_same_every_time() -> None:
     values = np.random.default_rng(3).exponential(size=60)
-    found = over_clients(values)
-    assert found == over_clients(values)
+    estimate = over_clients(values)
+    assert estimate == over_clients(values)
     expected = stats.bootstrap(
         (values,), np.mean, method="percentile", rng=np.random.default_rng(1)
     ).confidence_interval
-    assert found.low == pytest.approx(expected.low, abs=0.02)
-    assert found.high == pytest.approx(expected.high, abs=0.02)
+    assert estimate.low == pytest.approx(expected.low, abs=0.02)
+    assert estimate.high == pytest.approx(expected.high, abs=0.02)
 
 
 def test_a_paired_test_by_hand() -> None:
@@ -81,9 +83,9 @@ def test_a_paired_test_by_hand() -> None:
     With two degrees the tail beyond t is 1/2 - t / (2 sqrt(2 + t^2)), so the two-sided
     p is 1 - sqrt(12 / 14).
     """
-    found = paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
-    assert found.difference.mean == 2.0
-    assert found.p == pytest.approx(1 - math.sqrt(12 / 14), abs=1e-12)
+    test = paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert test.difference.mean == 2.0
+    assert test.p == pytest.approx(1 - math.sqrt(12 / 14), abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=3, max_size=9))
@@ -97,9 +99,9 @@ def test_the_paired_test_is_that_of_scipy(values: list[tuple[float, float]]) -> 
 
 
 def test_only_seeds_that_both_finished_are_paired() -> None:
-    found = paired([1.0, math.nan, 5.0, 7.0], [0.0, 9.0, 3.0, math.nan])
-    assert found.difference.count == 2
-    assert found.difference.mean == 1.5
+    test = paired([1.0, math.nan, 5.0, 7.0], [0.0, 9.0, 3.0, math.nan])
+    assert test.difference.count == 2
+    assert test.difference.mean == 1.5
     assert math.isnan(paired([1.0], [0.0]).p)
 
 
@@ -116,18 +118,18 @@ def test_holm_by_hand() -> None:
 
 
 def test_holm_does_not_count_what_could_not_be_tested() -> None:
-    found = holm([0.02, math.nan, 0.03])
-    assert found[[0, 2]] == pytest.approx([0.04, 0.04])
-    assert math.isnan(found[1])
+    adjusted = holm([0.02, math.nan, 0.03])
+    assert adjusted[[0, 2]] == pytest.approx([0.04, 0.04])
+    assert math.isnan(adjusted[1])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
 def test_holm_keeps_the_order_and_lies_between_p_and_bonferroni(p: list[float]) -> None:
-    found = holm(p)
+    adjusted = holm(p)
     order = np.argsort(p)
-    assert (np.diff(found[order]) >= 0).all()
-    assert (found >= np.array(p) - 1e-15).all()
-    assert (found <= np.minimum(1.0, np.array(p) * len(p)) + 1e-12).all()
+    assert (np.diff(adjusted[order]) >= 0).all()
+    assert (adjusted >= np.array(p) - 1e-15).all()
+    assert (adjusted <= np.minimum(1.0, np.array(p) * len(p)) + 1e-12).all()
 
 
 def test_the_chosen_round_is_the_earliest_of_the_best_and_never_a_nan() -> None:
@@ -146,16 +148,16 @@ def test_less_is_better_for_errors_only() -> None:
 
 def test_a_client_with_all_of_few_samples_right_is_not_certain() -> None:
     """3 of 3 right: (3 + 2) / (3 + 4) = 5/7, error sqrt(5/7 x 2/7 / 7)."""
-    found = accuracy_error(np.array([1.0, 0.5]), np.array([3.0, 100.0]))
-    assert found[0] == pytest.approx(math.sqrt(10 / 49 / 7), abs=1e-12)
-    assert found[1] == pytest.approx(math.sqrt(0.25 / 104), abs=1e-12)
+    errors = accuracy_error(np.array([1.0, 0.5]), np.array([3.0, 100.0]))
+    assert errors[0] == pytest.approx(math.sqrt(10 / 49 / 7), abs=1e-12)
+    assert errors[1] == pytest.approx(math.sqrt(0.25 / 104), abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3))
 def test_the_rank_correlation_is_that_of_scipy(pairs: list[tuple[int, int]]) -> None:
     x, y = np.array(pairs).T
-    found = rank_correlation(x, y)
+    rho = rank_correlation(x, y)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
-        assert math.isnan(found)
+        assert math.isnan(rho)
     else:
-        assert found == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+        assert rho == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import fedloom
-from fedloom.comparison import compare, parse_comparison, run_directory
+from fedloom.comparison import parse_comparison, run_comparison, run_directory
 from fedloom.config import parse
 from fedloom.results.rows import Round
 from fedloom.runs import load, resume, run_config
@@ -273,7 +273,7 @@ def test_every_run_of_a_comparison_is_followed(tmp_path: Path) -> None:
     tables = {k: v for k, v in QUICK.items() if k != "algorithm"}
     tables |= {"methods": {"fedavg": {}, "wild": {"name": "fedavg", "lr": 1e30}}}
     comparison = parse_comparison({**tables, "seeds": 2, "rounds": 2})
-    compare(comparison, tmp_path / "c", jobs=1, track="csv,tensorboard")
+    run_comparison(comparison, tmp_path / "c", jobs=1, track="csv,tensorboard")
     for seed in (0, 1):
         path = run_directory(tmp_path / "c", "fedavg", seed)
         rows = load(path).history.rounds
@@ -293,7 +293,7 @@ def test_an_unknown_tracker_is_refused_before_anything_is_trained(
     tables = {k: v for k, v in QUICK.items() if k != "algorithm"}
     comparison = parse_comparison({**tables, "methods": ["fedavg"], "seeds": 1})
     with pytest.raises(fedloom.ConfigError, match="unknown tracker 'wandb'"):
-        compare(comparison, tmp_path / "c", jobs=1, track="wandb")
+        run_comparison(comparison, tmp_path / "c", jobs=1, track="wandb")
     assert not (tmp_path / "c").exists()
 
 

@@ -18,7 +18,8 @@ from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import generator
 from fedloom.plan import make_clients
 from fedloom.runs import run_config
-from fedloom.tuning import search
+from fedloom.server.simulation import Simulation
+from fedloom.tuning import tune
 from fedloom.tuning.trials import Trials, make_clients_to_tune_on
 
 QUICK: dict[str, Any] = {
@@ -42,7 +43,7 @@ def test_every_method_gets_the_same_trials_and_the_first_is_its_defaults(
 ) -> None:
     lines: list[str] = []
     out = tmp_path / "tuned.toml"
-    found = search(parse_comparison(QUICK), out, trials=4, tell=lines.append)
+    found = tune(parse_comparison(QUICK), out=out, trials=4, tell=lines.append)
     assert [one.trials for one in found] == [4, 4]
     assert [line.partition("  ")[0] for line in trials_of(lines)] == [
         *(f"fedavg {n}/4" for n in (1, 2, 3, 4)),
@@ -57,7 +58,7 @@ def test_every_method_gets_the_same_trials_and_the_first_is_its_defaults(
 
 def test_the_score_is_that_of_a_run_on_its_validation_data(tmp_path: Path) -> None:
     comparison = parse_comparison({**QUICK, "methods": ["ditto"], "seeds": 2})
-    (found,) = search(comparison, tmp_path / "t.toml", trials=2, space=["lr"])
+    (found,) = tune(comparison, out=tmp_path / "t.toml", trials=2, space=["lr"])
     arms = {"ditto": {**comparison.arms["ditto"], **found.settings}}
     tuned = replace(comparison, arms=arms)
     scores = [
@@ -71,19 +72,17 @@ def test_test_data_are_never_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No part but validation is scored, and other test labels change nothing."""
-    from fedloom.engine import record
-
     parts: list[str] = []
-    real = record.evaluate
+    real = Simulation.evaluate
 
-    def watched(simulation: Any, part: str) -> Any:
+    def watched(simulation: Simulation, part: str) -> Any:
         parts.append(part)
         assert not simulation.federation.test.sizes.any()
         return real(simulation, part)
 
-    monkeypatch.setattr(record, "evaluate", watched)
+    monkeypatch.setattr(Simulation, "evaluate", watched)
     comparison = parse_comparison({**QUICK, "methods": ["ditto"]})
-    (before,) = search(comparison, tmp_path / "a.toml", trials=3)
+    (before,) = tune(comparison, out=tmp_path / "a.toml", trials=3)
     assert set(parts) == {"validation"}
 
     def spoilt(config: Any, data_dir: Any) -> Any:
@@ -95,7 +94,7 @@ def test_test_data_are_never_looked_at(
         return config, replace(federation, dataset=dataset)
 
     monkeypatch.setattr("fedloom.tuning.trials.make_clients", spoilt)
-    (after,) = search(comparison, tmp_path / "b.toml", trials=3)
+    (after,) = tune(comparison, out=tmp_path / "b.toml", trials=3)
     assert after == before
 
 
@@ -104,8 +103,12 @@ def test_the_same_seed_tries_the_same_and_another_does_not(tmp_path: Path) -> No
     told: list[list[str]] = []
     for n, seed in enumerate((0, 0, 1)):
         lines: list[str] = []
-        search(
-            comparison, tmp_path / f"{n}.toml", trials=3, seed=seed, tell=lines.append
+        tune(
+            comparison,
+            out=tmp_path / f"{n}.toml",
+            trials=3,
+            seed=seed,
+            tell=lines.append,
         )
         told.append(trials_of(lines))
     assert told[0] == told[1]
@@ -116,7 +119,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path) -> No
     """Stopped inside a trial, and once between two, after the sampler's warm-up."""
     comparison = parse_comparison({**QUICK, "methods": ["ditto"], "rounds": 1})
     whole: list[str] = []
-    search(comparison, tmp_path / "whole.toml", trials=13, tell=whole.append)
+    tune(comparison, out=tmp_path / "whole.toml", trials=13, tell=whole.append)
     real, calls = Trials.run, 0
 
     def cut(self: Trials, configs: Any) -> Any:
@@ -128,13 +131,13 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_end(tmp_path: Path) -> No
 
     lines: list[str] = []
     out = tmp_path / "cut.toml"
-    search(comparison, out, trials=5, tell=lines.append)
+    tune(comparison, out=out, trials=5, tell=lines.append)
     with pytest.MonkeyPatch.context() as patch:
         calls = 5
         patch.setattr(Trials, "run", cut)
         with pytest.raises(KeyboardInterrupt):
-            search(comparison, out, trials=13, tell=lines.append)
-    search(comparison, out, trials=13, tell=lines.append)
+            tune(comparison, out=out, trials=13, tell=lines.append)
+    tune(comparison, out=out, trials=13, tell=lines.append)
 
     def tried(told: list[str]) -> list[str]:
         return [line.partition("  ")[2] for line in trials_of(told)]
@@ -147,9 +150,9 @@ def test_a_finished_search_runs_nothing_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comparison = parse_comparison({**QUICK, "methods": ["fedavg"]})
-    first = search(comparison, tmp_path / "t.toml", trials=2)
+    first = tune(comparison, out=tmp_path / "t.toml", trials=2)
     monkeypatch.setattr(Trials, "run", None)
-    assert search(comparison, tmp_path / "t.toml", trials=2) == first
+    assert tune(comparison, out=tmp_path / "t.toml", trials=2) == first
 
 
 def test_trials_that_diverge_count_and_are_told(tmp_path: Path) -> None:
@@ -158,9 +161,9 @@ def test_trials_that_diverge_count_and_are_told(tmp_path: Path) -> None:
     tables = {**QUICK, "methods": {"fedavg": {"lr": 1e150}}, "model": model}
     lines: list[str] = []
     with pytest.raises(DataError, match="every one of 2 trials failed; the last: roun"):
-        search(
+        tune(
             parse_comparison(tables),
-            tmp_path / "t.toml",
+            out=tmp_path / "t.toml",
             trials=2,
             space=["lr"],
             tell=lines.append,
@@ -183,7 +186,7 @@ def test_a_failure_among_successes_is_counted_and_never_the_best(
 
     monkeypatch.setattr(Trials, "run", sometimes)
     comparison = parse_comparison({**QUICK, "methods": ["fedavg"]})
-    (found,) = search(comparison, tmp_path / "t.toml", trials=3)
+    (found,) = tune(comparison, out=tmp_path / "t.toml", trials=3)
     assert (found.trials, found.failed) == (3, 1)
     assert "3 trials, 1 failed" in (tmp_path / "t.toml").read_text()
 
@@ -193,7 +196,7 @@ def test_combinations_that_a_method_refuses_cost_no_trial(tmp_path: Path) -> Non
     methods = {"pfedmt": {"team_iterations": 1, "steps": 1}}
     comparison = parse_comparison({**QUICK, "methods": methods, "rounds": 1})
     lines: list[str] = []
-    (found,) = search(comparison, tmp_path / "t.toml", trials=4, tell=lines.append)
+    (found,) = tune(comparison, out=tmp_path / "t.toml", trials=4, tell=lines.append)
     assert (found.trials, len(trials_of(lines))) == (4, 4)
     assert found.settings["lr"] * found.settings["pull"] < 1
 
@@ -203,12 +206,12 @@ def test_validation_data_are_set_aside_or_asked_for(tmp_path: Path) -> None:
     del tables["split"]
     lines: list[str] = []
     out = tmp_path / "t.toml"
-    search(parse_comparison(tables), out, trials=1, tell=lines.append)
+    tune(parse_comparison(tables), out=out, trials=1, tell=lines.append)
     assert "0.2 of each client's samples" in lines[0]
     assert read_toml(out)["split"]["validation"] == 0.2
     none = parse_comparison({**tables, "split": {"validation": 0.0}})
     with pytest.raises(ConfigError, match=r"split\.validation is 0"):
-        search(none, tmp_path / "n.toml", trials=1)
+        tune(none, out=tmp_path / "n.toml", trials=1)
 
 
 def test_clients_to_tune_on_keep_training_and_validation_as_they_are() -> None:
@@ -235,7 +238,7 @@ def test_a_regression_is_tuned_to_a_small_error(tmp_path: Path) -> None:
         "data": {"name": "file", "path": str(tmp_path / "d.npz"), "client": "who"},
         "partition": {"name": "natural"},
     }
-    (found,) = search(parse_comparison(tables), tmp_path / "t.toml", trials=6)
+    (found,) = tune(parse_comparison(tables), out=tmp_path / "t.toml", trials=6)
     assert found.metric == "mse"
     assert found.before is not None
     assert found.score <= found.before
@@ -245,12 +248,12 @@ def test_a_regression_is_tuned_to_a_small_error(tmp_path: Path) -> None:
 def test_the_file_is_a_comparison_with_the_tuned_settings(tmp_path: Path) -> None:
     comparison = parse_comparison(QUICK)
     out = tmp_path / "tuned.toml"
-    found = search(comparison, out, trials=2)
+    found = tune(comparison, out=out, trials=2)
     again = parse_comparison(read_toml(out), str(out))
     assert len(again.seeds) == 5  # those of a comparison, not of the search
     for one in found:
-        settings = {**comparison.arms[one.arm], **one.settings}
-        assert dict(again.arms[one.arm]) == settings
+        settings = {**comparison.arms[one.method], **one.settings}
+        assert dict(again.arms[one.method]) == settings
     assert again.common == comparison.common
     used = with_tuned({"methods": ["ditto"], "rounds": 9}, out)
     assert used["methods"] == {"ditto": dict(again.arms["ditto"])}
@@ -268,21 +271,21 @@ def test_the_file_is_a_comparison_with_the_tuned_settings(tmp_path: Path) -> Non
 def test_another_search_or_another_file_is_not_overwritten(tmp_path: Path) -> None:
     comparison = parse_comparison({**QUICK, "methods": ["fedavg"], "rounds": 1})
     out = tmp_path / "t.toml"
-    search(comparison, out, trials=1)
+    tune(comparison, out=out, trials=1)
     other = parse_comparison({**QUICK, "methods": ["fedavg"], "rounds": 2})
     before = out.read_bytes()
     with pytest.raises(ConfigError, match="with other settings"):
-        search(other, out, trials=1)
+        tune(other, out=out, trials=1)
     assert out.read_bytes() == before
-    search(other, out, trials=1, fresh=True)
+    tune(other, out=out, trials=1, fresh=True)
     assert out.read_bytes() != before
     (tmp_path / "mine.toml").write_text("precious = true\n")
     with pytest.raises(ConfigError, match="no search to go on with"):
-        search(comparison, tmp_path / "mine.toml", trials=1)
+        tune(comparison, out=tmp_path / "mine.toml", trials=1)
     with pytest.raises(ConfigError, match=r"must be a \.toml file"):
-        search(comparison, tmp_path / "t.json", trials=1)
+        tune(comparison, out=tmp_path / "t.json", trials=1)
     with pytest.raises(ConfigError, match="at least 1, found 0"):
-        search(comparison, tmp_path / "z.toml", trials=0)
+        tune(comparison, out=tmp_path / "z.toml", trials=0)
 
 
 def test_a_missing_library_says_which_command_installs_it(
@@ -290,4 +293,30 @@ def test_a_missing_library_says_which_command_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedloom\[tune\]'"):
-        search(parse_comparison(QUICK), tmp_path / "t.toml", trials=1)
+        tune(parse_comparison(QUICK), out=tmp_path / "t.toml", trials=1)
+
+
+def test_from_python_a_search_needs_neither_a_file_nor_a_comparison(
+    tmp_path: Path,
+) -> None:
+    """The same trials as with both, and nothing is written."""
+    others = {key: QUICK[key] for key in ("rounds", "algorithm", "split", "engine")}
+    tuned = tune(
+        ["fedavg", "ditto"],
+        data="digits",
+        partition=QUICK["partition"],
+        model="mlr",
+        settings=others,
+        trials=2,
+    )
+    by_file = tune(parse_comparison(QUICK), out=tmp_path / "t.toml", trials=2)
+    assert tuned == by_file
+    assert str(tuned[1]).startswith("ditto: accuracy ")
+    (own,) = tune(
+        {"ditto": {"lr": 0.3}}, model="mlr", settings=others, seeds=[4], trials=1
+    )
+    assert set(own.settings) == {"pull"}
+    with pytest.raises(ConfigError, match=r"unknown method 'dito'\. Did you mean"):
+        tune(["dito"])
+    with pytest.raises(ConfigError, match=r"tune \[methods.ditto\].*'digit'"):
+        tune(["ditto"], data="digit")

@@ -13,14 +13,14 @@ that is not public. The data are found through FEDLOOM_DATA.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.algorithms import REGISTRY
-from fedloom.comparison import compare, parse_comparison, run_directory
+from fedloom.comparison import parse_comparison, run_comparison, run_directory
 from fedloom.core.errors import ConfigError
+from fedloom.experiments.tables import markdown, write
 from fedloom.results.directory import RunDirectory
 
 ROUNDS = 20
@@ -88,7 +88,7 @@ class Row(NamedTuple):
     arm: str
     method: str
     validation: float
-    """Of the personal models."""
+    """Accuracy of the personal models on validation data."""
     personal: float
     shared: float | None
     why: str = ""
@@ -99,10 +99,7 @@ def reproduce(out: Path, seed: int) -> str:
     """All methods, each with its rate; the order beside the paper's."""
     arms = {name: _settings(name, RATES.get(name, 1.0)) for name in REGISTRY}
     rows = _run(arms, out, seed)
-    _write(rows, out / "fmnist.csv")
-    table = to_markdown(rows)
-    (out / "fmnist.md").write_text(table)
-    return table
+    return write(out, "fmnist", Row._fields, rows, to_markdown(rows))
 
 
 def search(out: Path, seed: int) -> str:
@@ -114,17 +111,14 @@ def search(out: Path, seed: int) -> str:
         if _accepts(name, multiple)
     }
     rows = _run(arms, out, seed)
-    _write(rows, out / "rates.csv")
-    lines = ["| method | best multiple | validation |", "|---|---|---|"]
+    lines = []
     for name in REGISTRY:
         best = max(
             (row for row in rows if row.method == name), key=lambda row: row.validation
         )
-        multiple = best.arm.rpartition("x")[2]
-        lines.append(f"| {name} | {multiple} | {best.validation:.1f} |")
-    table = "\n".join(lines) + "\n"
-    (out / "rates.md").write_text(table)
-    return table
+        lines.append((name, best.arm.rpartition("x")[2], f"{best.validation:.1f}"))
+    table = markdown(("method", "best multiple", "validation"), lines)
+    return write(out, "rates", Row._fields, rows, table)
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
@@ -133,20 +127,14 @@ def to_markdown(rows: Sequence[Row]) -> str:
     theirs = sorted(known, key=lambda name: -(PAPER[name][0] or 0.0))
     ranked = sorted(rows, key=lambda row: -row.personal)
     ours = [row.method for row in ranked if row.method in known]
-    lines = [
-        "| method | personal | shared | paper, personal | paper, shared | place among "
-        "those of the paper, here and there |",
-        "|---|---|---|---|---|---|",
-    ]
+    head = ("method", "personal", "shared", "paper, personal", "paper, shared")
+    lines = []
     for row in ranked:
         name = row.method
-        paper = [_number(value) for value in PAPER.get(name, (None, None))]
-        places = ""
-        if name in known:
-            places = f"{ours.index(name) + 1}, {theirs.index(name) + 1}"
-        cells = [_number(row.personal), _number(row.shared), *paper, places]
-        lines.append(f"| {row.arm} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        numbers = (row.personal, row.shared, *PAPER.get(name, (None, None)))
+        places = [order.index(name) + 1 for order in (ours, theirs) if name in known]
+        lines.append((row.arm, *map(_number, numbers), ", ".join(map(str, places))))
+    return markdown((*head, "place among those of the paper, here and there"), lines)
 
 
 def _settings(name: str, multiple: float) -> dict[str, Any]:
@@ -166,16 +154,19 @@ def _accepts(name: str, multiple: float) -> bool:
 
 def _run(arms: Mapping[str, Mapping[str, Any]], out: Path, seed: int) -> list[Row]:
     """Train all arms with one seed; a method for other models gets one of those."""
-    plain = {k: v for k, v in arms.items() if v["name"] not in NORMALISED}
-    other = {k: v for k, v in arms.items() if v["name"] in NORMALISED}
     rows: list[Row] = []
-    for some, folder, normalised in (
-        (plain, out / "runs", False),
-        (other, out / "runs-normalised", True),
+    for folder, is_normalised in (
+        (out / "runs", False),
+        (out / "runs-normalised", True),
     ):
-        model = {"name": "mlp", "normalised": normalised}
+        some = {
+            arm: settings
+            for arm, settings in arms.items()
+            if (settings["name"] in NORMALISED) == is_normalised
+        }
+        model = {"name": "mlp", "normalised": is_normalised}
         tables = {**COMMON, "model": model, "methods": some, "seeds": [seed]}
-        compare(parse_comparison(tables), folder)
+        run_comparison(parse_comparison(tables), folder)
         for arm, settings in some.items():
             directory = RunDirectory(run_directory(folder, arm, seed))
             rows.append(_read(arm, str(settings["name"]), directory))
@@ -199,10 +190,3 @@ def _read(arm: str, method: str, directory: RunDirectory) -> Row:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _write(rows: Sequence[Row], path: Path) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows(rows)

@@ -14,9 +14,9 @@ parameters and wants a GPU. Writes `audio.csv` and `audio.md` under DIR.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +39,7 @@ from fedloom.data.wake_word import WakeWord
 from fedloom.engine.choice import EngineSettings
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.experiments.self_fl.audio_tables import Row, to_markdown
+from fedloom.experiments.tables import write
 from fedloom.models import AudioCNN
 from fedloom.results.detection import match, threshold_at
 from fedloom.runs import Result, run
@@ -57,7 +58,7 @@ class Scale:
     """How large the study is."""
 
     width: int
-    """Of the network."""
+    """Filters of the network's first stage."""
     bands: int
     hop_s: float
     copies: int
@@ -67,7 +68,7 @@ class Scale:
     rounds: int
     seeds: int
     lr: float = 0.01
-    """Of every method, and of the pre-training with momentum."""
+    """Learning rate of every method, and of the pre-training with momentum."""
 
 
 SMALL = Scale(
@@ -107,19 +108,16 @@ def study(scale: Scale, seed: int, data_dir: Path | None = None) -> Iterator[Row
     """Every method with one seed, from the same start."""
     source = WakeWord(bands=scale.bands, hop_s=scale.hop_s, copies=scale.copies)
     start = pretrain(scale, replace(source, part="pooled"), seed, data_dir)
+    split, teams = Split(fixed=True), BlockTeams(teams=len(DEVICES))
     federations = {}
-    for homes in sorted({arm.homes for arm in ARMS.values()}):
+    for homes in {arm.homes for arm in ARMS.values()}:
         dataset = replace(source, clients=homes).load(data_dir, seed)
-        teams = BlockTeams(teams=len(DEVICES))
-        federations[homes] = divide(
-            dataset, Natural(), Split(fixed=True), teams, seed=seed
-        )
+        federations[homes] = divide(dataset, Natural(), split, teams, seed=seed)
     for name, arm in ARMS.items():
-        clients = federations[arm.homes]
         result = run(
             replace(arm.method, lr=scale.lr, batch_size=BATCH, steps=STEPS),
             start,
-            clients,
+            federations[arm.homes],
             rounds=scale.rounds,
             seed=seed,
             sampling=Sampling(rate=arm.rate),
@@ -160,18 +158,16 @@ def compare(name: str, result: Result, start: nn.Module, seed: int) -> Iterator[
     baseline = score(start, clients, test)
     is_normal = state == STATES[0]
     threshold = threshold_at(baseline[is_normal], is_wake[is_normal], REJECTS)
-    found = {"shared": score(shared, clients, test), "personal": np.empty(len(test))}
+    by_model = {"shared": score(shared, clients, test), "personal": np.empty(len(test))}
     for client in range(clients.count):
         held = clients.test[client]
         own = score(result.model(client), clients, held)
-        found["personal"][np.searchsorted(test, held)] = own
-    for model, scores in found.items():
-        for kind in DEVICES:
-            for doing in STATES:
-                cell = (device == kind) & (state == doing)
-                if cell.any():
-                    pair = match(scores[cell], baseline[cell], is_wake[cell], threshold)
-                    yield Row(name, model, doing, kind, seed, *pair)
+        by_model["personal"][np.searchsorted(test, held)] = own
+    for (model, scores), kind, doing in product(by_model.items(), DEVICES, STATES):
+        cell = (device == kind) & (state == doing)
+        if cell.any():
+            pair = match(scores[cell], baseline[cell], is_wake[cell], threshold)
+            yield Row(name, model, doing, kind, seed, *pair)
 
 
 def score(
@@ -179,28 +175,22 @@ def score(
 ) -> NDArray[np.float64]:
     """How much more a model believes in the wake word than in anything else."""
     data, device = clients.dataset, next(model.parameters()).device
-    found = []
+    margins = []
     for some in torch.split(data.inputs[0][torch.from_numpy(rows)], 512):
         shift, scale = torch.as_tensor(data.shift), torch.as_tensor(data.scale)
         inputs = (some.to(device).float() - shift) / scale
         with torch.no_grad():
             outputs = model(inputs)
-        found.append((outputs[:, 1] - outputs[:, 0]).double().cpu())
-    return torch.cat(found).numpy()
+        margins.append((outputs[:, 1] - outputs[:, 0]).double().cpu())
+    return torch.cat(margins).numpy()
 
 
 def reproduce(out: Path, seed: int, scale: Scale = SMALL) -> str:
     """Run the study for every seed, write the rows and the tables."""
     seeds = range(seed, seed + scale.seeds)
     rows = [row for s in seeds for row in study(scale, s)]
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "audio.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row.columns())
-        writer.writerows(row.flat() for row in rows)
-    table = to_markdown(rows)
-    (out / "audio.md").write_text(table)
-    return table
+    flat = (row.flat() for row in rows)
+    return write(out, "audio", Row.columns(), flat, to_markdown(rows))
 
 
 def reproduce_full(out: Path, seed: int) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import reduce
 from typing import NamedTuple
 
-from fedloom.data.devices import DEVICES
+from fedloom.data.devices import DEVICES, STATES
+from fedloom.experiments.tables import markdown
 from fedloom.results.detection import Errors, relative
 
 REMARK = """\
@@ -64,10 +65,9 @@ def _states(
     label: str, method: str, *paper: tuple[float | None, ...]
 ) -> tuple[Line, ...]:
     """Three lines, one per state of the device."""
-    states = ("normal", "playback", "alarm")
     return tuple(
         Line(f"{label}, {state}", method, state, numbers)
-        for state, numbers in zip(states, paper, strict=True)
+        for state, numbers in zip(STATES, paper, strict=True)
     )
 
 
@@ -103,11 +103,8 @@ TABLES = (
         "shared",
         (
             _normal("Self-FL (Algorithm 2)", 0.93, 0.94, 0.96, 0.89, 0.98),
-            Line(
-                "Self-FL (Algorithm 1)",
-                "Self-FL",
-                "normal",
-                (0.92, 0.94, 0.91, 0.91, 1.01),
+            _normal("Self-FL", 0.92, 0.94, 0.91, 0.91, 1.01)._replace(
+                label="Self-FL (Algorithm 1)"
             ),
         ),
     ),
@@ -161,38 +158,25 @@ def to_markdown(rows: list[Row]) -> str:
 
 
 def _table(printed: Printed, rows: list[Row]) -> str:
-    lines = [
-        f"**{printed.title}**",
-        "",
-        "| |" + "".join(f" {kind} |" for kind in DEVICES) + " all |",
-        "|---|" + "---|" * (len(DEVICES) + 1),
-    ]
+    lines = []
     starts: dict[str, list[Errors]] = {}
     for line in printed.lines:
-        of_line = [
-            row
-            for row in rows
-            if (row.method, row.model, row.state)
-            == (line.method, printed.model, line.state)
-        ]
+        cell = line.method, printed.model, line.state
+        of_line = [row for row in rows if row[:3] == cell]
         cells = []
         for kind, number in zip(DEVICES, line.paper, strict=True):
             ours = _ratio([row for row in of_line if row.device == kind])
             cells.append(f"{ours} / {'NA' if number is None else f'{number:.2f}'}")
-        lines.append(
-            f"| {line.label} | " + " | ".join([*cells, _ratio(of_line)]) + " |"
-        )
+        lines.append([line.label, *cells, _ratio(of_line)])
         if of_line:
             starts[line.state] = [
                 _sum([row.start for row in of_line if row.device == kind])
                 for kind in DEVICES
             ]
     for state, counts in starts.items():
-        texts = [str(errors.false_accepts) for errors in (*counts, _sum(counts))]
-        lines.append(
-            f"| the start's false accepts, {state} | " + " | ".join(texts) + " |"
-        )
-    return "\n".join(lines) + "\n"
+        accepts = [str(errors.false_accepts) for errors in (*counts, _sum(counts))]
+        lines.append([f"the start's false accepts, {state}", *accepts])
+    return f"**{printed.title}**\n\n" + markdown(["", *DEVICES, "all"], lines)
 
 
 def _ratio(rows: list[Row]) -> str:

@@ -10,7 +10,6 @@ shape (rates, repeats, clients). Writes `gaussian.csv` and `gaussian.md` under D
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedloom.algorithms.self_fl.two_level import TwoLevel, descend, real_steps
 from fedloom.core.streams import generator
-from fedloom.core.two_level import TwoLevel, descend, real_steps
+from fedloom.experiments.tables import markdown, write
 
 RATES = (0.1, 0.2, 0.5, 0.8, 1.0)
 CLIENTS, ROUNDS, REPEATS = 20, 200, 200
@@ -65,8 +65,6 @@ class State(NamedTuple):
 
 Round = Callable[[World, State, Tensor], State]
 """One round: the world, the state, and who is active (rates, repeats, clients)."""
-Method = tuple[Round, Callable[[World, State], Tensor]]
-"""A round, and what a client uses in the end."""
 
 
 def draw_world(case: Case, seed: int, repeats: int) -> World:
@@ -80,15 +78,13 @@ def draw_world(case: Case, seed: int, repeats: int) -> World:
     # A sample variance of N normal draws is chi-square with N - 1 degrees of freedom.
     freedom = NOISE / within - 1
     variances = NOISE * draw.chisquare(freedom) / freedom
-    alone = torch.from_numpy(optima)
+    samples = (optima, variances, NOISE / within)
     return World(
         between=torch.tensor(case.between, dtype=torch.float64),
         within=torch.from_numpy(within),
         truth=torch.from_numpy(truth),
-        optima=alone,
-        estimated=TwoLevel.estimate(
-            alone, torch.from_numpy(variances), torch.from_numpy(NOISE / within)
-        ),
+        optima=torch.from_numpy(optima),
+        estimated=TwoLevel.estimate(*map(torch.from_numpy, samples)),
     )
 
 
@@ -123,9 +119,8 @@ def self_fl(
     """
     known = world.estimated if estimated else TwoLevel(world.between, world.within)
     weights = known.precision * active
-    counted = weights
-    if scope == "all":
-        counted = known.precision * torch.ones_like(weights)
+    everybody = known.precision * torch.ones_like(weights)
+    counted = everybody if scope == "all" else weights
     rest = counted.sum(-1, keepdim=True) - counted
     own = state.personal
     if augmented:
@@ -194,33 +189,29 @@ def pfedme(world: World, state: State, active: Tensor, *, pull: float) -> State:
     return State(shared, torch.where(active, personal, state.personal))
 
 
-def kept(world: World, state: State) -> Tensor:
-    """What the client kept when it was last active."""
-    return state.personal
-
-
-METHODS: dict[str, Method] = {
-    "Self-FL": (self_fl, kept),
-    "Self-FL, estimated variances": (partial(self_fl, estimated=True), kept),
-    "Self-FL, real steps": (partial(self_fl, rounded=False), kept),
-    "Self-FL, no smoothing": (partial(self_fl, smooth=False), kept),
-    "Self-FL, no smoothing, clamped": (
-        partial(self_fl, smooth=False, clamped=True),
-        kept,
-    ),
-    "Self-FL, scope all": (partial(self_fl, scope="all"), kept),
-    "Self-FL, scope all, no smoothing": (
-        partial(self_fl, scope="all", smooth=False),
-        kept,
-    ),
-    "Augmented Self-FL": (partial(self_fl, augmented=True), kept),
-    "FedAvg-e": (fedavg, fedavg_tuned),
-    "Ditto lambda=1": (partial(ditto, pull=1.0), kept),
-    "Ditto lambda=100": (partial(ditto, pull=100.0), kept),
-    "PerFedAvg-FO": (per_fedavg, per_fedavg_adapted),
-    "pFedMe": (partial(pfedme, pull=15.0), kept),
-    "Local": (local, kept),
+METHODS: dict[str, Round] = {
+    "Self-FL": self_fl,
+    "Self-FL, estimated variances": partial(self_fl, estimated=True),
+    "Self-FL, real steps": partial(self_fl, rounded=False),
+    "Self-FL, no smoothing": partial(self_fl, smooth=False),
+    "Self-FL, no smoothing, clamped": partial(self_fl, smooth=False, clamped=True),
+    "Self-FL, scope all": partial(self_fl, scope="all"),
+    "Self-FL, scope all, no smoothing": partial(self_fl, scope="all", smooth=False),
+    "Augmented Self-FL": partial(self_fl, augmented=True),
+    "FedAvg-e": fedavg,
+    "Ditto lambda=1": partial(ditto, pull=1.0),
+    "Ditto lambda=100": partial(ditto, pull=100.0),
+    "PerFedAvg-FO": per_fedavg,
+    "pFedMe": partial(pfedme, pull=15.0),
+    "Local": local,
 }
+"""One round of every method."""
+
+ADAPTED: dict[str, Callable[[World, State], Tensor]] = {
+    "FedAvg-e": fedavg_tuned,
+    "PerFedAvg-FO": per_fedavg_adapted,
+}
+"""What clients use in the end, if not what they kept when they were last active."""
 
 
 class Row(NamedTuple):
@@ -242,7 +233,7 @@ def study(
     seed: int,
     rounds: int = ROUNDS,
     repeats: int = REPEATS,
-    methods: dict[str, Method] = METHODS,
+    methods: dict[str, Round] = METHODS,
 ) -> list[Row]:
     """Every method on the same clients, samples and cohorts."""
     world = draw_world(case, seed, repeats)
@@ -250,27 +241,21 @@ def study(
     states = {name: State(zero[..., :1], zero) for name in methods}
     for round_ in range(rounds):
         active = draw_active(case, seed, round_, repeats)
-        for name, (advance, _) in methods.items():
-            states[name] = advance(world, states[name], active)
+        for name, one_round in methods.items():
+            states[name] = one_round(world, states[name], active)
     model = TwoLevel(world.between, world.within)
     best = model.shared_optimum(world.optima)[0][:, None]
     own = model.personal_optimum(world.optima)[0]
     rows = []
-    for name, (_, use) in methods.items():
-        state = states[name]
-        used = use(world, state)
+    for name, state in states.items():
+        used = ADAPTED[name](world, state) if name in ADAPTED else state.personal
         shared = (state.shared[..., 0] - CENTRE).abs()
         personal = (used - world.truth).abs().mean(-1)
-        to_best = (state.shared - best).abs().mean((1, 2))
-        to_own = (used - own).abs().mean((1, 2))
+        to_best = (state.shared - best).abs().mean((1, 2)).tolist()
+        to_own = (used - own).abs().mean((1, 2)).tolist()
         for k, rate in enumerate(RATES):
-            numbers = (
-                *_mean_se(shared[k]),
-                *_mean_se(personal[k]),
-                float(to_best[k]),
-                float(to_own[k]),
-            )
-            rows.append(Row(case.name, name, rate, *numbers))
+            numbers = (*_mean_se(shared[k]), *_mean_se(personal[k]))
+            rows.append(Row(case.name, name, rate, *numbers, to_best[k], to_own[k]))
     return rows
 
 
@@ -280,20 +265,16 @@ def _mean_se(values: Tensor) -> tuple[float, float]:
 
 def to_markdown(rows: list[Row]) -> str:
     """|shared - theta_0| / mean |personal - theta_m|, one line per method."""
-    lines = [
-        "| |" + "".join(f" C={r:g} |" for r in RATES),
-        "|---|" + "---|" * len(RATES),
-    ]
+    lines = []
     for case in dict.fromkeys(r.case for r in rows):
         for name in METHODS:
             cells = [r for r in rows if (r.case, r.method) == (case, name)]
-            texts = [f" {r.shared:.3f}/{r.personal:.3f} |" for r in cells]
-            texts = [text.replace("nan", "-") for text in texts]
-            lines.append(f"| {case} {name} |" + "".join(texts))
+            texts = [f"{r.shared:.3f}/{r.personal:.3f}" for r in cells]
+            lines.append([f"{case} {name}", *(t.replace("nan", "-") for t in texts)])
         own = [r for r in rows if r.case == case and r.method != "Local"]
         widest = max(r.shared_se for r in own), max(r.personal_se for r in own)
-        lines.append(f"| {case} largest SE | {widest[0]:.4f}/{widest[1]:.4f} | | | | |")
-    return "\n".join(lines) + "\n"
+        lines.append([f"{case} largest SE", f"{widest[0]:.4f}/{widest[1]:.4f}"])
+    return markdown(["", *(f"C={rate:g}" for rate in RATES)], lines)
 
 
 def reproduce(out: Path, seed: int) -> str:
@@ -305,11 +286,4 @@ def reproduce(out: Path, seed: int) -> str:
         rows = [row for case in CASES for row in study(case, seed)]
     finally:
         torch.set_num_threads(threads)
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "gaussian.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Row._fields)
-        writer.writerows(rows)
-    table = to_markdown(rows)
-    (out / "gaussian.md").write_text(table)
-    return table
+    return write(out, "gaussian", Row._fields, rows, to_markdown(rows))

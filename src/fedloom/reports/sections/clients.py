@@ -3,158 +3,123 @@
 from __future__ import annotations
 
 import math
-from html import escape
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
-from fedloom.reports import report_tables
-from fedloom.reports.charts import Bar, Swarm, forest, scatter, swarm_chart
+from fedloom.core.metrics import METRICS
+from fedloom.reports.charts import Numbers, Scale, scatter
 from fedloom.reports.findings import Findings
+from fedloom.reports.gains import Who
 from fedloom.reports.ranking import estimate_of, other_numbers
+from fedloom.reports.report_tables import CALIBRATION, calibration_table
+from fedloom.reports.row_charts import Bar, Swarm, forest, swarm_chart
 from fedloom.reports.runs import KIND
-from fedloom.reports.sections.parts import Look, Numbers, figure, safe, score_title
-from fedloom.reports.units import count, unit_of
+from fedloom.reports.sections.parts import Styles, client_tip, score_scale
+from fedloom.reports.units import count, title_of, unit_of
 
 
-def clients(findings: Findings, look: Look) -> str:
+def clients(findings: Findings, styles: Styles) -> dict[str, Any] | None:
     """How scores are spread over clients, and how they go with local size."""
-    unit, found, swarms, panels = findings.unit, findings.found, [], []
-    data = {
-        s.method: _client_scores(findings, s.method) for s in findings.ranking.standings
-    }
+    unit, collection = findings.unit, findings.collection
+    data = {method: _client_scores(findings, method) for method in styles}
     data = {method: rows for method, rows in data.items() if rows[0].size}
     if not data:
-        return ""
+        return None
     worst = f"{findings.metric}_worst_decile"
-    for method, (score, _, tips) in data.items():
-        swarms.append(
-            Swarm(
-                method,
-                look.styles[method],
-                score,
-                tips,
-                float(np.nanmean(score)) if np.isfinite(score).any() else math.nan,
-                estimate_of(found, method, worst).mean,
-            )
+    swarms = [
+        Swarm(
+            method,
+            styles[method],
+            score,
+            tips,
+            float(np.nanmean(score)) if np.isfinite(score).any() else math.nan,
+            estimate_of(collection, method, worst).mean,
         )
+        for method, (score, _, tips) in data.items()
+    ]
     described = "; ".join(
         f"{s.name}: mean {unit.score(s.mean)}, worst tenth {unit.score(s.low)}"
         for s in swarms
     )
-    drawing = swarm_chart(
-        swarms,
-        f"{findings.metric} of every client",
-        described,
-        x_title=score_title(findings),
-        show=unit.tick,
-        bounds=(0.0, 1.0) if findings.metric == "accuracy" else (0.0, None),
-    )
-    seeds = " of every seed" if len(found.seeds) > 1 else ""
-    caption = (
-        f"Every client{seeds} at the last round. Upright line: mean. Triangle: mean of "
-        "the tenth that does worst."
-    )
-    body = figure(drawing, caption)
-    sizes = np.concatenate([size_ for _, size_, _ in data.values()])
+    scale = score_scale(findings)
+    title = f"{findings.metric} of every client"
+    return {
+        "swarms": swarm_chart(swarms, title, described, scale),
+        "has_seeds": collection.has_seeds,
+        "panels": _panels(findings, styles, data),
+        "score_title": scale.title,
+        "baseline": collection.baseline if collection.baseline in data else None,
+    }
+
+
+def _panels(
+    findings: Findings,
+    styles: Styles,
+    data: Mapping[str, tuple[Numbers, Numbers, list[str]]],
+) -> dict[str, Markup]:
+    """Scores against training samples, a drawing for every method."""
+    sizes = np.concatenate([size for _, size, _ in data.values()])
     scores = np.concatenate([score for score, _, _ in data.values()])
     if not (sizes > 0).any() or not np.isfinite(scores).any():
-        return f'<div class="grid two">{body}</div>'
-    x_range = (float(sizes[sizes > 0].min()), float(sizes.max()))
-    y_range = (float(np.nanmin(scores)), float(np.nanmax(scores)))
-    alone = data.get(found.baseline or "")
-    for method, (score, size_, tips) in data.items():
-        panels.append(
-            scatter(
-                method,
-                look.styles[method],
-                size_,
-                score,
-                tips,
-                f"{method}: {findings.metric} against training samples",
-                reference=(
-                    (alone[1], alone[0])
-                    if alone is not None and method != found.baseline
-                    else None
-                ),
-                x_range=x_range,
-                y_range=y_range,
-                show_x=count,
-                show_y=unit.tick,
-            )
+        return {}
+    baseline = findings.collection.baseline
+    alone = data.get(baseline) if baseline is not None else None
+    return {
+        method: scatter(
+            method,
+            styles[method],
+            size,
+            score,
+            tips,
+            f"{method}: {findings.metric} against training samples",
+            reference=(alone[1], alone[0]) if alone and method != baseline else None,
+            x_range=(float(sizes[sizes > 0].min()), float(sizes.max())),
+            y_range=(float(np.nanmin(scores)), float(np.nanmax(scores))),
+            show_x=count,
+            show_y=findings.unit.tick,
         )
-    caption = (
-        f"{score_title(findings)} against a client's training samples. The line joins "
-        "the means of the small, middle and large third of the clients"
-        + (
-            f"; the dashed grey one is {found.baseline}'s."
-            if alone is not None
-            else "."
-        )
-    )
-    cells = "".join(
-        f'<div data-panel="{escape(m)}">{p}</div>'
-        for m, p in zip(data, panels, strict=True)
-    )
-    return (
-        f'<div class="grid two">{body}<figure><div class="grid small">{cells}</div>'
-        f"<figcaption>{escape(caption)}</figcaption></figure></div>"
-    )
+        for method, (score, size, tips) in data.items()
+    }
 
 
 def _client_scores(
     findings: Findings, method: str
 ) -> tuple[Numbers, Numbers, list[str]]:
     """Scores, training samples and words of a method's clients, seed after seed."""
-    scores, sizes, tips = [], [], []
-    several = len(findings.found.seeds) > 1
-    for run in findings.found.of(method):
-        if run is None or run.last is None:
+    scores, sizes, tips = [np.array([])], [np.array([])], []
+    for run in findings.collection.of(method):
+        if run.last is None:
             continue
-        own = run.last.get(KIND, run.part, findings.metric)
-        many = run.shares.sizes if run.shares is not None else np.zeros(len(own))
-        scores.append(own)
-        sizes.append(many.astype(float))
+        score = run.last.get(KIND, run.part, findings.metric)
+        data = run.client_data
+        size = data.sizes if data is not None else np.zeros(len(score), dtype=np.int64)
+        scores.append(score)
+        sizes.append(size.astype(float))
         for n, name in enumerate(run.last.names):
-            where = f"seed {run.seed}, " if several else ""
-            tips.append(
-                f"{where}client {safe(name)}, {many[n]:.0f} samples: "
-                f"{findings.unit.score(float(own[n]))}"
-            )
-    if not scores:
-        return np.array([]), np.array([]), []
+            who = Who(name, run.seed, int(size[n]))
+            tips.append(client_tip(findings, who, findings.unit.score(float(score[n]))))
     return np.concatenate(scores), np.concatenate(sizes), tips
 
 
-def calibration(findings: Findings, look: Look) -> str:
+def calibration(findings: Findings, styles: Styles) -> dict[str, Any] | None:
     """Whether probabilities can be believed."""
-    table = report_tables.calibration_table(findings)
+    table = calibration_table(findings)
     if table is None:
-        return ""
-    captions = {
-        "ece": (
-            "expected calibration error, %",
-            "How far confidence is from accuracy.",
-        ),
-        "brier": (
-            "Brier score",
-            "Squared distance of the probabilities from the truth.",
-        ),
-        "nll": ("log loss", "How surprised the models are by the truth."),
-    }
-    drawn = []
-    for name in [n for n in captions if n in other_numbers(findings.found)][:2]:
-        unit, bars = unit_of(name), []
-        for s in findings.ranking.standings:
-            estimate = estimate_of(findings.found, s.method, name)
-            if estimate.count:
-                tip = unit.estimate(estimate) + unit.suffix
-                style = look.styles[s.method]
-                bars.append(Bar(s.method, style, estimate, None, (tip, "")))
-        title, caption = captions[name]
+        return None
+    recorded, charts = other_numbers(findings.collection), []
+    for name in [n for n in CALIBRATION if n in recorded][:2]:
+        unit = unit_of(name)
+        estimates = {m: estimate_of(findings.collection, m, name) for m in styles}
+        bars = [
+            Bar(method, styles[method], estimate, unit.score_estimate(estimate))
+            for method, estimate in estimates.items()
+            if estimate.count
+        ]
         described = "; ".join(f"{b.name} {unit.score(b.first.mean)}" for b in bars)
-        drawing = forest(bars, title, described, x_title=title, show=unit.tick)
-        drawn.append(figure(drawing, f"{caption} Personal models; left is better."))
-    return (
-        f'<div class="grid two">{"".join(drawn)}</div>'
-        f"{table.to_html('calibration-table')}"
-    )
+        title = title_of(name) + unit.heading
+        drawing = forest(bars, title, described, Scale(title, unit.tick))
+        charts.append((drawing, METRICS[name].description))
+    return {"charts": charts, "table": table}

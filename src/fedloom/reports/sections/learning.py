@@ -2,109 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
-from fedloom.reports.charts import Curve, line_chart
+from fedloom.reports.charts import Curve, Scale, Show, line_chart
 from fedloom.reports.findings import Findings
 from fedloom.reports.runs import Run
-from fedloom.reports.sections.parts import Look, score_title, thin
+from fedloom.reports.sections.parts import PLACES, Styles, score_scale
 from fedloom.reports.units import count, seconds, size
+from fedloom.results.reader import thin
 from fedloom.results.rows import Round
 from fedloom.results.statistics import over_seeds
 
+_AXES: tuple[tuple[str, str, Callable[[Round], float], Show], ...] = (
+    ("rounds", "round", lambda r: float(r.round > 0), lambda v: f"{v:.0f}"),
+    (
+        "gradient steps",
+        "gradient steps of the average client",
+        lambda r: float(r.steps),
+        count,
+    ),
+    (
+        "bytes",
+        "bytes of all clients, down and up",
+        lambda r: float(
+            r.bytes_down + r.bytes_up + r.team_bytes_down + r.team_bytes_up
+        ),
+        size,
+    ),
+    ("seconds", "seconds of training", lambda r: r.seconds, seconds),
+)
+"""What scores are drawn against: name, title, what a round costs, how it is written."""
 
-def learning(findings: Findings, look: Look) -> str:
+
+def learning(findings: Findings, styles: Styles) -> dict[str, Any] | None:
     """Scores against rounds, steps, bytes and seconds."""
-    axes: tuple[tuple[str, str, Callable[[Round], float], Callable[[float], str]], ...]
-    axes = (
-        ("rounds", "round", lambda r: 0.0, lambda v: f"{v:.0f}"),
-        (
-            "gradient steps",
-            "gradient steps of the average client",
-            lambda r: float(r.steps),
-            count,
-        ),
-        (
-            "bytes",
-            "bytes of all clients, down and up",
-            lambda r: float(
-                r.bytes_down + r.bytes_up + r.team_bytes_down + r.team_bytes_up
-            ),
-            size,
-        ),
-        ("seconds", "seconds of training", lambda r: r.seconds, seconds),
-    )
-    unit, drawn = findings.unit, []
-    for name, x_title, cost, show in axes:
-        curves = []
-        for standing in findings.ranking.standings:
-            curve = _curve(findings, look, standing.method, name, cost, show)
-            if curve is not None:
-                curves.append(curve)
-        if not curves or not any(max(curve.x) > 0 for curve in curves):
+    unit, charts = findings.unit, {}
+    for name, x_title, cost, show in _AXES:
+        curves = list(_curves(findings, styles, name, cost, show))
+        if not any(max(curve.x) > 0 for curve in curves):
             continue
+        rounds = " rounds" if name == "rounds" else ""
         described = "; ".join(
-            f"{c.name} ends at {unit.score(c.y[-1])} after {show(c.x[-1])}"
-            + (" rounds" if name == "rounds" else "")
+            f"{c.name} ends at {unit.score(c.y[-1])} after {show(c.x[-1])}{rounds}"
             for c in curves
         )
-        drawing = line_chart(
-            curves,
-            f"{findings.metric} against {name}",
-            described,
-            x_title=x_title,
-            y_title=score_title(findings),
-            show_x=show,
-            show_y=unit.tick,
-            bounds=(0.0, 1.0) if findings.metric == "accuracy" else (0.0, None),
-        )
-        drawn.append(f"<figure><h3>Against {name}</h3>{drawing}</figure>")
-    if not drawn:
-        return ""
-    note = (
-        "Lines are means over seeds, bands one standard error. A method that sends "
-        "nothing is a flat line at its last score."
-    )
-    return f'<p class="note">{note}</p><div class="grid two">{"".join(drawn)}</div>'
+        title = f"{findings.metric} against {name}"
+        x = Scale(x_title, show)
+        charts[name] = line_chart(curves, title, described, x, score_scale(findings))
+    return {"charts": charts} if charts else None
 
 
-def _curve(
+def _curves(
     findings: Findings,
-    look: Look,
-    method: str,
+    styles: Styles,
     name: str,
     cost: Callable[[Round], float],
-    show: Callable[[float], str],
-) -> Curve | None:
-    runs = [run for run in findings.found.of(method) if run is not None]
-    if not runs:
-        return None
-    common = set.intersection(*({row.round for row in run.evaluated} for run in runs))
-    rounds = thin(sorted(common))
-    if not rounds:
-        return None
-    x, y, error, tips = [], [], [], []
-    spent = {run.seed: _spent(run, cost) for run in runs}
-    for number in rounds:
-        estimate = over_seeds([run.number(number, findings.metric) for run in runs])
-        place = float(number)
-        if name != "rounds":
-            place = float(np.mean([spent[run.seed][number] for run in runs]))
-        if name == "gradient steps":
-            place /= int(runs[0].manifest["clients"])
-        x.append(place)
-        y.append(estimate.mean)
-        error.append(estimate.error)
-        near = f"round {number}" + (f", {show(place)}" if name != "rounds" else "")
-        tips.append(f"{near}: {findings.unit.score(estimate.mean)}")
-    return Curve(method, look.styles[method], x, y, error, tips)
+    show: Show,
+) -> Iterator[Curve]:
+    for method, style in styles.items():
+        runs = findings.collection.of(method)
+        evaluated = [set(run.evaluated) for run in runs]
+        rounds = thin(sorted(set.intersection(*evaluated)) if runs else [], PLACES)
+        if not rounds:
+            continue
+        share = int(runs[0].manifest["clients"]) if name == "gradient steps" else 1
+        spent = [_spent(run, cost) for run in runs]
+        x = [float(np.mean([s[number] for s in spent])) / share for number in rounds]
+        y = [
+            over_seeds([run.number(number, findings.metric) for run in runs])
+            for number in rounds
+        ]
+        tips = []
+        for number, place, estimate in zip(rounds, x, y, strict=True):
+            near = f"round {number}" + (f", {show(place)}" if name != "rounds" else "")
+            tips.append(f"{near}: {findings.unit.score(estimate.mean)}")
+        yield Curve(method, style, x, [e.mean for e in y], [e.error for e in y], tips)
 
 
 def _spent(run: Run, cost: Callable[[Round], float]) -> dict[int, float]:
-    total, found = 0.0, {}
-    for row in run.rounds:
-        total += cost(row)
-        found[row.round] = total
-    return found
+    """What a run has cost by the end of every round."""
+    totals = accumulate(cost(row) for row in run.rounds)
+    return {row.round: total for row, total in zip(run.rounds, totals, strict=True)}

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import shlex
-from html import escape
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from fedloom.reports import report_tables
-from fedloom.reports.charts import heat_map
+from fedloom.reports import run_tables
 from fedloom.reports.findings import Findings
+from fedloom.reports.heat_map import SIDE, heat_map
 from fedloom.reports.runs import Run
-from fedloom.reports.sections.parts import SIDE, Look, figure, more
+from fedloom.reports.sections.parts import Styles
 from fedloom.reports.units import plain
+from fedloom.results.directory import COMPARISON
+from fedloom.results.reader import ClientData, thin
 
 
-def data(findings: Findings, look: Look) -> str:
+def data(findings: Findings, styles: Styles) -> dict[str, Any] | None:
     """Who held what, in the first seed."""
-    run = findings.found.first_run() or next(iter(findings.found.runs.values()), None)
-    if run is None or run.shares is None:
-        return ""
-    shares = run.shares
-    order = np.argsort(-shares.sizes, kind="stable")
-    places = np.linspace(0, len(order) - 1, min(len(order), SIDE)).round()
-    shown = order[np.unique(places.astype(int))]
+    runs = findings.collection.runs.values()
+    run = findings.collection.first_run() or next(iter(runs), None)
+    if run is None or run.client_data is None:
+        return None
+    held = run.client_data
+    order = np.argsort(-held.sizes, kind="stable").tolist()
+    shown = thin(order, SIDE)
+    labels = held.labels[shown].astype(float)
+    classes = list(held.classes)
     caption = "Training samples by class, largest clients first."
-    labels = shares.labels[shown].astype(float)
-    classes = list(shares.classes)
     if labels.shape[1] == 0:
         caption = "Training samples, largest clients first."
     if labels.shape[1] > SIDE:
@@ -36,101 +39,70 @@ def data(findings: Findings, look: Look) -> str:
         caption += " Neighbouring classes are added up."
     if len(shown) < len(order):
         caption += f" {len(shown)} of {len(order)} clients, evenly by rank."
+    facts = dict(_facts(findings, run, held))
     drawing = heat_map(
         np.sqrt(labels),
-        [shares.names[n] for n in shown],
+        [held.names[n] for n in shown],
         classes,
         "Training data of every client",
-        "; ".join(f"{name}: {value}" for name, value in _data_facts(findings, run)),
+        "; ".join(f"{name}: {value}" for name, value in facts.items()),
         row_title="client",
         column_title="class" if classes else "",
         show=lambda v: f"{v * v:.0f}",
-        bars=shares.sizes[shown].astype(float),
+        bars=held.sizes[shown].astype(float),
     )
-    facts = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-        for name, value in _data_facts(findings, run)
-    )
-    return (
-        f'<div class="grid two">{figure(drawing, caption)}'
-        f'<dl class="facts">{facts}</dl></div>'
-    )
+    return {"drawing": drawing, "caption": caption, "facts": facts}
 
 
-def _data_facts(findings: Findings, run: Run) -> list[tuple[str, str]]:
-    shares = run.shares
-    assert shares is not None
-    sizes = shares.sizes
-    facts = [
-        ("dataset", str(run.manifest["dataset"])),
-        ("clients", str(len(sizes))),
-        ("training samples", f"{int(sizes.sum()):,}"),
-        (
-            "smallest, median, largest client",
-            f"{sizes.min()}, {plain(float(np.median(sizes)))}, {sizes.max()}",
-        ),
-    ]
-    if shares.labels.shape[1]:
-        held = (shares.labels > 0).sum(1)
-        facts.append(
-            (
-                "classes of a client",
-                f"{held.min()} to {held.max()} of {shares.labels.shape[1]}",
-            )
+def _facts(findings: Findings, run: Run, held: ClientData) -> Iterator[tuple[str, str]]:
+    sizes, classes = held.sizes, held.labels.shape[1]
+    yield "dataset", str(run.manifest["dataset"])
+    yield "clients", str(len(sizes))
+    yield "training samples", f"{int(sizes.sum()):,}"
+    middle = plain(float(np.median(sizes)))
+    yield "smallest, median, largest client", f"{sizes.min()}, {middle}, {sizes.max()}"
+    if classes:
+        own = (held.labels > 0).sum(1)
+        yield "classes of a client", f"{own.min()} to {own.max()} of {classes}"
+    if held.teams.any():
+        yield "teams", str(len(set(held.teams.tolist())))
+    if findings.collection.has_seeds:
+        yield (
+            f"shown is seed {run.seed}",
+            "clients hold the same samples in every seed"
+            if findings.collection.has_same_clients
+            else "every seed divides the data anew",
         )
-    if shares.teams.any():
-        facts.append(("teams", str(len(set(shares.teams.tolist())))))
-    if len(findings.found.seeds) > 1:
-        same = findings.found.has_same_clients
-        facts.append(
-            (
-                f"shown is seed {run.seed}",
-                "clients hold the same samples in every seed"
-                if same
-                else "every seed divides the data anew",
-            )
-        )
-    return facts
 
 
-def cost(findings: Findings, look: Look) -> str:
+def cost(findings: Findings, styles: Styles) -> dict[str, Any] | None:
     """What a run took."""
-    if not findings.found.counted:
-        return ""
-    return report_tables.cost_table(findings).to_html("cost-table")
+    if not findings.collection.counted:
+        return None
+    return {"table": run_tables.cost_table(findings)}
 
 
-def setup(findings: Findings, look: Look) -> str:
+def setup(findings: Findings, styles: Styles) -> dict[str, Any]:
     """Settings, and the commands that give the same numbers."""
-    found = findings.found
-    commands = []
-    if found.source:
-        file = shlex.quote(str(found.paths[0] / "compare.toml"))
-        commands.append(f"fedloom compare {file} --out runs/again")
+    return {
+        "commands": list(_commands(findings)),
+        "source": findings.collection.source,
+        "settings": run_tables.settings_table(findings),
+        "common": run_tables.common_table(findings),
+    }
+
+
+def _commands(findings: Findings) -> Iterator[str]:
+    collection = findings.collection
+    if collection.source:
+        file = shlex.quote(str(collection.paths[0] / COMPARISON))
+        yield f"fedloom compare {file} --out runs/again"
     else:
-        for run in list(found.runs.values())[:20]:
+        for run in list(collection.runs.values())[:20]:
             if run.manifest.get("is_own"):
-                commands.append(f"# {run.path}: made from Python with its own model")
+                yield f"# {run.path}: made from Python with its own model"
             else:
-                file = shlex.quote(str(run.path / "config.toml"))
-                commands.append(f"fedloom run {file} --out runs/again")
-    given = " ".join(shlex.quote(str(path)) for path in found.paths)
-    commands.append(f"fedloom report {given}  # this page")
-    text = escape("\n".join(commands))
-    body = (
-        "<h3>Run it again</h3>"
-        f'<div class="command"><pre tabindex="0"><code>{text}</code></pre>'
-        '<button type="button" data-copy>Copy</button></div>'
-    )
-    if found.source:
-        body += more(
-            "compare.toml",
-            f'<pre tabindex="0"><code>{escape(found.source)}</code></pre>',
-        )
-    body += report_tables.settings_table(findings).to_html(
-        "settings-table", is_sortable=False
-    )
-    common = report_tables.common_table(findings).to_html(
-        "common-table", is_sortable=False
-    )
-    return body + more("Settings of all runs, versions and machine", common)
+                file = shlex.quote(str(run.reader.files.config))
+                yield f"fedloom run {file} --out runs/again"
+    paths = " ".join(shlex.quote(str(path)) for path in collection.paths)
+    yield f"fedloom report {paths}  # this page"

@@ -1,0 +1,197 @@
+"""Self-FL: how far a client trains on its own follows from measured uncertainty.
+
+Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang. NeurIPS 2022. Algorithm 1.
+
+    paper      here               lives
+    theta^t    Server.shared      sent to the cohort
+    theta_m^t  Memory.personal    on client m, sent after training
+    sigma_m^2  Memory.past        on client m, the scalar is sent
+    sigma_0^2  Server.between     sent to the cohort
+    S_m        Download.others    sum of 1 / (sigma_0^2 + sigma_k^2) over k != m
+    l_m        computed           Eq. (8), from the above
+    l_max      most_steps         configuration
+
+Deviations: the recursion of Eq. (19) is corrected (uncertainty.py). Variances are
+divided by n, as in Eq. (18), and the step rule is scaled for a mean loss; `normalise`
+and `step_scale` have the printed forms. Smoothing by C (section 4.1) is off by default.
+w_m / S_m in Eq. (10) is held at 1. The paper does not say what a client does before its
+variance exists: until it has trained twice, and when it is alone in a round, it starts
+at the shared model and does the ordinary local work, `steps` or `epochs` as in every
+method; a cold client counts with the mean variance of the warm ones. Alg. 1 cites Eq.
+(7) for the start, which needs unknown optima; Eq. (10) is what section 3.1 uses. The
+server sends each client its S_m, so that nobody learns another's variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fedloom.algorithms.self_fl import uncertainty
+from fedloom.algorithms.self_fl.step_rule import Download, ModelDownload, StepRule
+from fedloom.algorithms.self_fl.uncertainty import Normalise, Past, Report, Scope
+from fedloom.core.algorithm import Client, Cohort, Phase, Population, SGDState
+from fedloom.core.records import Logged, PerClient
+from fedloom.core.settings import Rate, Whole
+from fedloom.core.task import Batch, Task
+
+Smoothing = Rate | Literal["activity"]
+"""Weight of the new estimate of the shared model, or the sampling rate."""
+
+
+class Server(NamedTuple):
+    """The shared model, and two scalars about each client of the population."""
+
+    shared: Tensor
+    between: Tensor
+    """sigma_0^2."""
+    reports: PerClient[Report]
+    """(M,) each."""
+
+
+class Memory(NamedTuple):
+    """On one client, from round to round."""
+
+    personal: Tensor
+    past: Past
+
+
+Work = SGDState
+"""During a round: the personal model."""
+
+
+class Upload(NamedTuple):
+    """Client to server: its model and two scalars; the model is the personal one."""
+
+    personal: Tensor
+    report: Report
+
+
+class ServerLog(NamedTuple):
+    """How an aggregation weighed its clients."""
+
+    weight: PerClient[Tensor]
+    """Share of this client's model in the new estimate of the shared one. Proportional
+    to 1 / (sigma_0^2 + sigma_m^2), or to training samples where these are switched off.
+    """
+    between: Tensor
+    """Variance of the models that arrived (sigma_0^2). It weighs this aggregation and
+    goes down with the next round."""
+
+
+def begun(population: Population) -> Server:
+    """The server before the first round."""
+    shared = population.theta(0)
+    reports = uncertainty.no_reports(population.count, shared.device)
+    return Server(shared, reports.within.sum(), reports)
+
+
+def freshness(smoothing: Smoothing, cohort: Cohort, warm_rounds: int) -> float:
+    """C of section 4.1, the weight of a new estimate; 1 in the rounds of FedAvg."""
+    if cohort.round < warm_rounds:
+        return 1.0
+    return cohort.population.rate if smoothing == "activity" else smoothing
+
+
+def weigh(
+    models: Tensor, reports: Report, cohort: Cohort, before: Tensor, by: Normalise
+) -> ServerLog:
+    """Weights by uncertainty: w_m / sum_k w_k of Eqs. (11) and (23).
+
+    Args:
+        models: (n, d) whose variance is sigma_0^2, Eqs. (14) and (22).
+        reports: (n,) each.
+        cohort: who they are from.
+        before: sigma_0^2 of the round before.
+        by: divisor of the variance.
+    """
+    present = cohort.sizes > 0
+    between = uncertainty.between_clients(models, present, by, before)
+    precisions = uncertainty.precisions(between, reports, present)
+    return ServerLog(precisions / precisions.sum(), between)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
+    """Start, steps and weight of every client follow from its uncertainty."""
+
+    name = "self-fl"
+    group = "personalised"
+
+    scope: Scope = "active"
+    """Whose precisions make S_m: the clients of the round, or of the population."""
+    smoothing: Smoothing = 1.0
+    """Weight of the new estimate of the shared model; activity is the sampling rate."""
+    use_init: bool = True
+    """Start beyond the shared model, Eq. (10); off starts at it."""
+    use_steps: bool = True
+    """Compute the steps, Eq. (8); off does the ordinary work, `steps` or `epochs`."""
+    use_weights: bool = True
+    """Weigh clients by uncertainty, Eq. (11); off weighs by training samples."""
+    warm_rounds: Whole = 0
+    """Rounds of plain FedAvg before Self-FL begins; no variance is taken from them."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return super().phases if self.use_steps else (self.local_phase("step"),)
+
+    def init_server(self, population: Population) -> Server:
+        return begun(population)
+
+    def download(self, server: Server, cohort: Cohort) -> Download:
+        others = uncertainty.others(server.between, server.reports, cohort, self.scope)
+        return Download(server.shared, server.between, others)
+
+    def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
+        return ModelDownload(server.shared)
+
+    def aggregate(
+        self, server: Server, uploads: Upload, cohort: Cohort
+    ) -> Logged[Server, ServerLog]:
+        models, reports = uploads
+        log = weigh(models, reports, cohort, server.between, self.normalise)
+        if cohort.round < self.warm_rounds or not self.use_weights:
+            log = log._replace(weight=cohort.weights("size"))
+        # Eq. (11): theta = sum_m w_m theta_m / sum_m w_m
+        estimate = log.weight.to(models.dtype) @ models
+        fresh = freshness(self.smoothing, cohort, self.warm_rounds)
+        new = Server(
+            # Section 4.1: theta^t = (1 - C) theta^{t-1} + C theta_hat
+            shared=(1.0 - fresh) * server.shared + fresh * estimate,
+            between=log.between,
+            reports=uncertainty.file(server.reports, reports, cohort),
+        )
+        return Logged(new, log)
+
+    def initial_memory(
+        self, down: Download | ModelDownload, client: Client, task: Task
+    ) -> Memory:
+        return Memory(down.shared, uncertainty.no_past(down.shared))
+
+    def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
+        if not self.use_init:
+            return self.sgd_start(down.shared)
+        correction = self.balance(down, memory, client).correction
+        # Eq. (10): theta - (w_m / S_m) (theta_m - theta)
+        beyond = correction.to(down.shared.dtype) * (memory.personal - down.shared)
+        return self.sgd_start(down.shared - beyond)
+
+    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
+        """Alg. 1, LocalTrain: one step of SGD on the client's own loss."""
+        return self.sgd_step(work, task.grad(work.at, batch), batch)
+
+    def finish(
+        self, work: Work, down: Download, memory: Memory, client: Client, task: Task
+    ) -> tuple[Memory, Upload]:
+        counts = client.round >= self.warm_rounds
+        # Eq. (13)
+        past = uncertainty.remember(memory.past, work.at, counts)
+        report = uncertainty.report(past, self.normalise)
+        return Memory(work.at, past), Upload(work.at, report)
+
+    def personal(
+        self, down: Download | ModelDownload, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        return memory.personal

@@ -1,0 +1,166 @@
+"""How far a client of Self-FL trains on its own: Eq. (8), with what goes into it.
+
+Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang. NeurIPS 2022. Sections 3.1, 4.1.
+
+    paper      here
+    sigma_0^2  Download.between, Balance.between
+    S_m        Download.others
+    sigma_m^2  Balance.within
+    l_m        Balance.steps
+
+All variants share what is here: what a client is sent for it, the settings, and the
+schedule. Where its uncertainty is measured, where it starts and what the server makes
+of the uploads is in the file of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedloom.algorithms.self_fl.uncertainty import (
+    TINY,
+    Normalise,
+    Past,
+    is_warm,
+    precision,
+    report,
+)
+from fedloom.core.algorithm import Algorithm, Client, Phase, Server, Upload, Work
+from fedloom.core.records import PerClient
+from fedloom.core.settings import Count
+from fedloom.core.task import Task
+
+_ALL = 1 << 62
+"""Longer than any phase: take all of its steps."""
+
+
+class Download(NamedTuple):
+    """Server to client: the shared model and two scalars."""
+
+    shared: Tensor
+    between: Tensor
+    others: PerClient[Tensor]
+
+
+class ModelDownload(NamedTuple):
+    """Server to client, to use its model: where it starts if it was never here."""
+
+    shared: Tensor
+
+
+class Balance(NamedTuple):
+    """How a client weighs the others against its own data; 0 while it cannot."""
+
+    within: Tensor
+    """Variance of this client's models over its past rounds (sigma_m^2). Large when
+    its data are few or noisy, or while it still moves from round to round."""
+    between: Tensor
+    """Variance of the clients' models in the round before (sigma_0^2). Large when
+    clients differ, which calls for more personal training."""
+    correction: Tensor
+    """How far beyond the shared model the client starts, away from its own last one, as
+    a multiple of their distance (w_m / S_m, at most 1). Near 1 / (n - 1) for n clients
+    of the same uncertainty, so that it starts at the mean of the others."""
+    steps: Tensor
+    """Local steps computed from both variances, rounded and capped (l_m). 0 means that
+    the client is cold or alone and does the ordinary local work."""
+    wanted: Tensor
+    """The same number before rounding and capping. Far above the cap, the cap decides
+    and not the uncertainty."""
+    moved: Tensor
+    """How much of the way to its own optimum the client means to go, from 0 to 1. 1
+    would be training alone, 0 would be keeping the others' model."""
+    gain: Tensor
+    """Estimated factor by which the federation shrinks this client's variance (GAIN_m).
+    1 means that the others have nothing to tell it."""
+
+
+class Remembers(Protocol):
+    """What the memory of a client has in every variant."""
+
+    @property
+    def past(self) -> Past: ...
+
+
+Memory = TypeVar("Memory", bound=Remembers)
+Down = TypeVar("Down", bound=Download)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRule(Algorithm[Server, Memory, Down, Work, Upload]):
+    """The steps of a client follow from its uncertainty and that of the others."""
+
+    most_steps: Count = 40
+    """Cap on the computed number of local steps (l_max)."""
+    step_scale: Literal["size", "one", "batch"] = "size"
+    """Scale of the loss in the step rule: 1/N_m (size), 1 (one) or 1/B_m (batch)."""
+    target: Literal["paper", "posterior"] = "paper"
+    """What the steps aim at: theta^(FL) as printed, or the proper posterior mean."""
+    normalise: Normalise = "n"
+    """Divisor of the empirical variances; sum is no divisor, as section 3.2 prints."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return (
+            replace(self.local_phase("step"), length="ordinary"),
+            Phase(step="step", steps=self.most_steps, length="computed"),
+        )
+
+    def ordinary(
+        self, down: Down, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        """All of the ordinary local work, or none for a client that can compute."""
+        return torch.where(self.balance(down, memory, client).steps > 0, 0, _ALL)
+
+    def computed(
+        self, down: Down, memory: Memory, client: Client, task: Task
+    ) -> Tensor:
+        """The steps of Eq. (8), or none for a client that cannot compute them yet."""
+        return self.balance(down, memory, client).steps
+
+    def client_log(
+        self, work: Work, down: Down, memory: Memory, client: Client, task: Task
+    ) -> Balance:
+        return self.balance(down, memory, client)
+
+    def balance(self, down: Down, memory: Memory, client: Client) -> Balance:
+        """What follows for a client from its past and the precision of the others.
+
+        S_m is 0 or less if the client is alone.
+        """
+        can = is_warm(memory.past.seen) & (down.others > 0)
+        own = report(memory.past, self.normalise).within
+        within, rest = own.clamp(min=TINY), torch.where(can, down.others, 1.0)
+        is_posterior = self.target == "posterior"
+        aim = 1.0 / (down.between + 1.0 / rest) if is_posterior else rest
+        pace = self._pace(client)
+        # Eq. (8): the real number ell with (1 - eta / s_m)^ell = S / (1 / s_m + S). As
+        # eta / s_m rises to 1, ell falls to 0; beyond, it stays there.
+        is_slow = pace < within
+        ratio = torch.where(is_slow, pace / within, 0.5)
+        ell = -torch.log1p(1.0 / (within * aim)) / torch.log1p(-ratio)
+        wanted = torch.where(can & is_slow, ell, 0.0)
+        steps = wanted.round().clamp(1, self.most_steps).to(torch.int64)
+        return Balance(
+            within=own,
+            between=down.between,
+            correction=(precision(down.between, within, can) / rest).clamp(max=1.0),
+            steps=torch.where(can, steps, 0),
+            wanted=wanted,
+            # 1 - q with q = S / (1 / s_m + S), the right side of Eq. (8)
+            moved=torch.where(can, 1.0 / (1.0 + within * aim), 0.0),
+            gain=torch.where(can, 1.0 + within * rest, 0.0),
+        )
+
+    def _pace(self, client: Client) -> Tensor:
+        """The learning rate eta times the scale of the loss, as Eq. (8) takes it."""
+        lr = self.lr * self.lr_decay ** client.round.double()
+        if self.step_scale == "one":
+            return lr
+        size = client.size.double().clamp(min=1.0)
+        is_batch = self.step_scale == "batch"
+        return lr / (size.clamp(max=self.batch_size) if is_batch else size)

@@ -1,0 +1,70 @@
+"""`fedloom data`: datasets, and how they are divided among clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from fedloom.clients import picture
+from fedloom.commands import options
+from fedloom.commands.console import make_table, plain, say
+from fedloom.commands.console import out as console
+from fedloom.commands.options import argument, option
+from fedloom.config import parse, read_toml
+from fedloom.core.describe import first_line
+from fedloom.core.errors import ConfigError
+from fedloom.core.files import atomic_write
+from fedloom.data import SOURCES, whereabouts
+from fedloom.plan import make_clients
+
+
+def data_command(
+    name: Annotated[
+        str | None, argument("Data source, or a run's TOML file; none lists them.")
+    ] = None,
+    partition: options.Partition = None,
+    seed: options.Seed = None,
+    out: Annotated[
+        Path | None, option("Directory for split.npz and split.svg.")
+    ] = None,
+    data_dir: options.DataDir = None,
+    settings: options.Settings = None,
+) -> None:
+    """Divide a dataset among clients, and look at the split."""
+    if name is None:
+        _list_sources(data_dir)
+        return
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: expected a directory, found a file.")
+    is_file = options.is_file([name])
+    tables: dict[str, Any] = {"data": {"name": name}}
+    if is_file:
+        tables = read_toml(Path(name))
+    chosen = {"partition.name": partition, "seed": seed}
+    options.apply_options(tables, chosen, settings)
+    config = parse(tables, name if is_file else "settings")
+    _, clients = make_clients(config, data_dir)
+    table = make_table()
+    table.show_header = False
+    for what, value in picture.summarise(clients):
+        table.add_row(what, plain(value))
+    console.print(table)
+    console.print()
+    for line in picture.draw(clients):
+        console.print(line, no_wrap=True, overflow="crop")
+    if out is not None:
+        clients.save(out / "split.npz")
+        with atomic_write(out / "split.svg") as part:
+            part.write_text(picture.to_svg(clients), encoding="utf-8")
+        say(f"\nWritten to {out}")
+
+
+def _list_sources(data_dir: Path | None) -> None:
+    table = make_table("data", "on this machine", "what it is")
+    for name, kind in SOURCES.items():
+        table.add_row(name, plain(whereabouts(name, data_dir)), first_line(kind))
+    console.print(table)
+    say(
+        "\n`fedloom data NAME` divides one and draws the split, or says which files it "
+        "needs and where; `fedloom describe NAME` explains its settings."
+    )

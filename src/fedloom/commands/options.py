@@ -1,0 +1,76 @@
+"""Options that several commands share, and the settings that they amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedloom.config import override, read_toml
+
+
+def option(about: str, *names: str) -> Any:
+    """An option of the command line, called as its parameter if no name is given."""
+    return typer.Option(*names, help=about)
+
+
+def argument(about: str) -> Any:
+    """An argument of the command line."""
+    return typer.Argument(help=about)
+
+
+Method = Annotated[str | None, option("Name of the method; see `fedloom list`.")]
+Data = Annotated[str | None, option("Name of the data source; see `fedloom list`.")]
+Partition = Annotated[str | None, option("Name of the partition; see `fedloom list`.")]
+Model = Annotated[str | None, option("Name of the model; see `fedloom list`.")]
+Rounds = Annotated[int | None, option("Number of communication rounds.")]
+Seed = Annotated[int | None, option("Seed of everything that is drawn.")]
+Settings = Annotated[
+    list[str] | None, option("Setting of a run's file: section.key=value.", "--set")
+]
+DataDir = Annotated[
+    Path | None, option("Directory of dataset files, instead of FEDLOOM_DATA.")
+]
+Fresh = Annotated[bool, option("Replace what is already in --out.", "--fresh")]
+Jobs = Annotated[
+    int | None, option("Number of methods that a comparison trains at once.")
+]
+Track = Annotated[str, option("Trackers that follow: csv, tensorboard, mlflow.")]
+
+
+def is_file(names: Sequence[str]) -> bool:
+    """Whether the arguments are one TOML file instead of names."""
+    return len(names) == 1 and names[0].endswith(".toml")
+
+
+def read_methods(names: Sequence[str]) -> dict[str, Any]:
+    """The tables of a comparison: those of its file, or the methods by name."""
+    if is_file(names):
+        return read_toml(Path(names[0]))
+    return {"methods": list(names)} if names else {}
+
+
+def apply_options(
+    tables: dict[str, Any], options: Mapping[str, Any], settings: list[str] | None
+) -> None:
+    """Put what the command line says in the place of what a file says.
+
+    Args:
+        tables: as a TOML file gives them.
+        options: values by `section.key` or `key`; None was not given. A section that
+            gets another `name` loses the settings that belong to the old one.
+        settings: what was given with `--set`.
+    """
+    for path, value in options.items():
+        if value is None:
+            continue
+        section, _, key = path.rpartition(".")
+        table = tables.setdefault(section, {}) if section else tables
+        if isinstance(table, dict):  # else `parse` says what is wrong with it
+            if key == "name" and table.get(key, value) != value:
+                table.clear()
+            table[key] = value
+    for assignment in settings or []:
+        override(tables, assignment)

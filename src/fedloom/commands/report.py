@@ -1,0 +1,80 @@
+"""`fedloom report` and `view`: what came of runs."""
+
+from __future__ import annotations
+
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from fedloom.commands.console import make_table, plain, say
+from fedloom.commands.console import out as console
+from fedloom.commands.options import argument, option
+from fedloom.core.errors import DataError
+from fedloom.reports import write_report
+from fedloom.reports.findings import headline, summary
+from fedloom.reports.live import Server, Watch
+from fedloom.reports.report_tables import ranking_table
+from fedloom.reports.units import SPACE
+
+
+def report_command(
+    paths: Annotated[
+        list[Path],
+        argument("Comparison, runs, or directories that hold runs."),
+    ],
+    out: Annotated[
+        Path | None,
+        option("File of the report; report.html in the directory by default."),
+    ] = None,
+    format_: Annotated[
+        str,
+        option(
+            "Format of the report: html (with all tables beside), md, latex, csv.",
+            "--format",
+        ),
+    ] = "html",
+) -> None:
+    """Say which method to use and who gains: a page and tables from finished runs."""
+    write_and_show(paths, out, format_)
+
+
+def view_command(
+    paths: Annotated[
+        list[Path],
+        argument("Runs, comparisons, or directories that (will) hold them."),
+    ],
+    port: Annotated[int, option("Port; 0 picks one that is free.")] = 0,
+    browser: Annotated[bool, option("Open the page in the web browser.")] = True,
+) -> None:
+    """Follow runs while they go on, on a page that only this machine can open."""
+    for path in paths:
+        if not path.is_dir():
+            raise DataError(f"{path}: no such directory.")
+    with Server(Watch(paths), port) as server:
+        say(f"{server.url} (Ctrl-C stops it)")
+        if browser:
+            webbrowser.open(server.url)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.2)
+    say("Stopped.")
+
+
+def write_and_show(
+    paths: list[Path], out: Path | None = None, format_: str = "html"
+) -> None:
+    """Write a report; print its ranking and where it is."""
+    findings, written = write_report(paths, out, format_)
+    ranking = ranking_table(findings, is_short=True)
+    table = make_table()
+    table.padding = (0, 2, 0, 0)
+    for column in ranking.columns:
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(column.title, justify=justify)
+    for row in ranking.rows:
+        table.add_row(*[plain(cell.text.replace(" ", SPACE)) for cell in row])
+    console.print()
+    console.print(table)
+    for text in (headline(findings), *summary(findings), *findings.collection.remarks):
+        console.print(f"\n{text}", highlight=False, markup=False)
+    say(f"\nWritten to {written[0]}")

@@ -1,0 +1,164 @@
+"""`fedloom run`, `compare` and `resume`: what trains."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Annotated, Any
+
+from fedloom.commands import options
+from fedloom.commands.console import make_table, say, stoppable
+from fedloom.commands.console import out as console
+from fedloom.commands.options import argument, option
+from fedloom.commands.report import write_and_show
+from fedloom.comparison import (
+    MAIN_JOB,
+    Comparison,
+    load_comparison,
+    parse_comparison,
+    run_comparison,
+    with_tuned,
+)
+from fedloom.config import RunConfig, parse, read_toml
+from fedloom.progress import watch
+from fedloom.results.directory import COMPARISON
+from fedloom.runs import Result, resume, run_config
+from fedloom.trackers import make_trackers
+
+
+def run_command(
+    file: Annotated[Path | None, argument("TOML file of the run.")] = None,
+    algorithm: options.Method = None,
+    data: options.Data = None,
+    partition: options.Partition = None,
+    model: options.Model = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    out: Annotated[Path | None, option("New directory for the run.")] = None,
+    fresh: options.Fresh = False,
+    compile_: Annotated[
+        str | None, option("Compilation: auto, on or off.", "--compile")
+    ] = None,
+    device: Annotated[str | None, option("Device: auto, cpu or cuda.")] = None,
+    gain: Annotated[
+        bool, option("Compare each client with training alone.", "--gain")
+    ] = False,
+    track: options.Track = "",
+    data_dir: options.DataDir = None,
+    settings: options.Settings = None,
+) -> None:
+    """Train every client a model of its own."""
+    tables = read_toml(file) if file is not None else {}
+    chosen = {
+        "algorithm.name": algorithm,
+        "data.name": data,
+        "partition.name": partition,
+        "model.name": model,
+        "rounds": rounds,
+        "seed": seed,
+        "engine.compile": compile_,
+        "engine.device": device,
+    }
+    options.apply_options(tables, chosen, settings)
+    config = parse(tables, str(file) if file is not None else "settings")
+    where = out if out is not None else _default_out(file, config)
+    trackers = make_trackers(track)
+    with stoppable(), watch(console) as progress:
+        result = run_config(
+            config,
+            out=where,
+            fresh=fresh,
+            data_dir=data_dir,
+            progress=progress,
+            track=trackers,
+        )
+    _show(result, result.gain().sentence() if gain else "")
+
+
+def compare_command(
+    methods: Annotated[
+        list[str] | None,
+        argument("Methods, or one TOML file; by default the main ten."),
+    ] = None,
+    data: options.Data = None,
+    partition: options.Partition = None,
+    model: options.Model = None,
+    rounds: options.Rounds = None,
+    seeds: Annotated[int | None, option("Number of seeds, from 0 on.")] = None,
+    out: Annotated[Path, option("Directory of the comparison.")] = Path("runs/compare"),
+    fresh: options.Fresh = False,
+    jobs: options.Jobs = None,
+    tuned: Annotated[Path | None, option("File that `fedloom tune` wrote.")] = None,
+    track: options.Track = "",
+    data_dir: options.DataDir = None,
+    settings: options.Settings = None,
+) -> None:
+    """Compare methods on the same clients over several seeds."""
+    names = methods or []
+    tables = options.read_methods(names)
+    if not names and data is None and tuned is None:
+        tables = copy.deepcopy(dict(MAIN_JOB))
+    chosen = {
+        "data.name": data,
+        "partition.name": partition,
+        "model.name": model,
+        "rounds": rounds,
+        "seeds": seeds,
+    }
+    options.apply_options(tables, chosen, settings)
+    if tuned is not None:
+        tables = with_tuned(tables, tuned)
+    where = names[0] if options.is_file(names) else "compare"
+    comparison = parse_comparison(tables, where)
+    _compare(comparison, out, data_dir=data_dir, jobs=jobs, track=track, fresh=fresh)
+
+
+def resume_command(
+    path: Annotated[Path, argument("Directory of a run or a comparison.")],
+    data_dir: options.DataDir = None,
+    jobs: options.Jobs = None,
+    track: options.Track = "",
+) -> None:
+    """Go on with a run or a comparison that was stopped."""
+    if (path / COMPARISON).is_file():
+        comparison = load_comparison(path)
+        _compare(comparison, path, data_dir=data_dir, jobs=jobs, track=track)
+        return
+    trackers = make_trackers(track)
+    with stoppable(), watch(console) as progress:
+        result = resume(path, data_dir=data_dir, progress=progress, track=trackers)
+    _show(result)
+
+
+def _compare(comparison: Comparison, path: Path, **how: Any) -> None:
+    """Run what is left of a comparison and say where it is."""
+    say(f"{len(comparison.arms)} methods, {len(comparison.seeds)} seeds each")
+    with stoppable():
+        run_comparison(comparison, path, tell=say, **how)
+    write_and_show([path])
+
+
+def _default_out(file: Path | None, config: RunConfig) -> Path:
+    seed = config.schedule.seed
+    if file is not None:
+        return Path("runs") / (file.stem if seed == 0 else f"{file.stem}-seed{seed}")
+    base = f"runs/{config.algorithm.name}-seed{seed}"
+    paths = (Path(f"{base}-{number}") for number in itertools.count(1))
+    return next(path for path in paths if not path.exists())
+
+
+def _show(result: Result, sentence: str = "") -> None:
+    """Print the closing table, what there is to say of it, and where the run is."""
+    closing = result.table()
+    heading, *lines = closing.cells()
+    title = f"{closing.metric} after round {closing.round}"
+    table = make_table(*heading[:2], numbers=heading[2:], title=title)
+    for line in lines:
+        table.add_row(*line)
+    console.print()
+    console.print(table)
+    if sentence:
+        say(f"\n{sentence}")
+    if result.path is not None:
+        say(f"\nWritten to {result.path}")

@@ -1,0 +1,25 @@
+"""Several methods on the same clients, cohorts and first models, over several seeds."""
+
+from fedloom.comparison.compare import compare
+from fedloom.comparison.settings import (
+    MAIN,
+    MAIN_JOB,
+    Comparison,
+    load_comparison,
+    parse_comparison,
+    run_directory,
+    with_tuned,
+)
+from fedloom.comparison.train import run_comparison
+
+__all__ = [
+    "MAIN",
+    "MAIN_JOB",
+    "Comparison",
+    "compare",
+    "load_comparison",
+    "parse_comparison",
+    "run_comparison",
+    "run_directory",
+    "with_tuned",
+]

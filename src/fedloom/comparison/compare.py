@@ -1,0 +1,121 @@
+"""A comparison from Python, with the caller's own model and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from fedloom.algorithms import REGISTRY
+from fedloom.clients import Federation, Sampling
+from fedloom.comparison.settings import Comparison, OwnParts, refuse_titles
+from fedloom.comparison.train import run_comparison
+from fedloom.config import RunConfig, to_tables
+from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.task import Loss
+from fedloom.engine.choice import EngineSettings
+from fedloom.engine.job import AnyAlgorithm
+from fedloom.fleet.faults import Faults
+from fedloom.server.schedule import Schedule
+
+Methods = Sequence[str | AnyAlgorithm] | Mapping[str, str | AnyAlgorithm]
+
+
+def compare(
+    methods: Methods,
+    model: str | nn.Module | Callable[[], nn.Module],
+    clients: Federation,
+    *,
+    out: str | Path,
+    seeds: int | Sequence[int] = 5,
+    rounds: int = 50,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    sampling: Sampling | None = None,
+    faults: Faults | None = None,
+    engine: EngineSettings | None = None,
+    evaluate_every: int = 1,
+    checkpoint_every: int = 10,
+    fresh: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Train several methods on the same clients over several seeds.
+
+    `fedloom.report` makes a page of what this leaves. Called again with the same
+    arguments, it goes on with what is not finished.
+
+    Args:
+        methods: names of methods or methods such as `fedloom.Ditto(lr=0.1)`; or a
+            mapping of titles to these, for several settings of one method.
+        model: a module (its parameters are the common start of all seeds), a function
+            that makes one (called under each seed), or the name of a built-in model.
+        clients: who holds what; see `fedloom.federation`.
+        out: a new directory for the comparison; each run lies in METHOD/seed-N.
+        seeds: how many seeds, or which.
+        rounds: communication rounds of each run.
+        loss: as for `fedloom.run`.
+        head: as for `fedloom.run`.
+        sampling: who takes part in a round; by default everybody.
+        faults: how often clients fail to take part; never by default.
+        engine: how the work is done.
+        evaluate_every: rounds between evaluations.
+        checkpoint_every: rounds between checkpoints.
+        fresh: replace a comparison that is already in `out`.
+        tell: is told in one line of each method that is finished.
+
+    Returns:
+        The directory.
+    """
+    algorithms = _algorithms(methods)
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ConfigError(
+            f"compare: seeds must be how many, or different seeds, found {seeds!r}."
+        )
+    config = RunConfig(
+        schedule=Schedule(
+            rounds=rounds,
+            evaluate_every=evaluate_every,
+            checkpoint_every=checkpoint_every,
+        ),
+        sampling=sampling if sampling is not None else Sampling(),
+        faults=faults if faults is not None else Faults(),
+        engine=engine if engine is not None else EngineSettings(),
+    )
+    common = to_tables(config)
+    for key in ("seed", "algorithm", "data", "model", "split"):
+        del common[key]
+    arms = {
+        title: to_tables(RunConfig(algorithm=algorithm))["algorithm"]
+        for title, algorithm in algorithms.items()
+    }
+    comparison = Comparison(
+        arms=arms,
+        seeds=numbers,
+        common=common,
+        is_own=True,
+        own=OwnParts(model, clients, algorithms, loss, head),
+    )
+    return run_comparison(comparison, Path(out), fresh=fresh, tell=tell)
+
+
+def _algorithms(methods: Methods) -> dict[str, AnyAlgorithm]:
+    """Every method under its title."""
+    if not isinstance(methods, Mapping):
+        titles = [m if isinstance(m, str) else m.name for m in methods]
+        if len(set(titles)) < len(titles):
+            raise ConfigError(
+                f"compare: {titles} has a method twice. Give a mapping of titles to "
+                "methods: {'ditto, near': Ditto(pull=5), ...}."
+            )
+        methods = dict(zip(titles, methods, strict=True))
+    refuse_titles(methods, "compare")
+    algorithms = {}
+    for title, method in methods.items():
+        if isinstance(method, str):
+            if method not in REGISTRY:
+                raise ConfigError(f"compare: {unknown('method', method, REGISTRY)}")
+            method = REGISTRY[method]()
+        algorithms[title] = method
+    return algorithms

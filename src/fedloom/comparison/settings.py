@@ -1,0 +1,190 @@
+"""What is compared: methods, settings and seeds, as a file or a caller says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedloom.algorithms import REGISTRY
+from fedloom.clients import Federation
+from fedloom.config import RunConfig, parse, read_toml
+from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.core.task import Loss
+from fedloom.engine.job import AnyAlgorithm
+from fedloom.results.directory import COMPARISON
+
+MAIN = (
+    "self-fl",
+    "pfedvem",
+    "fedacs",
+    "pfedmt",
+    "local",
+    "fedavg",
+    "fedprox",
+    "ditto",
+    "pfedme",
+    "per-fedavg",
+)
+"""What is compared when nobody says what: the four systems and six baselines."""
+
+MAIN_JOB: Mapping[str, Any] = {
+    "rounds": 20,
+    "evaluate_every": 2,
+    "algorithm": {"epochs": 5},
+    "split": {"validation": 0.1},
+    "teams": {"name": "blocks", "teams": 2},
+    "model": {"name": "mlp", "hidden": [32]},
+}
+"""The settings that go with `MAIN`: the embedded digits, a small network, and as much
+local work for the baselines as the systems do by default."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnParts:
+    """What a caller brings that no file can say."""
+
+    model: str | nn.Module | Callable[[], nn.Module]
+    clients: Federation
+    algorithms: Mapping[str, AnyAlgorithm]
+    """Every method, by the name that reports use."""
+    loss: str | Loss | None = None
+    head: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Which methods, with which settings, over which seeds."""
+
+    arms: Mapping[str, Mapping[str, Any]]
+    """The [algorithm] section of each run, under the name that reports use."""
+    seeds: tuple[int, ...]
+    common: Mapping[str, Any]
+    """All other sections and keys of the runs, the same for all of them."""
+    is_own: bool = False
+    """Whether model and clients came from a caller in Python."""
+    own: OwnParts | None = None
+    """Those, where they are at hand."""
+
+    def config(self, arm: str, seed: int, where: str = "compare") -> RunConfig:
+        """The config of one run."""
+        tables = {**self.common, "seed": seed}
+        where = f"{where} [methods.{arm}]"
+        if self.own is not None:
+            algorithm = self.own.algorithms[arm]
+            return replace(parse(tables, where), algorithm=algorithm)
+        return parse({**tables, "algorithm": dict(self.arms[arm])}, where)
+
+    def to_tables(self) -> dict[str, Any]:
+        """As a TOML file has it; `parse_comparison` of it gives the same."""
+        own = {"is_own": True} if self.is_own else {}
+        methods = {arm: dict(settings) for arm, settings in self.arms.items()}
+        seeds = list(self.seeds)
+        return {**own, "seeds": seeds, **self.common, "methods": methods}
+
+
+def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Comparison:
+    """Read and check a comparison.
+
+    `methods` is a list of names, or a table with one section of settings per method;
+    a section with another title than the method's name gives that as `name`.
+    `[algorithm]` has settings for all of them. `seeds` is how many, or which.
+
+    Args:
+        tables: as a TOML file gives them.
+        where: how messages call the place.
+
+    Raises:
+        ConfigError: a method, section or key is not known, or a value is wrong.
+    """
+    rest = dict(tables)
+    methods: Any = rest.pop("methods", list(MAIN))
+    seeds: Any = rest.pop("seeds", 5)
+    is_own = bool(rest.pop("is_own", False))
+    shared = dict(rest.pop("algorithm", {}))
+    if isinstance(methods, list):
+        methods = {name: {} for name in methods}
+    if not isinstance(methods, dict) or not methods:
+        raise ConfigError(
+            f"{where}: methods must be a list of names or a table of sections, found "
+            f"{methods!r}."
+        )
+    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
+        seeds = list(range(seeds))
+    if not (isinstance(seeds, list) and seeds and len(set(seeds)) == len(seeds)):
+        raise ConfigError(
+            f"{where}: seeds must be how many, or a list of different seeds, found "
+            f"{seeds!r}."
+        )
+    if "seed" in rest:
+        raise ConfigError(f"{where}: a comparison has seeds, not a seed.")
+    refuse_titles(methods, where)
+    arms = {}
+    for arm, settings in methods.items():
+        name = settings.get("name", arm)
+        if name not in REGISTRY and not is_own:
+            place = f"{where} [methods.{arm}]"
+            raise ConfigError(f"{place}: {unknown('method', str(name), REGISTRY)}")
+        arms[arm] = {"name": name, **shared, **settings}
+    comparison = Comparison(arms=arms, seeds=tuple(seeds), common=rest, is_own=is_own)
+    for arm in arms if not is_own else ():
+        comparison.config(arm, comparison.seeds[0], where)
+    return comparison
+
+
+def with_tuned(tables: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """A comparison's tables with each method's settings from a file of tuned ones.
+
+    Args:
+        tables: of the comparison; without methods, all of the file's are compared.
+        file: as `fedloom tune` writes it; its other sections are not read.
+
+    Raises:
+        ConfigError: the file lacks one of the methods, which would then be the only
+            one that was not tuned.
+    """
+    tuned = read_toml(file).get("methods")
+    if not isinstance(tuned, dict):
+        raise ConfigError(f"{file}: has no [methods.NAME]; expected a tuned file.")
+    methods: Any = tables.get("methods", list(tuned))
+    if isinstance(methods, list):
+        methods = {name: {} for name in methods}
+    for name in methods:
+        if name not in tuned:
+            raise ConfigError(f"{file}: {unknown('tuned method', str(name), tuned)}")
+    both = {name: {**tuned[name], **own} for name, own in methods.items()}
+    return {**tables, "methods": both}
+
+
+def refuse_titles(titles: Iterable[str], where: str) -> None:
+    """Refuse what cannot be the name of a folder."""
+    for title in titles:
+        if not title or not set(title) <= _PLAIN:
+            raise ConfigError(
+                f"{where}: {title!r} becomes the name of a folder; use letters, "
+                "digits, spaces and -_.,=+ only."
+            )
+
+
+_PLAIN = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_.,=+"
+)
+
+
+def load_comparison(path: Path) -> Comparison:
+    """What a directory compares.
+
+    Raises:
+        DataError: it holds no comparison.
+    """
+    if not (path / COMPARISON).is_file():
+        raise DataError(f"{path}: holds no comparison (there is no {COMPARISON}).")
+    return parse_comparison(read_toml(path / COMPARISON), str(path / COMPARISON))
+
+
+def run_directory(out: Path, arm: str, seed: int) -> Path:
+    """Where one run of a comparison lies."""
+    return out / arm / f"seed-{seed}"

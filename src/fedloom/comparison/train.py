@@ -1,0 +1,387 @@
+"""A comparison runs: every method over all seeds, as many at a time as there is room.
+
+Each run is an ordinary run directory, METHOD/seed-N below that of the comparison, so
+whatever can be done with a run can be done with each of these.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import tomllib
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedloom.clients import Federation
+from fedloom.comparison.settings import Comparison, run_directory
+from fedloom.comparison.workers import hand_out, workers
+from fedloom.config import (
+    RunConfig,
+    parse,
+    read_toml,
+    refuse_changes,
+    to_tables,
+    to_toml,
+)
+from fedloom.core.errors import (
+    ConfigError,
+    FedloomError,
+    NumericalError,
+    with_resume_hint,
+)
+from fedloom.core.files import atomic_write, remove
+from fedloom.engine.footprint import footprint, memory_bytes
+from fedloom.plan import (
+    Plan,
+    make_clients,
+    make_module,
+    make_plan,
+    plan_for,
+    write_run_metadata,
+)
+from fedloom.results.directory import COMPARISON, RunDirectory
+from fedloom.results.lock import hold
+from fedloom.server import checkpoint
+from fedloom.server.checkpoint import START, Position
+from fedloom.server.history import History
+from fedloom.server.resume import refuse_other_data, truncate_after
+from fedloom.server.schedule import train_together
+from fedloom.server.simulation import Simulation, SimulationBundle
+from fedloom.trackers import follow, make_trackers
+
+_LOCK = ".compare.lock"
+"""Held by the process that runs the comparison."""
+
+_MEMORY_SHARE = 0.25
+"""Of the memory, for what the clients and servers of runs in one bundle keep."""
+
+
+def run_comparison(
+    comparison: Comparison,
+    out: Path,
+    *,
+    fresh: bool = False,
+    data_dir: Path | None = None,
+    jobs: int | None = None,
+    track: str = "",
+    tell: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Run all of a comparison, or what is left of it.
+
+    Args:
+        comparison: what to run.
+        out: its directory; runs in it that are finished are not run again.
+        fresh: start anew where `out` holds another comparison, or this one.
+        data_dir: where the files of named datasets lie.
+        jobs: methods trained at the same time, each in a process of its own; by
+            default one per CPU core, or per two with a GPU, up to eight.
+        track: names of the trackers that follow each run, separated by commas.
+        tell: is told in one line of each method that is finished.
+
+    Returns:
+        The directory.
+    """
+    make_trackers(track)  # Refuse what cannot be had before anything is trained.
+    if comparison.is_own and comparison.own is None:
+        raise ConfigError(
+            f"{out}: this comparison was made from Python with its own model and "
+            "clients. Go on with it as it was begun: fedloom.compare(...)."
+        )
+    command = f"fedloom resume {shlex.quote(str(out))}"
+    if comparison.is_own:
+        command = f"fedloom.compare(..., out={str(out)!r}) with the same arguments"
+    with _claimed(comparison, out, fresh=fresh), with_resume_hint(command):
+        left = [arm for arm in comparison.arms if not _is_done(comparison, out, arm)]
+        # By all methods, not those that are left: the share of each stays the same.
+        count = 1 if comparison.is_own else min(_jobs(jobs), len(comparison.arms))
+        job = _Job(comparison, out, data_dir, track, _threads(comparison, out, count))
+        count = min(count, len(left))
+        if not left:
+            return out
+        clients = load_clients(comparison, data_dir)
+        if count <= 1:
+            torch.set_num_threads(job.threads)
+            for arm in left:
+                tell(_train_arm(job, arm, clients))
+            return out
+        shared = clients if _can_share(clients) else None
+        with workers(count, _begin_worker, (job, shared)) as start:
+            hand_out(left, lambda arm: start(_work, arm), count, tell)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What every method of a comparison is trained with."""
+
+    comparison: Comparison
+    out: Path
+    data_dir: Path | None
+    track: str
+    threads: int
+
+
+Clients = list[tuple[RunConfig, Federation]]
+"""Who holds what, for every seed, with the config that says so."""
+
+_here: dict[str, Any] = {}
+"""In a worker: the job and the clients, loaded once for all methods that it trains."""
+
+
+def _begin_worker(job: _Job, clients: Clients | None) -> None:
+    torch.set_num_threads(job.threads)
+    _here["job"] = job
+    _here["clients"] = clients
+
+
+def _work(arm: str) -> str:
+    """One method, in a process of its own, with its share of the cores."""
+    job: _Job = _here["job"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        if _here["clients"] is None:
+            _here["clients"] = load_clients(job.comparison, job.data_dir)
+        return _train_arm(job, arm, _here["clients"])
+    except FedloomError:
+        raise
+    except Exception:
+        # Some of PyTorch's errors cannot be sent to another process; their text can.
+        raise RuntimeError(f"{arm}:\n{traceback.format_exc()}") from None
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def load_clients(comparison: Comparison, data_dir: Path | None) -> Clients:
+    """The clients of every seed, the same for every method; data are loaded once."""
+    arm = next(iter(comparison.arms))
+    clients: Clients = []
+    for seed in comparison.seeds:
+        config = comparison.config(arm, seed)
+        if comparison.own is not None:
+            clients.append((config, comparison.own.clients))
+            continue
+        again = clients and not config.data.depends_on_seed
+        loaded = clients[0][1].dataset if again else None
+        clients.append(make_clients(config, data_dir, dataset=loaded))
+    return clients
+
+
+def _can_share(clients: Clients) -> bool:
+    """Whether the samples fit where processes can look at the same memory."""
+    data = {id(f.dataset): f.dataset for _, f in clients}.values()
+    size = sum(t.nbytes for d in data for t in (*d.inputs, d.targets))
+    place = Path("/dev/shm")
+    return place.is_dir() and 2 * size < shutil.disk_usage(place).free
+
+
+@contextmanager
+def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None]:
+    """Make the directory this comparison's, and hold it while it goes on."""
+    text = to_toml(comparison.to_tables())
+    file, lock = out / COMPARISON, out / _LOCK
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: expected a directory, found a file.")
+    is_ours = file.is_file() or lock.is_file()
+    if not is_ours and out.exists() and any(out.iterdir()):
+        raise ConfigError(
+            f"{out}: is not empty and holds no comparison. Choose another --out."
+        )
+    is_other = file.is_file() and read_toml(file) != tomllib.loads(text)
+    if is_other and not fresh:
+        raise ConfigError(
+            f"{out}: holds another comparison. Choose another --out, go on with it by "
+            f"`fedloom resume {out}`, or replace it with --fresh."
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be created ({error.strerror}).") from error
+    with hold(lock):
+        if fresh or not file.is_file():
+            _clear(out)
+            with atomic_write(file, lasting=True) as part:
+                part.write_text(text)
+        yield
+
+
+def _clear(out: Path) -> None:
+    """Remove a comparison, or what is left of one."""
+    with ExitStack() as held:
+        runs = [RunDirectory(path) for path in sorted(out.glob("*/seed-*"))]
+        for run in runs:
+            held.enter_context(run.hold())
+        # First, for without it the runs that are left belong to no comparison.
+        remove(out / COMPARISON)
+        for run in runs:
+            run.clear()
+
+
+def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:
+    """Whether every run of a method is at its last round, or failed on the way."""
+    rounds = comparison.config(arm, comparison.seeds[0]).schedule.rounds
+    return all(
+        _is_finished(RunDirectory(run_directory(out, arm, seed)), rounds)
+        for seed in comparison.seeds
+    )
+
+
+def _is_finished(directory: RunDirectory, rounds: int) -> bool:
+    if directory.read_failure() is not None:
+        return True
+    return checkpoint.newest_position(directory.checkpoint) == Position(rounds, 0)
+
+
+def _threads(comparison: Comparison, out: Path, jobs: int) -> int:
+    """CPU threads of each method: those of the runs that have begun, if any has.
+
+    The order of a sum, and so its last bits, may depend on how many add up.
+    """
+    for arm in comparison.arms:
+        for seed in comparison.seeds:
+            directory = RunDirectory(run_directory(out, arm, seed))
+            if directory.manifest.is_file():
+                threads: int = directory.read_manifest()["threads"]
+                return threads
+    if jobs <= 1:
+        return torch.get_num_threads()
+    return max(1, (os.cpu_count() or 1) // jobs)
+
+
+def _jobs(asked: int | None) -> int:
+    if asked is not None:
+        return asked
+    cores = os.cpu_count() or 1
+    # Small models leave a GPU waiting for its kernels; several processes feed it.
+    return max(1, min(8, cores // 2)) if torch.cuda.is_available() else cores
+
+
+def _train_arm(job: _Job, arm: str, clients: Clients) -> str:
+    """All seeds of one method, as many in one bundle as memory allows."""
+    histories: list[History] = []
+    while len(histories) < len(clients):
+        left = range(len(histories), len(clients))
+        first = _plan(job, arm, clients, left[0])
+        width = _width(first[0].simulation, len(left))
+        runs = [first, *(_plan(job, arm, clients, n) for n in left[1:width])]
+        task = first[0].simulation.task
+        if all(plan.simulation.task.has_constants_of(task) for plan, _ in runs):
+            histories += _train_some(runs, job.track)
+        else:
+            for run in runs:
+                histories += _train_some([run], job.track)
+    return _sum_up(arm, histories)
+
+
+def _plan(job: _Job, arm: str, clients: Clients, n: int) -> tuple[Plan, RunDirectory]:
+    """One run, and where it lies."""
+    seed, (divided, federation) = job.comparison.seeds[n], clients[n]
+    config = replace(job.comparison.config(arm, seed), partition=divided.partition)
+    directory = RunDirectory(run_directory(job.out, arm, seed))
+    own, size = job.comparison.own, len(clients)
+    if own is not None:
+        module = make_module(own.model, federation, seed)
+        plan = plan_for(
+            config,
+            module,
+            federation,
+            loss=own.loss,
+            head=own.head,
+            is_own=True,
+            bundle_size=size,
+        )
+        return plan, directory
+    has_start = directory.manifest.is_file() and directory.start.is_file()
+    start = directory.start if has_start else None
+    return (
+        make_plan(config, federation, job.data_dir, bundle_size=size, start=start),
+        directory,
+    )
+
+
+def _width(simulation: Simulation, most: int) -> int:
+    """How many runs like this one go into one bundle, before any other is built."""
+    clients = simulation.federation.count
+    size = footprint(simulation.algorithm, simulation.task, clients=clients)
+    needed = clients * (size.kept + size.down + size.up) + size.server
+    room = int(memory_bytes(simulation.task.device) * _MEMORY_SHARE)
+    return max(1, min(most, room // max(needed, 1)))
+
+
+def _train_some(runs: Sequence[tuple[Plan, RunDirectory]], track: str) -> list[History]:
+    """Train runs in one bundle, from where all of them have a checkpoint."""
+    schedule, runner = runs[0][0].schedule, runs[0][0].choice.runner
+    if all(_is_finished(directory, schedule.rounds) for _, directory in runs):
+        return [History(p.simulation, list(d.read_rounds()), d) for p, d in runs]
+    with ExitStack() as held:
+        for plan, directory in runs:
+            _begin(plan, directory, held)
+        at = _common_position([directory for _, directory in runs])
+        bundle = SimulationBundle([plan.simulation for plan, _ in runs], runner)
+        histories = []
+        for n, (plan, directory) in enumerate(runs):
+            failed = directory.failed_at()
+            if failed is not None and failed < at:
+                bundle.failures[n] = NumericalError(directory.read_failure())
+                rows = list(directory.read_rounds())
+            else:
+                remove(directory.failure)
+                if at != START:
+                    checkpoint.restore(plan.simulation, directory.checkpoint, at=at)
+                rows = truncate_after(directory, at)
+            histories.append(History(plan.simulation, rows, directory))
+        for (plan, _), history in zip(runs, histories, strict=True):
+            held.enter_context(follow(history, plan.tables, make_trackers(track)))
+        train_together(bundle, schedule, histories)
+    return histories
+
+
+def _begin(plan: Plan, directory: RunDirectory, held: ExitStack) -> None:
+    """Hold a run's directory; what lies there must have begun as this plan says."""
+    if not directory.manifest.is_file():
+        held.enter_context(RunDirectory.create(directory.path))
+        write_run_metadata(plan, directory)
+        return
+    held.enter_context(directory.hold())
+    manifest, where = directory.read_manifest(), directory.path
+    began = manifest["config"]
+    if not plan.is_own:
+        began = to_tables(parse(began, str(where)))
+    refuse_changes(f"{where} (in {COMPARISON})", began, plan.tables)
+    refuse_other_data(where, manifest, plan.simulation.federation)
+
+
+def _common_position(directories: Sequence[RunDirectory]) -> Position:
+    """The latest moment of which every run that still went has a checkpoint."""
+    held = [set(checkpoint.whole_positions(d.checkpoint)) for d in directories]
+    failed = [directory.failed_at() for directory in directories]
+
+    def is_common(at: Position) -> bool:
+        return all(
+            at in own or (end is not None and end < at)
+            for own, end in zip(held, failed, strict=True)
+        )
+
+    return max(filter(is_common, set().union(*held)), default=START)
+
+
+def _sum_up(arm: str, histories: Sequence[History]) -> str:
+    """One line on a method: its last scores, averaged over seeds."""
+    metric = histories[0].simulation.task.metric
+    done = [h for h in histories if h.directory and not h.directory.read_failure()]
+    text = f"{arm}:"
+    if done:
+        kinds = done[0].rounds[-1].scores
+        for kind, parts in kinds.items():
+            part = "test" if "test" in parts else next(iter(parts))
+            values = [h.rounds[-1].scores[kind][part][metric] for h in done]
+            text += f" {kind} {sum(values) / len(values):.4f}"
+    failed = len(histories) - len(done)
+    return text + (f" ({failed} of {len(histories)} seeds diverged)" if failed else "")

@@ -1,0 +1,92 @@
+"""Processes that train methods at the same time, and end with the one that began."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from fedloom.core.errors import FedloomError
+from fedloom.server.schedule import ENDS, handling
+
+
+@contextmanager
+def workers(
+    count: int, begin: Callable[..., None], values: tuple[Any, ...]
+) -> Iterator[Callable[..., Future[str]]]:
+    """Processes that end with this one, whatever ends it.
+
+    Args:
+        count: how many.
+        begin: what each calls first.
+        values: what that is given.
+
+    Yields:
+        What calls a function in one of them.
+    """
+    others = set(multiprocessing.active_children())
+    # Spawned, because a forked PyTorch may hang in its thread pools.
+    context = multiprocessing.get_context("spawn")
+    with (
+        handling(ENDS, _end),
+        ProcessPoolExecutor(
+            count,
+            mp_context=context,
+            initializer=_follow_parent,
+            initargs=(begin, values),
+        ) as pool,
+    ):
+        try:
+            yield pool.submit
+        except BaseException as error:
+            # To one that trains this says: finish the exchange, secure it, and stop.
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise FedloomError(
+                    "A process that trained a method was killed, perhaps for want of "
+                    "memory; --jobs 1 needs the least."
+                ) from error
+            raise
+
+
+def hand_out(
+    arms: Sequence[str],
+    start: Callable[[str], Future[str]],
+    count: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Start a method whenever one is finished, and no earlier."""
+    waiting = iter(arms)
+    running = {start(arm) for arm in islice(waiting, count)}
+    while running:
+        done, running = wait(running, return_when=FIRST_COMPLETED)
+        for one in done:
+            tell(one.result())
+        running |= {start(arm) for arm in islice(waiting, len(done))}
+
+
+def _end(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _follow_parent(begin: Callable[..., None], values: tuple[Any, ...]) -> None:
+    """In a worker: end at once when the process that started it is no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until there is something to stop
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    begin(*values)

@@ -1,0 +1,228 @@
+"""What every client keeps: one row per client, touched only for the cohort.
+
+The tensors are allocated without being written, so a row costs nothing before its
+client first appears. A table too large for memory lies in sparse files instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import MessageError
+from fedloom.core.records import from_named, map_record, named
+
+_IN_MEMORY_BYTES = 8 << 30
+
+_SETTLED = -1
+"""In the place of the number of an upload: nothing depends on whether it arrived."""
+
+
+class MemoryTable:
+    """Client memory by row.
+
+    A client whose upload may get lost keeps two memories, where they differ: what it
+    has if the server took the upload, and what it has if not. `settle` decides.
+
+    Args:
+        count: number of clients.
+        device: where the rows live, unless they lie in files.
+        folder: where sparse files go if the table is larger than `limit_bytes`; by
+            default a temporary one that goes away with the table, or with the process
+            if that is killed.
+        limit_bytes: the most that is held in memory.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        device: torch.device,
+        *,
+        folder: Path | None = None,
+        limit_bytes: int = _IN_MEMORY_BYTES,
+    ) -> None:
+        self.count = count
+        self.seen = torch.zeros(count, dtype=torch.bool, device=device)
+        self.columns: dict[str, Tensor] = {}
+        """By dotted name, (count, ...) each; made when the first row is written."""
+        self._if_lost: dict[str, Tensor] = {}
+        self._awaiting = torch.full((count,), _SETTLED, device=device)
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+
+    def read(self, rows: Tensor, fresh: Any) -> Any:
+        """The records of some clients; for one never seen, its row of `fresh`.
+
+        Raises:
+            MessageError: The table holds records of another shape.
+        """
+        seen = self.seen[rows]
+        if not self.columns or not bool(seen.any()):
+            return fresh
+        kept = {
+            name: column[rows.to(column.device)].to(seen.device)
+            for name, column in self.columns.items()
+        }
+
+        def pick(old: Tensor, new: Tensor) -> Tensor:
+            return torch.where(seen.view(-1, *[1] * (new.dim() - 1)), old, new)
+
+        return map_record(pick, from_named(fresh, kept, "client memory"), fresh)
+
+    def write(
+        self, rows: Tensor, records: Any, if_lost: Any = (), number: int = _SETTLED
+    ) -> None:
+        """Keep what some clients came to.
+
+        Args:
+            rows: whose.
+            records: what each keeps, one row per client.
+            if_lost: what each keeps instead if its upload got lost; the same if empty.
+            number: of the upload that this depends on.
+        """
+        new = named(records)
+        if not self.columns:
+            self.columns = self._allocate(new, "memory")
+        _put(self.columns, rows, new)
+        self.seen[rows] = True
+        self._awaiting[rows] = _SETTLED
+        other = named(if_lost)
+        differs = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        for name, tensor in other.items():
+            differs |= (tensor != new[name]).reshape(len(rows), -1).any(1)
+        if bool(differs.any()):
+            if not self._if_lost:
+                self._if_lost = self._allocate(other, "if_lost")
+            _put(
+                self._if_lost, rows[differs], {n: t[differs] for n, t in other.items()}
+            )
+            self._awaiting[rows[differs]] = number
+
+    def settle(self, rows: Tensor, taken: Tensor) -> None:
+        """Decide which memory holds, by the number of the last upload that was taken.
+
+        Args:
+            rows: whose.
+            taken: (n,) the number that the server says; -1 if it took none.
+        """
+        awaiting = self._awaiting[rows]
+        lost = rows[(awaiting != _SETTLED) & (awaiting != taken)]
+        for name, column in self._if_lost.items():
+            at = lost.to(column.device)
+            self.columns[name][at] = column[at]
+        self._awaiting[rows] = _SETTLED
+
+    def save(self) -> dict[str, Tensor]:
+        """The rows that were ever written, for a checkpoint."""
+        rows = self.seen.nonzero()[:, 0]
+        tensors = {
+            f"memory.{name}": column[rows.to(column.device)].cpu()
+            for name, column in self.columns.items()
+        }
+        unsettled = (self._awaiting != _SETTLED).nonzero()[:, 0]
+        if len(unsettled):
+            tensors |= {
+                f"if_lost.{name}": column[unsettled.to(column.device)].cpu()
+                for name, column in self._if_lost.items()
+            }
+            tensors["unsettled"] = unsettled.cpu()
+            tensors["awaiting"] = self._awaiting[unsettled].cpu()
+        return tensors | {"seen": rows.cpu()}
+
+    def restore(self, tensors: dict[str, Tensor], where: str = "memory") -> None:
+        """Take back what `save` gave.
+
+        Raises:
+            MessageError: A field is missing or misshapen; nothing was changed.
+        """
+        rows, unsettled = self._rows_of(tensors, "seen", where), None
+        memory = self._below(tensors, "memory.", len(rows), where)
+        if_lost: dict[str, Tensor] = {}
+        if "unsettled" in tensors:
+            unsettled = self._rows_of(tensors, "unsettled", where)
+            if_lost = self._below(tensors, "if_lost.", len(unsettled), where)
+        self.columns = self._allocate(memory, "memory")
+        _put(self.columns, rows, memory)
+        self.seen.zero_()
+        self.seen[rows] = True
+        self._awaiting.fill_(_SETTLED)
+        self._if_lost = self._allocate(if_lost, "if_lost")
+        if unsettled is not None:
+            _put(self._if_lost, unsettled, if_lost)
+            self._awaiting[unsettled] = tensors["awaiting"].to(self._awaiting.device)
+
+    def _rows_of(self, tensors: dict[str, Tensor], name: str, where: str) -> Tensor:
+        if name not in tensors:
+            raise MessageError(f"{where}: field {name!r} is missing.")
+        rows = tensors[name].to(self.seen.device)
+        if len(rows) and int(rows.max()) >= self.count:
+            raise MessageError(
+                f"{where}: field {name!r} names client {int(rows.max())}, and there "
+                f"are {self.count}."
+            )
+        return rows
+
+    def _below(
+        self, tensors: dict[str, Tensor], prefix: str, count: int, where: str
+    ) -> dict[str, Tensor]:
+        """What is saved under names that begin so, like the rows that are here."""
+        chosen = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(prefix)
+        }
+        for name, column in self.columns.items() if count else ():
+            tensor, shape = chosen.get(name), (count, *column.shape[1:])
+            if tensor is None or (tensor.shape, tensor.dtype) != (shape, column.dtype):
+                is_here = "nothing" if tensor is None else f"{tuple(tensor.shape)}"
+                raise MessageError(
+                    f"{where}: field {prefix + name!r} should be {column.dtype} "
+                    f"{shape}, found {is_here}."
+                )
+        return chosen
+
+    def _allocate(self, like: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+        """Columns for all clients, of the shapes of some rows, unwritten."""
+        row_bytes = sum(t[:1].numel() * t.element_size() for t in like.values())
+        if self.count * row_bytes <= self._limit_bytes:
+            return {
+                name: rows.new_empty(
+                    (self.count, *rows.shape[1:]), device=self.seen.device
+                )
+                for name, rows in like.items()
+            }
+        folder = self._folder
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="fedloom-memory-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        columns = {
+            name: _mapped(
+                folder / kind / f"{name}.rows",
+                (self.count, *rows.shape[1:]),
+                rows.dtype,
+            )
+            for name, rows in like.items()
+        }
+        if self._folder is None and os.name == "posix":
+            # Mapped files need no name; without one they cannot outlive the process.
+            shutil.rmtree(folder)
+        return columns
+
+
+def _put(columns: dict[str, Tensor], rows: Tensor, new: dict[str, Tensor]) -> None:
+    for name, column in columns.items():
+        column[rows.to(column.device)] = new[name].to(column.device)
+
+
+def _mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = int(torch.tensor(shape).prod())
+    flat = torch.from_file(str(path), shared=True, size=count, dtype=dtype)
+    return flat.view(shape)

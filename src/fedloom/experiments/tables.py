@@ -1,0 +1,35 @@
+"""How every experiment writes its rows and its table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown; a row that is too short ends in empty cells."""
+    lines = []
+    for row in (head, *rows):
+        cells = [*row, *[""] * (len(head) - len(row))]
+        lines.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
+    rule = "|" + "---|" * len(head)
+    return "\n".join([lines[0], rule, *lines[1:]]) + "\n"
+
+
+def write(
+    out: Path,
+    name: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    table: str,
+) -> str:
+    """Write rows to `name`.csv and the table to `name`.md, and give back the table."""
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    (out / f"{name}.md").write_text(table)
+    return table

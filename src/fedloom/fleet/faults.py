@@ -1,0 +1,114 @@
+"""Not everybody arrives: a fleet around a fleet, which loses some on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core.measures import Sums
+from fedloom.core.messages import (
+    Arrivals,
+    ModelRequest,
+    Order,
+    Report,
+    Roster,
+    ScoreRequest,
+)
+from fedloom.core.settings import Share, check
+from fedloom.core.streams import generator
+from fedloom.fleet.protocol import Fleet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """How often clients fail to take part, for simulations of real networks."""
+
+    absent: Share = 0.0
+    """Chance that a client is out of reach for a whole round: it gets no order, as if
+    it had not been sampled."""
+    lost: Share = 0.0
+    """Chance that what a client sends after an exchange does not arrive: it has
+    trained, and its next order tells it that the upload was not taken."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __bool__(self) -> bool:
+        return self.absent > 0 or self.lost > 0
+
+
+class FaultyFleet:
+    """A fleet some of whose clients are absent and some of whose uploads get lost.
+
+    Who fails depends on the seed, the round, the exchange and the client's number
+    alone. An evaluation reaches everybody.
+
+    Args:
+        fleet: the clients.
+        faults: how often they fail.
+        seed: seed of who fails when.
+    """
+
+    def __init__(self, fleet: Fleet, faults: Faults, *, seed: int = 0) -> None:
+        self.fleet = fleet
+        self.faults = faults
+        self.seed = seed
+        self._sent: Order | None = None
+
+    @property
+    def roster(self) -> Roster:
+        """Who there is, present or not."""
+        return self.fleet.roster
+
+    def send(self, order: Order) -> None:
+        """Pass the order on to those who are present."""
+        absent = self._fails("absent", self.faults.absent, order.clients, order.round)
+        self._sent = order.only(~absent)
+        if len(self._sent.clients):
+            self.fleet.send(self._sent)
+
+    def receive(self) -> Arrivals:
+        """What did not get lost."""
+        order = self._sent
+        assert order is not None, "receive before send"
+        if not len(order.clients):
+            nobody = order.clients
+            return Arrivals(
+                nobody, Report(nobody.float(), nobody, nobody), nobody, None
+            )
+        arrivals = self.fleet.receive()
+        at = (order.round, order.exchange)
+        lost = self._fails("lost", self.faults.lost, arrivals.clients, *at)
+        return arrivals.only(~lost)
+
+    def client_log(self, clients: Tensor) -> Any:
+        """As the fleet has it."""
+        return self.fleet.client_log(clients)
+
+    def score(self, request: ScoreRequest) -> dict[str, Sums]:
+        """The sums of everybody."""
+        return self.fleet.score(request)
+
+    def personal(self, request: ModelRequest, clients: Tensor) -> Tensor:
+        """As the fleet has them."""
+        return self.fleet.personal(request, clients)
+
+    def draws(self, request: ModelRequest, clients: Tensor) -> Tensor:
+        """As the fleet has them."""
+        return self.fleet.draws(request, clients)
+
+    def save(self) -> dict[str, Tensor]:
+        """All that clients keep."""
+        return self.fleet.save()
+
+    def restore(self, tensors: dict[str, Tensor], where: str) -> None:
+        """Take back what `save` gave."""
+        self.fleet.restore(tensors, where)
+
+    def _fails(self, how: str, chance: float, clients: Tensor, *at: int) -> Tensor:
+        """(n,) who fails, drawn for every client there is."""
+        draws = generator(self.seed, how, *at).random(self.roster.count)
+        return torch.as_tensor(draws < chance, device=clients.device)[clients]

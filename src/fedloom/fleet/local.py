@@ -1,0 +1,302 @@
+"""Clients in this process: their data, their memory and the runner that trains them.
+
+Any number of them, one included. A simulation is one such fleet of everybody, a
+worker of a cluster has a shard, a process of a deployment has one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.clients.federation import Federation
+from fedloom.core import streams
+from fedloom.core.algorithm import Client
+from fedloom.core.errors import NumericalError
+from fedloom.core.measures import Sums
+from fedloom.core.messages import (
+    Arrivals,
+    CohortDownload,
+    Enrolment,
+    ModelRequest,
+    Order,
+    Roster,
+    ScoreRequest,
+)
+from fedloom.core.records import Empty, leaves, map_record, take
+from fedloom.core.task import Task
+from fedloom.engine.evaluate import sums_of_own, sums_of_shared
+from fedloom.engine.job import (
+    AnyAlgorithm,
+    LocalResults,
+    Participants,
+    Runner,
+    Samples,
+    TrainingResult,
+    personal_job,
+    train_job,
+)
+from fedloom.engine.loop import Loop
+from fedloom.engine.memory import MemoryTable
+
+_DRAWS = 16
+"""Models of a posterior that predictions are averaged over."""
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedExchange:
+    """An order, and the clients as they set about it."""
+
+    order: Order
+    participants: Participants
+
+
+class LocalFleet:
+    """Clients whose data lie in this process.
+
+    Args:
+        algorithm: the method.
+        task: model and loss.
+        federation: these clients and their data.
+        runner: `Loop()` or a `Weave`.
+        seed: seed of batches and of the noise in local steps.
+        numbers: the number of each client in the whole federation, ascending; by
+            default they are all there is. A client's random streams belong to its
+            number, whatever row of a federation it is.
+        can_lose: whether an upload may get lost on its way, so that clients keep what
+            they would have without it until they are told.
+        secret: what noise that protects these clients is drawn from, known to nobody
+            else; by default it follows from the seed, which is good for simulations
+            only.
+        folder: where client memory goes if it does not fit in memory.
+    """
+
+    def __init__(
+        self,
+        algorithm: AnyAlgorithm,
+        task: Task,
+        federation: Federation,
+        runner: Runner,
+        *,
+        seed: int = 0,
+        numbers: Tensor | None = None,
+        can_lose: bool = False,
+        secret: int | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        device = task.device
+        self.algorithm = algorithm
+        self.task = task
+        self.federation = federation
+        self.runner = runner
+        self.seed = seed
+        self.can_lose = can_lose
+        self.numbers = (
+            torch.arange(federation.count, device=device)
+            if numbers is None
+            else numbers.to(device)
+        )
+        self.samples = Samples.of(federation, federation.train, device)
+        teams = torch.as_tensor(federation.teams, device=device)
+        self.roster = Roster(federation.names, Enrolment(self.samples.sizes, teams))
+        self.job = train_job(algorithm, task, self.samples, can_lose=can_lose)
+        self.memory = MemoryTable(federation.count, device, folder=folder)
+        self.prepared: PreparedExchange | None = None
+        """The exchange that was sent and not yet received."""
+        self._secret = seed if secret is None else secret
+        self._personal_job = personal_job(algorithm, task, self.samples)
+        self._results: LocalResults | None = None
+        self._log: Any = Empty()
+        self._logged = self.numbers[:0]
+
+    def send(self, order: Order) -> None:
+        """Set the clients about an exchange."""
+        rows = self._rows(order.clients)
+        self.memory.settle(rows, order.taken)
+        client = self._clients(rows, order.round, order.exchange, order.uploads)
+        keys = self._keys("train", rows, order.round, order.exchange)
+        memory = self._recall(rows, order.download, client)
+        participants = Participants(rows, keys, client, memory)
+        self.prepared = PreparedExchange(order, participants)
+        self._results = None
+
+    def train(self, results: LocalResults | None = None) -> None:
+        """Do the local work of the exchange that was sent.
+
+        Args:
+            results: what came of it, if it was done elsewhere, with other fleets'.
+        """
+        assert self.prepared is not None, "train before send"
+        order, participants = self.prepared.order, self.prepared.participants
+        if results is None:
+            results = self.runner.run(self.job, order.download, participants)
+        self._results = results
+
+    def receive(self) -> Arrivals:
+        """What the clients came to; everybody who is called arrives."""
+        if self._results is None:
+            self.train()
+        assert self.prepared is not None
+        assert self._results is not None
+        order, participants = self.prepared.order, self.prepared.participants
+        result: TrainingResult = self._results.result
+        self._refuse_diverged(order, participants, (result.memory, result.upload))
+        self.memory.write(
+            participants.rows, result.memory, result.if_lost, order.number
+        )
+        self._log, self._logged = result.client_log, order.clients
+        report = self._results.report
+        self.prepared = self._results = None
+        chosen = order.uploads.nonzero()[:, 0]
+        return Arrivals(
+            clients=order.clients,
+            reports=report,
+            uploaders=order.clients[chosen],
+            uploads=take(result.upload, chosen) if len(chosen) else None,
+        )
+
+    def client_log(self, clients: Tensor) -> Any:
+        """What drove the last exchange of some of those who took part in it."""
+        return take(self._log, torch.searchsorted(self._logged, clients))
+
+    def score(self, request: ScoreRequest) -> dict[str, Sums]:
+        """The sums of every client, by every kind of model that there is."""
+        task = self.task
+        samples = self.samples.part(getattr(self.federation, request.part))
+        by_kind: dict[str, Sums] = {}
+        if request.shared is not None:
+            by_kind["shared"] = sums_of_shared(task, request.shared, samples)
+        if request.teams is not None:
+            teams = self.roster.enrolments.team.cpu()
+            by_team = [sums_of_shared(task, theta, samples) for theta in request.teams]
+            by_kind["team"] = map_record(
+                lambda *columns: torch.stack(columns)[teams, torch.arange(len(teams))],
+                *by_team,
+            )
+        by_kind["personal"] = sums_of_own(
+            task, self.runner, samples, lambda rows: self._personal(request, rows)
+        )
+        if self.algorithm.has_posterior:
+            by_kind["averaged"] = sums_of_own(
+                task,
+                self.runner,
+                samples,
+                lambda rows: self._draws(request, rows),
+                is_average=True,
+            )
+        return by_kind
+
+    def personal(self, request: ModelRequest, clients: Tensor) -> Tensor:
+        """(n, d) the models that some clients use."""
+        return self._personal(request, self._rows(clients))
+
+    def adapt(self, request: ModelRequest, clients: Tensor) -> LocalResults:
+        """The same models, and a report on what the method's adaptation took."""
+        return self._adapted(request, self._rows(clients))
+
+    def draws(self, request: ModelRequest, clients: Tensor) -> Tensor:
+        """(n, k, d) models from the posteriors of some clients."""
+        return self._draws(request, self._rows(clients))
+
+    def save(self) -> dict[str, Tensor]:
+        """All that these clients keep."""
+        return self.memory.save()
+
+    def restore(self, tensors: dict[str, Tensor], where: str) -> None:
+        """Take back what `save` gave."""
+        self.memory.restore(tensors, where)
+
+    def initial_memory(self, request: ModelRequest) -> Any:
+        """What the first of these clients would remember had it never been here."""
+        row = torch.zeros(1, dtype=torch.int64, device=self.task.device)
+        download, client = self._at_hand(request, row)
+        return take(self._fresh(download, client), 0)
+
+    def _rows(self, clients: Tensor) -> Tensor:
+        """Where clients are held, by their numbers."""
+        return torch.searchsorted(self.numbers, clients)
+
+    def _keys(self, purpose: str, rows: Tensor, round_: int, exchange: int) -> Tensor:
+        """Each client's random stream for a purpose, by its number."""
+        seed = self._secret if purpose == "secret" else self.seed
+        root = streams.key(seed, purpose, round_, exchange)
+        return streams.fold(torch.tensor(root, device=rows.device), self.numbers[rows])
+
+    def _clients(
+        self, rows: Tensor, round_: int, exchange: int, uploads: Tensor
+    ) -> Client:
+        ones = torch.ones_like(rows)
+        return Client(
+            size=self.samples.sizes[rows].to(self.task.dtype),
+            round=ones * round_,
+            exchange=ones * exchange,
+            uploads=uploads,
+            key=self._keys("client", rows, round_, exchange),
+            secret=self._keys("secret", rows, round_, exchange),
+        )
+
+    def _fresh(self, download: CohortDownload, client: Client) -> Any:
+        """What clients that were never here would remember, one row each."""
+        first = download.over(
+            lambda d, c: self.algorithm.initial_memory(d, c, self.task)
+        )
+        return first(client)
+
+    def _recall(self, rows: Tensor, download: CohortDownload, client: Client) -> Any:
+        return self.memory.read(rows, self._fresh(download, client))
+
+    def _at_hand(
+        self, request: ModelRequest, rows: Tensor
+    ) -> tuple[CohortDownload, Client]:
+        """What clients are sent and know for the use of their models."""
+        clients = self.numbers[rows]
+        self.memory.settle(rows, request.taken(clients))
+        uploads = torch.ones_like(rows, dtype=torch.bool)
+        client = self._clients(rows, request.round, 0, uploads)
+        return request.downloads(clients), client
+
+    def _adapted(self, request: ModelRequest, rows: Tensor) -> LocalResults:
+        download, client = self._at_hand(request, rows)
+        keys = self._keys("personal", rows, request.round, 0)
+        memory = self._recall(rows, download, client)
+        participants = Participants(rows, keys, client, memory)
+        return self.runner.run(self._personal_job, download, participants)
+
+    def _personal(self, request: ModelRequest, rows: Tensor) -> Tensor:
+        thetas: Tensor = self._adapted(request, rows).result
+        return thetas
+
+    def _draws(self, request: ModelRequest, rows: Tensor) -> Tensor:
+        download, client = self._at_hand(request, rows)
+        draw: Callable[..., Tensor] = download.over(
+            lambda d, m, c, key: self.algorithm.draws(d, m, c, self.task, key, _DRAWS)
+        )
+        keys = self._keys("draws", rows, request.round, 0)
+        return draw(self._recall(rows, download, client), client, keys)
+
+    def _refuse_diverged(
+        self, order: Order, participants: Participants, result: Any
+    ) -> None:
+        """Before anything is kept: name the first client whose numbers went wrong."""
+        rows = participants.rows
+        bad = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        for leaf in leaves(result):
+            if leaf.is_floating_point():
+                bad |= ~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)
+        if not bool(bad.any()):
+            return
+        n = int(bad.nonzero()[0, 0])
+        where = f"round {order.round}, client {int(order.clients[n])}"
+        # The slow runner replays this client and names phase and step.
+        one = slice(n, n + 1)
+        Loop(culprit=where).run(
+            self.job, order.download.take(one), take(participants, one)
+        )
+        raise NumericalError(
+            f"{where}: its result is not finite, though every loss on the way was."
+        )

@@ -1,0 +1,128 @@
+"""Tables of what runs took, how they ended and how they were set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedloom.reports.findings import Findings
+from fedloom.reports.runs import Run
+from fedloom.reports.tables import Cell, Table, TableBuilder
+from fedloom.reports.units import count, seconds, size
+
+
+def cost_table(findings: Findings) -> Table:
+    """What every method took."""
+    of_methods = (findings.collection.of(s.method) for s in findings.ranking.standings)
+    table = TableBuilder(runs for runs in of_methods if runs)
+
+    def mean(
+        title: str, show: Callable[[float], str], cost: Callable[[Run], float]
+    ) -> None:
+        def cell(runs: list[Run]) -> Cell:
+            value = float(np.mean([cost(run) for run in runs]))
+            return Cell(show(value), value)
+
+        table.numbers(title, cell)
+
+    table.words("method", lambda runs: runs[0].method)
+    mean("steps per client", count, lambda r: r.total("steps") / r.manifest["clients"])
+    mean("bytes down", size, lambda r: r.total("bytes_down"))
+    mean("bytes up", size, lambda r: r.total("bytes_up"))
+    mean(
+        "between teams and server",
+        size,
+        lambda r: r.total("team_bytes_down") + r.total("team_bytes_up"),
+    )
+    mean("training time", seconds, lambda r: r.total("seconds"))
+    mean("per round", seconds, lambda r: r.total("seconds") / max(r.reached, 1))
+    table.words("device", lambda runs: str(runs[0].manifest["device"]))
+    return table.table(
+        "Cost of one run, mean over seeds: gradient steps of the average client, bytes "
+        "of all clients together, training time without evaluation. Seeds that trained "
+        "in the same passes share their time."
+    )
+
+
+def failures_table(findings: Findings) -> Table | None:
+    """Runs that did not finish; None if all did."""
+    runs = findings.collection.runs
+    keys = [key for key, run in runs.items() if run.state != "finished"]
+    keys += findings.collection.absent
+    if not keys:
+        return None
+    table = TableBuilder((*key, runs.get(key)) for key in keys)
+    table.words("method", lambda row: row[0])
+    table.numbers("seed", lambda row: Cell(str(row[1]), row[1]))
+    table.words("state", lambda row: row[2].state if row[2] else "never begun")
+    table.words("rounds", lambda row: _reached(row[2]))
+    table.words(
+        "why",
+        lambda row: (row[2].failure or "stopped or still going on") if row[2] else "",
+    )
+    return table.table(
+        "Runs that did not finish. The ranking counts them; its means are over the "
+        "finished seeds, and a method with such a run is placed after all others."
+    )
+
+
+def _reached(run: Run | None) -> Cell:
+    if run is None:
+        return Cell("0")
+    return Cell(f"{max(run.reached, 0)} of {run.planned}", max(run.reached, 0))
+
+
+def settings_table(findings: Findings) -> Table:
+    """Every method's own settings."""
+    first: dict[str, Run] = {}
+    for (method, _), run in findings.collection.runs.items():
+        first.setdefault(method, run)
+    runs = [findings.collection.first_run(method=m) or run for m, run in first.items()]
+    table = TableBuilder((run, dict(run.config.get("algorithm", {}))) for run in runs)
+    table.words("name", lambda row: row[0].method)
+    table.words("method", lambda row: str(row[1].get("name", row[0].algorithm)))
+    table.words(
+        "settings",
+        lambda row: ", ".join(
+            f"{key} = {_value(v)}" for key, v in row[1].items() if key != "name"
+        ),
+    )
+    return table.table("Settings of every method.")
+
+
+def common_table(findings: Findings) -> Table:
+    """Settings that all runs share, and those that differ besides the method's own."""
+    runs = list(findings.collection.runs.values())
+    flats = [_flat(run.config) for run in runs]
+    rows = []
+    for key in dict.fromkeys(key for flat in flats for key in flat):
+        values = list(dict.fromkeys(flat.get(key, "(not set)") for flat in flats))
+        rows.append((key, ", ".join(values[:8])))
+    kept = ("dataset", "clients", "parameters", "dtype", "device", "platform")
+    versions = ("fedloom", "commit", "python", "torch", "numpy", "created")
+    for run in runs[:1]:
+        for key in (*kept, *versions):
+            if run.manifest.get(key) is not None:
+                rows.append((f"({key})", str(run.manifest[key])))
+    table = TableBuilder(rows)
+    table.words("setting", lambda row: row[0])
+    table.words("value", lambda row: row[1])
+    return table.table(
+        "What the runs have in common; in brackets what was noted of the first run."
+    )
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, str]:
+    flat = {k: _value(v) for k, v in config.items() if not isinstance(v, dict)}
+    for section, table in config.items():
+        if isinstance(table, dict) and section != "algorithm":
+            flat |= {f"{section}.{k}": _value(v) for k, v in table.items()}
+    return flat
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,276 @@
+"""The one reader of run directories, for all who look at runs and do not write them.
+
+A run may be going on while it is read, or may have been killed: what is not there yet,
+or not whole, reads as nothing, except what a run cannot be without.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from fedloom.core.errors import DataError
+from fedloom.results.directory import COMPARISON, RunDirectory
+from fedloom.results.rows import Round, RowTail
+
+T = TypeVar("T")
+
+_DEPTH = 4
+"""How far below a directory runs are looked for."""
+
+_KEYS = ("round", "client", "name", "kind", "part")
+"""Columns of clients/ that say what a row is about."""
+
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, IndexError)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientScores:
+    """Every client's numbers in one run at one round."""
+
+    names: tuple[str, ...]
+    columns: Mapping[tuple[str, str], Mapping[str, NDArray[np.float64]]]
+    """By (kind of model, part of the data), then by number: (clients,) each."""
+
+    def get(self, kind: str, part: str, number: str) -> NDArray[np.float64]:
+        """(clients,) one number; nan where it was not recorded."""
+        nothing = np.full(len(self.names), np.nan)
+        return self.columns.get((kind, part), {}).get(number, nothing)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """Who held what, as split.npz has it."""
+
+    names: tuple[str, ...]
+    sizes: NDArray[np.int64]
+    """(clients,) training samples."""
+    labels: NDArray[np.int64]
+    """(clients, classes) training samples of each class; no columns if unknown."""
+    classes: tuple[str, ...]
+    """What the classes are called."""
+    teams: NDArray[np.int64]
+    """(clients,) team of each client."""
+    holdings: tuple[str, frozenset[int]] | tuple[()] = ()
+    """Fingerprint of all targets, and of which client holds which samples."""
+
+
+@dataclass(frozen=True)
+class ComparisonFile:
+    """What compare.toml says."""
+
+    source: str
+    """Its text."""
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
+class RunReader:
+    """The files of one run, to look at.
+
+    Args:
+        path: the run's directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files = RunDirectory(path)
+        """Where each file lies."""
+        self._tail = RowTail(self.files.rounds)
+
+    def manifest(self) -> dict[str, Any]:
+        """What ran, on what."""
+        return self.files.read_manifest()
+
+    def config(self) -> dict[str, Any]:
+        """The resolved settings."""
+        return tomllib.loads(self.files.config.read_text())
+
+    def rounds(self) -> list[Round]:
+        """The rows so far; only what was added since the last call is read."""
+        return self._tail.read()
+
+    def last_written(self) -> float:
+        """When the last row was written, in seconds since 1970."""
+        return self.files.rounds.stat().st_mtime
+
+    def failure(self) -> str | None:
+        """Why the run could not go on; None if nothing stopped it."""
+        return self.files.read_failure()
+
+    def scores(self, round_: int) -> ClientScores | None:
+        """Every client's numbers at a round; None if they were not written."""
+        table = _read_table(self.files.clients / f"{round_:06d}.parquet")
+        if table is None or table.num_rows == 0:
+            return None
+        table = table.sort_by("client")
+        kinds, parts, names = (
+            np.array(table[key].to_pylist(), dtype=object)
+            for key in ("kind", "part", "name")
+        )
+        columns = {}
+        for kind, part in dict.fromkeys(zip(kinds, parts, strict=True)):
+            rows = (kinds == kind) & (parts == part)
+            columns[kind, part] = {
+                name: _numbers(table, name)[rows]
+                for name in table.column_names
+                if name not in _KEYS
+            }
+        return ClientScores(tuple(names[rows].tolist()), columns)
+
+    def client_data(self) -> ClientData | None:
+        """Who held what; None if the split cannot be read."""
+        try:
+            # By a file of our own, for numpy leaves a broken archive open.
+            with (
+                self.files.split.open("rb") as file,
+                np.load(file, allow_pickle=False) as archive,
+            ):
+                arrays = {name: archive[name] for name in archive.files}
+            return _client_data(arrays)
+        except (*_UNREADABLE, zipfile.BadZipFile):
+            return None
+
+    def gain(self) -> dict[str, NDArray[np.float64]] | None:
+        """The columns `together` and `alone` of gain.parquet, if there is one."""
+        table = _read_table(self.files.gain)
+        if table is None:
+            return None
+        return {name: _numbers(table, name) for name in ("together", "alone")}
+
+    def client_log(self, most: int) -> Iterator[pa.Table]:
+        """What drove participants, in the last exchange of each round.
+
+        Args:
+            most: how many rounds are read at most, evenly apart.
+        """
+        for file in thin(list(self._last_files("client_log").values()), most):
+            table = _read_table(file)
+            if table is None or table.num_rows == 0:
+                continue
+            if "exchange" in table.column_names:
+                exchange = np.asarray(table["exchange"].to_numpy())
+                table = table.filter(pa.array(exchange == exchange.max()))
+                table = table.drop_columns("exchange")
+            yield table
+
+    def arrays(self) -> tuple[int, dict[str, NDArray[Any]]] | None:
+        """The last recorded arrays, with their round."""
+        for round_, file in reversed(self._last_files("arrays").items()):
+            try:
+                return round_, load_file(file)
+            except (OSError, SafetensorError):
+                continue  # not whole; those before will do
+        return None
+
+    def _last_files(self, folder: str) -> dict[int, Path]:
+        """The file of every round; of the last exchange, if each has its own."""
+        files = sorted((self.path / folder).glob("[0-9]*"))
+        return {int(file.stem.partition("-")[0]): file for file in files}
+
+
+def arm_of(path: Path) -> str:
+    """What a comparison calls the method of one of its runs; empty for other runs."""
+    is_compared = (path.parent.parent / COMPARISON).is_file()
+    return path.parent.name if is_compared else ""
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a directory holds a comparison."""
+    return (path / COMPARISON).is_file()
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory holds a run that has begun."""
+    return RunDirectory(path).manifest.is_file()
+
+
+def find_runs(path: Path, depth: int = _DEPTH) -> Iterator[Path]:
+    """Run directories at or below a path, those of comparisons included."""
+    if is_run(path):
+        yield path
+    elif depth and path.is_dir():
+        for child in sorted(path.iterdir()):
+            if child.is_dir() and not child.name.startswith("."):
+                yield from find_runs(child, depth - 1)
+
+
+def read_comparison(path: Path) -> ComparisonFile:
+    """What a comparison was asked for.
+
+    Args:
+        path: its directory.
+
+    Raises:
+        DataError: its file cannot be read.
+    """
+    file = path / COMPARISON
+    try:
+        source = file.read_text()
+        tables = tomllib.loads(source)
+        methods = tuple(str(name) for name in tables["methods"])
+        return ComparisonFile(source, methods, tuple(int(s) for s in tables["seeds"]))
+    except _UNREADABLE as error:
+        raise DataError(
+            f"{file}: not the file of a comparison ({type(error).__name__}: {error})."
+        ) from error
+
+
+def thin(items: list[T], most: int) -> list[T]:
+    """At most so many, evenly apart, the first and the last among them."""
+    if len(items) <= most:
+        return items
+    places = np.unique(np.linspace(0, len(items) - 1, most).round().astype(int))
+    return [items[n] for n in places]
+
+
+def _read_table(path: Path) -> pa.Table | None:
+    try:
+        return pq.read_table(path)
+    except (OSError, ValueError):  # not there, or not whole
+        return None
+
+
+def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
+    return np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _client_data(arrays: Mapping[str, NDArray[Any]]) -> ClientData:
+    names = tuple(str(name) for name in arrays["names"].tolist())
+    labels = arrays.get("train_labels", np.zeros((len(names), 0)))
+    classes = arrays.get("class_names", np.arange(labels.shape[1])).tolist()
+    return ClientData(
+        names=names,
+        sizes=np.diff(arrays["train_offsets"]).astype(np.int64),
+        labels=labels.astype(np.int64),
+        classes=tuple(str(name) for name in classes or range(labels.shape[1])),
+        teams=arrays["teams"].astype(np.int64),
+        holdings=_holdings(arrays, names),
+    )
+
+
+def _holdings(
+    arrays: Mapping[str, NDArray[Any]], names: tuple[str, ...]
+) -> tuple[str, frozenset[int]] | tuple[()]:
+    """Which client holds which samples of which data, whatever the part they are in."""
+    if "targets" not in arrays:
+        return ()
+    held = set()
+    for n, name in enumerate(names):
+        own = []
+        for part in ("train", "validation", "test"):
+            first, last = arrays[f"{part}_offsets"][n : n + 2]
+            own.append(arrays[f"{part}_indices"][first:last])
+        held.add(hash((name, np.sort(np.concatenate(own)).tobytes())))
+    return str(arrays["targets"]), frozenset(held)

@@ -1,0 +1,261 @@
+"""Checkpoints: all that changes in a run, in one safetensors file, whole or not at all.
+
+The random streams need no saving: they depend on counters alone. The checkpoint before
+the newest is kept beside it, for when the newest is damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedloom.core.errors import MessageError
+from fedloom.core.files import cannot_write, partial_path, remove, sync
+from fedloom.core.records import from_named, map_record, named
+from fedloom.server.coordinator import RoundCost
+from fedloom.server.simulation import Simulation
+
+_FORMAT = "fedloom-checkpoint-4"
+
+
+class Position(NamedTuple):
+    """Where in a run a checkpoint was written."""
+
+    round: int
+    exchange: int
+
+
+START = Position(0, 0)
+"""Before the first exchange, which needs no checkpoint."""
+
+
+def before(path: Path) -> Path:
+    """Where the checkpoint before the newest lies."""
+    return path.with_stem(f"{path.stem}-before")
+
+
+def save(simulation: Simulation, path: Path) -> None:
+    """Write the state of a run; the old file stays until the new one is whole.
+
+    Raises:
+        DataError: it cannot be written; the checkpoints that are there are untouched.
+    """
+    state = simulation.state
+    tensors = {
+        # Cloned, because safetensors refuses fields that share memory.
+        f"server.{name}": tensor.detach().cpu().contiguous().clone()
+        for name, tensor in named(state.server).items()
+    }
+    tensors["taken"] = state.taken.cpu().clone()
+    tensors |= {
+        f"clients.{name}": tensor.contiguous()
+        for name, tensor in simulation.fleet.save().items()
+    }
+    position = {
+        "format": _FORMAT,
+        "algorithm": simulation.algorithm.name,
+        "split": simulation.federation.hash,
+        "data": simulation.federation.dataset.hash,
+        "seed": simulation.seed,
+        "round": state.round,
+        "exchange": state.exchange,
+        "cost": asdict(state.cost),
+        "digest": _digest(tensors),
+    }
+    part = partial_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, part, metadata={"fedloom": json.dumps(position)})
+        sync(part)
+        if path.exists():
+            path.replace(before(path))
+        part.replace(path)
+        sync(path.parent)
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def exists(path: Path) -> bool:
+    """Whether a run has a checkpoint, whole or not."""
+    return path.is_file() or before(path).is_file()
+
+
+def newest_position(path: Path) -> Position | None:
+    """Where the newest checkpoint was written, by its header; None without one.
+
+    Its tensors are not read, so a damage of theirs is not seen.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _position(_header(file))
+    except (SafetensorError, OSError, ValueError, KeyError):
+        return None
+
+
+def whole_positions(path: Path) -> list[Position]:
+    """Where the checkpoints of a run that are whole were written, the newest first.
+
+    Every byte of them is read and checked.
+    """
+    positions = (_whole_position(file) for file in (path, before(path)))
+    return [position for position in positions if position is not None]
+
+
+def restore(simulation: Simulation, path: Path, at: Position | None = None) -> str:
+    """Put a run back to where a checkpoint left it; no file is changed.
+
+    Args:
+        simulation: the run.
+        path: its newest checkpoint; if that is damaged, the one before is used.
+        at: the one that was written there, instead of the newest.
+
+    Returns:
+        A remark for the user; empty if the newest was whole.
+
+    Raises:
+        MessageError: no checkpoint is whole, or they belong to another method, split,
+            data or seed.
+    """
+    damaged: MessageError | None = None
+    for file in (path, before(path)):
+        if file == path and not path.is_file() and before(path).is_file():
+            continue  # the process was killed between two names; nothing is damaged
+        try:
+            position, tensors = _read(file)
+        except MessageError as error:
+            damaged = damaged or error
+            continue
+        _check(position, simulation, file)
+        if at is None or at == (position["round"], position["exchange"]):
+            _put_back(simulation, position, tensors, file)
+            return f"{damaged} The one before it is used." if damaged else ""
+    if damaged is not None:
+        raise damaged
+    assert at is not None
+    raise MessageError(f"{path}: there is no checkpoint of round {at.round}.")
+
+
+def forget_after(path: Path, at: Position) -> None:
+    """Make the checkpoint of `at` the newest, before the run goes on from there.
+
+    Otherwise the next one would push it out and leave a later or a damaged one.
+
+    Raises:
+        DataError: the files cannot be changed.
+    """
+    if at == START:
+        remove(path)
+        remove(before(path))
+    elif _whole_position(path) != at:
+        try:
+            before(path).replace(path)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+
+def _whole_position(file: Path) -> Position | None:
+    """Where a checkpoint was written; None if it is not whole."""
+    try:
+        return _position(_read(file)[0])
+    except (MessageError, KeyError):
+        return None
+
+
+def _position(header: Mapping[str, Any]) -> Position:
+    return Position(header["round"], header["exchange"])
+
+
+def _header(file: Any) -> dict[str, Any]:
+    """What an open checkpoint says of itself."""
+    header: dict[str, Any] = json.loads((file.metadata() or {}).get("fedloom", "{}"))
+    return header
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A checkpoint's position and tensors, checked against their digest."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            position = _header(file)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise MessageError(f"{path}: not a whole checkpoint ({error}).") from error
+    if position.get("format") == _FORMAT and position["digest"] != _digest(tensors):
+        raise MessageError(f"{path}: not a whole checkpoint (its checksum is wrong).")
+    return position, tensors
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of everything that was saved."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _check(position: Mapping[str, Any], simulation: Simulation, path: Path) -> None:
+    expected = {
+        "format": _FORMAT,
+        "algorithm": simulation.algorithm.name,
+        "split": simulation.federation.hash,
+        "data": simulation.federation.dataset.hash,
+        "seed": simulation.seed,
+    }
+    for what, value in expected.items():
+        if position.get(what) != value:
+            raise MessageError(
+                f"{path}: {what} is {position.get(what)!r}, this run has {value!r}. "
+                "Resume with the run's own settings and data."
+            )
+
+
+def _put_back(
+    simulation: Simulation,
+    position: Mapping[str, Any],
+    tensors: dict[str, Tensor],
+    path: Path,
+) -> None:
+    state, device = simulation.state, simulation.task.device
+    server = from_named(state.server, _below(tensors, "server."), str(path))
+    if "taken" not in tensors:
+        raise MessageError(f"{path}: field 'taken' is missing.")
+    _check_memory(simulation, tensors, path)
+    simulation.fleet.restore(_below(tensors, "clients."), str(path))
+    # In memory of its own: where a file happens to place a tensor may change the order
+    # in which vector instructions add it up, and so the last bits.
+    state.server = map_record(lambda tensor: tensor.clone().to(device), server)
+    state.taken = tensors["taken"].to(device)
+    state.round, state.exchange = position["round"], position["exchange"]
+    state.cost = RoundCost(**position["cost"])
+
+
+def _check_memory(
+    simulation: Simulation, tensors: Mapping[str, Tensor], path: Path
+) -> None:
+    """Refuse rows that are not what this run's clients would keep."""
+    count = len(tensors.get("clients.seen", ()))
+    if count:
+        request = simulation.coordinator.model_request()
+        row = simulation.clients.initial_memory(request)
+        rows = map_record(lambda tensor: tensor.expand(count, *tensor.shape), row)
+        from_named(rows, _below(tensors, "clients.memory."), str(path))
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,305 @@
+"""The server's half of a round: the one place that knows the order of its parts.
+
+It knows the settings, the clients as enrolled, the method's server record, the cohort
+and what arrived; never a sample, never a client's memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.clients.cohorts import Sampling
+from fedloom.core.algorithm import Cohort, Population
+from fedloom.core.messages import (
+    Arrivals,
+    CohortDownload,
+    Enrolment,
+    ModelRequest,
+    Order,
+    Report,
+    Roster,
+    ScoreRequest,
+)
+from fedloom.core.records import Empty, leaves, message_bytes, without_log
+from fedloom.core.task import Task
+from fedloom.engine.job import AnyAlgorithm
+
+NONE_TAKEN = -1
+"""In the place of the number of an upload: the server has none of this client."""
+
+
+@dataclass
+class RoundCost:
+    """What a round cost and met so far; the exchanges of a round add up."""
+
+    participants: int = 0
+    """Clients that trained and arrived."""
+    missing: int = 0
+    """Clients that were called and did not arrive."""
+    bytes_down: int = 0
+    """Server (or team) to clients, all of them."""
+    bytes_up: int = 0
+    team_bytes_down: int = 0
+    """Global server to teams; 0 without team servers."""
+    team_bytes_up: int = 0
+    steps: int = 0
+    gradients: int = 0
+    """Samples that entered a gradient, each as often as it did."""
+    loss: float = 0.0
+    """Mean training loss over gradient steps, all clients together."""
+    seconds: float = 0.0
+
+    def add(self, other: RoundCost) -> None:
+        """Take in another exchange of the same round."""
+        steps = self.steps + other.steps
+        loss = self.loss * self.steps + other.loss * other.steps
+        most = ("participants", "missing")
+        for part in fields(self):
+            mine, theirs = getattr(self, part.name), getattr(other, part.name)
+            both = max(mine, theirs) if part.name in most else mine + theirs
+            setattr(self, part.name, both)
+        self.loss = loss / steps if steps else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class ExchangeLog:
+    """One exchange, for the run's files."""
+
+    round: int
+    exchange: int
+    """Both from 0."""
+    called: Tensor
+    """(n,) who was sent a download."""
+    download_log: Any
+    """What drove the downloads; fields per client have n rows."""
+    clients: Tensor
+    """(k,) who arrived."""
+    reports: Report
+    """k rows."""
+    uploaders: Tensor
+    """(u,) whose uploads were used."""
+    server_log: Any
+    """What drove the aggregation; fields per client have u rows."""
+    client_log: Any = Empty()
+    """What drove the clients, k rows; only a simulation has it."""
+
+
+@dataclass
+class ServerState:
+    """All that changes on the server; with the settings it determines what follows."""
+
+    server: Any
+    """The method's record."""
+    taken: Tensor
+    """(M,) number of the exchange whose upload was taken last of each client."""
+    round: int = 0
+    exchange: int = 0
+    cost: RoundCost = field(default_factory=RoundCost)
+    """Of the round that is under way."""
+
+
+class Coordinator:
+    """A method's server: it gives orders and takes in what arrives.
+
+    Args:
+        algorithm: the method.
+        task: model and loss.
+        roster: the clients as enrolled.
+        sampling: who takes part in a round; everybody by default.
+        seed: seed of the cohorts and of what the server draws.
+    """
+
+    def __init__(
+        self,
+        algorithm: AnyAlgorithm,
+        task: Task,
+        roster: Roster,
+        *,
+        sampling: Sampling | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.algorithm = algorithm
+        self.task = task
+        self.roster = roster
+        self.sampling = sampling if sampling is not None else Sampling()
+        self.seed = seed
+        self.population = Population(
+            task=task,
+            theta=lambda index: task.initial(seed, index),
+            sizes=roster.sizes(task.dtype),
+            teams=roster.enrolments.team,
+            rate=self.sampling.rate,
+            seed=seed,
+        )
+        taken = torch.full((roster.count,), NONE_TAKEN, device=task.device)
+        self.state = ServerState(algorithm.init_server(self.population), taken)
+        self.log: ExchangeLog
+        """The exchange that was applied last."""
+        self._download_log: Any = None
+
+    def next_order(self) -> Order:
+        """Call up the clients of the next exchange and make what they are sent."""
+        drawn = self.sampling.draw(self.roster.count, self.seed, self.state.round)
+        clients = torch.as_tensor(drawn, device=self.task.device)
+        uploads = torch.ones_like(clients, dtype=torch.bool)
+        if self.sampling.protocol == "train-all":
+            sampled = clients
+            clients = torch.arange(self.roster.count, device=self.task.device)
+            uploads = torch.isin(clients, sampled)
+        return self.order(clients, uploads)
+
+    def order(self, clients: Tensor, uploads: Tensor) -> Order:
+        """The next exchange, for a cohort of one's own choice.
+
+        Args:
+            clients: (n,) who is called, by number, ascending.
+            uploads: (n,) whose upload will be used.
+        """
+        state = self.state
+        record, self._download_log = without_log(
+            self.algorithm.download(state.server, self.cohort(clients))
+        )
+        return Order(
+            round=state.round,
+            exchange=state.exchange,
+            number=self._number,
+            clients=clients,
+            download=CohortDownload.of(record),
+            uploads=uploads,
+            taken=state.taken[clients],
+        )
+
+    def apply_results(
+        self, order: Order, arrivals: Arrivals, seconds: float = 0.0
+    ) -> RoundCost | None:
+        """Take in what arrived of an exchange.
+
+        Args:
+            order: what was sent.
+            arrivals: what came back; who is not there is out of the cohort.
+            seconds: how long it took.
+
+        Returns:
+            The cost of the round if this closes it, else None.
+        """
+        state, algorithm = self.state, self.algorithm
+        server_log: Any = Empty()
+        server, taken = state.server, state.taken
+        if len(arrivals.uploaders):
+            server, server_log = without_log(
+                algorithm.aggregate(
+                    server, arrivals.uploads, self.cohort(arrivals.uploaders)
+                )
+            )
+            taken = taken.index_fill(0, arrivals.uploaders, order.number)
+        is_last = state.exchange == algorithm.exchanges - 1
+        cost = _cost(order, arrivals, seconds)
+        # Whoever arrived in any exchange of the round was in its cohort.
+        members = (taken >= order.number - state.exchange).nonzero()[:, 0]
+        if is_last and len(members):
+            cohort = self.cohort(members)
+            server = algorithm.end_round(server, cohort)
+            link = algorithm.team_link(server)
+            if link is not None:
+                teams = len(torch.unique(cohort.teams))
+                cost.team_bytes_down, cost.team_bytes_up = (
+                    teams * message_bytes(r, has_rows=[False] * len(leaves(r)))
+                    for r in link
+                )
+        self.log = ExchangeLog(
+            state.round,
+            state.exchange,
+            order.clients,
+            self._download_log,
+            arrivals.clients,
+            arrivals.reports,
+            arrivals.uploaders,
+            server_log,
+        )
+        state.cost.add(cost)
+        state.server, state.taken, state.exchange = server, taken, state.exchange + 1
+        if not is_last:
+            return None
+        cost = state.cost
+        state.round, state.exchange, state.cost = state.round + 1, 0, RoundCost()
+        return cost
+
+    def cohort(self, clients: Tensor) -> Cohort:
+        """Some clients, by number, as the method's server sees them."""
+        return Cohort(
+            clients=clients,
+            sizes=self.population.sizes[clients],
+            teams=self.population.teams[clients],
+            round=self.state.round,
+            exchange=self.state.exchange,
+            population=self.population,
+        )
+
+    def model_request(self) -> ModelRequest:
+        """What clients need to have their models at hand."""
+        return ModelRequest(
+            round=self.state.round,
+            taken=lambda clients: self.state.taken[clients],
+            downloads=self._model_downloads,
+        )
+
+    def score_request(self, part: str) -> ScoreRequest:
+        """What an evaluation on a part of the data needs."""
+        server = self.state.server
+        return ScoreRequest(
+            **vars(self.model_request()),
+            part=part,
+            shared=self.algorithm.shared(server, self.task),
+            teams=self.algorithm.team_models(server, self.task),
+        )
+
+    def with_client(self, name: str, enrolment: Enrolment) -> Coordinator:
+        """The server as if one client more had been there and never been sampled.
+
+        This one is not changed.
+
+        Raises:
+            ContractError: The method's server has no room for another client.
+        """
+        roster = self.roster.with_client(name, enrolment)
+        other = Coordinator(
+            self.algorithm, self.task, roster, sampling=self.sampling, seed=self.seed
+        )
+        state = self.state
+        other.state = replace(
+            state,
+            server=self.algorithm.add_client(state.server, other.population),
+            taken=torch.cat([state.taken, state.taken.new_tensor([NONE_TAKEN])]),
+        )
+        return other
+
+    @property
+    def _number(self) -> int:
+        """The next exchange, counted over all rounds."""
+        return self.state.round * self.algorithm.exchanges + self.state.exchange
+
+    def _model_downloads(self, clients: Tensor) -> CohortDownload:
+        cohort = replace(self.cohort(clients), exchange=0)
+        return CohortDownload.of(
+            self.algorithm.model_download(self.state.server, cohort)
+        )
+
+
+def _cost(order: Order, arrivals: Arrivals, seconds: float) -> RoundCost:
+    reports = arrivals.reports
+    steps = int(reports.steps.sum())
+    return RoundCost(
+        participants=len(arrivals.clients),
+        missing=len(order.clients) - len(arrivals.clients),
+        bytes_down=order.bytes_down,
+        bytes_up=arrivals.bytes_up,
+        steps=steps,
+        gradients=int(reports.gradients.sum()),
+        # A method may undo a failed step; its loss then counts for nothing.
+        loss=float((reports.loss * reports.steps).nansum()) / max(steps, 1),
+        seconds=seconds,
+    )

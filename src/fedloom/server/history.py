@@ -1,0 +1,155 @@
+"""What a run records: kept in memory and, given a directory, written at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.records import client_dims, named
+from fedloom.results.directory import RunDirectory
+from fedloom.results.rows import Round
+from fedloom.results.scores import Scores
+from fedloom.server.coordinator import ExchangeLog, RoundCost
+from fedloom.server.simulation import Simulation
+
+Columns = dict[str, NDArray[Any]]
+
+
+class History:
+    """The rows of a run so far.
+
+    Args:
+        simulation: the run.
+        rounds: rows of an earlier part of it.
+        directory: where rows go; they stay in memory either way.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        rounds: list[Round] | None = None,
+        directory: RunDirectory | None = None,
+    ) -> None:
+        self.simulation = simulation
+        self.rounds = rounds if rounds is not None else []
+        self.directory = directory
+        self.follower: Callable[[Round], None] | None = None
+        """Is told of every row as soon as it is kept."""
+        self.scores: dict[int, list[Scores]] = {}
+        self.client_log: dict[tuple[int, int], Columns] = {}
+        """By round and exchange, what drove each participant, one row for each."""
+        self.arrays: dict[tuple[int, int], Columns] = {}
+        """By round and exchange, whatever larger a method recorded."""
+        self._scalars: dict[str, float] = {}
+
+    def open_round(self) -> None:
+        """Record the start, before any training, as round 0."""
+        self._keep(Round(round=0, scores=self.evaluate(0)))
+
+    def record_exchange(self) -> None:
+        """Record what drove the exchange that the run has just finished."""
+        log = self.simulation.last
+        assert log is not None
+        at = log.round + 1, log.exchange
+        self.client_log[at], arrays, self._scalars = _sort(log)
+        if self.simulation.algorithm.exchanges > 1:
+            # A round's row has room for those of its last exchange alone.
+            arrays |= {n: np.array(value) for n, value in self._scalars.items()}
+        if arrays:
+            self.arrays[at] = arrays
+        if self.directory is not None:
+            self._write_logs(at, self.directory)
+
+    def close_round(self, cost: RoundCost, *, has_scores: bool) -> Round:
+        """Record the round that the run has just finished."""
+        number = self.simulation.state.round
+        costs = asdict(cost)
+        row = Round(
+            round=number,
+            train_loss=costs.pop("loss"),
+            **costs,
+            server_log=self._scalars,
+            scores=self.evaluate(number) if has_scores else {},
+        )
+        self._keep(row)
+        return row
+
+    def evaluate(self, number: int) -> dict[str, dict[str, dict[str, float]]]:
+        """Score all models on every part that has samples, and sum up."""
+        federation = self.simulation.federation
+        scores: list[Scores] = []
+        for part in ("validation", "test"):
+            if getattr(federation, part).sizes.any():
+                scores += self.simulation.evaluate(part)
+        self.scores[number] = scores
+        summary: dict[str, dict[str, dict[str, float]]] = {}
+        for of_kind in scores:
+            numbers = of_kind.summary(federation.sizes)
+            summary.setdefault(of_kind.kind, {})[of_kind.part] = numbers
+        return summary
+
+    def write(self, directory: RunDirectory) -> None:
+        """Write all rows to a directory, and later ones too."""
+        self.directory = directory
+        for at in self.client_log:
+            self._write_logs(at, directory)
+        for row in self.rounds:
+            self._write(row, directory)
+
+    def _keep(self, row: Round) -> None:
+        self.rounds.append(row)
+        if self.directory is not None:
+            self._write(row, self.directory)
+        if self.follower is not None:
+            self.follower(row)
+
+    def _write(self, row: Round, directory: RunDirectory) -> None:
+        if row.round in self.scores:
+            names = self.simulation.federation.names
+            directory.write_scores(row.round, names, self.scores[row.round])
+        directory.append(row)
+
+    def _write_logs(self, at: tuple[int, int], directory: RunDirectory) -> None:
+        exchange = at[1] if self.simulation.algorithm.exchanges > 1 else None
+        directory.write_client_log(at[0], self.client_log[at], exchange)
+        if at in self.arrays:
+            directory.write_arrays(at[0], self.arrays[at], exchange)
+
+
+def _sort(log: ExchangeLog) -> tuple[Columns, Columns, dict[str, float]]:
+    """What drove an exchange: numbers of each client, arrays, scalars."""
+    clients = log.clients.cpu().numpy()
+    columns: Columns = {
+        "round": np.full(len(clients), log.round + 1, dtype=np.int32),
+        "exchange": np.full(len(clients), log.exchange, dtype=np.int32),
+        "client": clients.astype(np.int32),
+        "train_loss": log.reports.loss.double().cpu().numpy(),
+        "steps": log.reports.steps.cpu().numpy(),
+        "gradients": log.reports.gradients.cpu().numpy(),
+    }
+    for name, tensor in named(log.client_log).items():
+        columns[name] = tensor.detach().cpu().numpy()
+    arrays: Columns = {}
+    scalars: dict[str, float] = {}
+    for whose, members, record in (
+        ("called", log.called, log.download_log),
+        ("clients", log.uploaders, log.server_log),
+    ):
+        numbers = members.cpu().numpy()
+        dims = client_dims(record)
+        for (name, tensor), per_client in zip(named(record).items(), dims, strict=True):
+            value = tensor.detach().cpu().numpy()
+            if per_client and value.ndim == 1:
+                columns[name] = np.full(len(clients), np.nan)
+                has_row = np.isin(clients, numbers)
+                rows = np.searchsorted(numbers, clients[has_row])
+                columns[name][has_row] = value[rows]
+            elif value.ndim == 0:
+                scalars[name] = float(value)
+            else:
+                arrays[name], arrays[whose] = value, numbers
+    return columns, arrays, scalars

@@ -1,0 +1,193 @@
+"""From the first round to the last: train, score, secure, and stop when asked to."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedloom.core.settings import Count, Positive, Whole, check
+from fedloom.results.rows import Round
+from fedloom.server import checkpoint
+from fedloom.server.coordinator import RoundCost
+from fedloom.server.history import History
+from fedloom.server.simulation import Simulation, SimulationBundle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How long a run is, how often it is scored and how often it is secured."""
+
+    rounds: Count = 50
+    """Number of communication rounds."""
+    seed: Whole = 0
+    """Seed of the split, the cohorts, the batches and the first model."""
+    evaluate_every: Count = 1
+    """Number of rounds between evaluations; the last round is always evaluated."""
+    checkpoint_every: Count = 10
+    """Number of rounds between checkpoints; the last round is always kept."""
+    checkpoint_minutes: Positive | None = 10.0
+    """Age in minutes at which a checkpoint gets a successor in any case, at the end of
+    an exchange."""
+    warm_start: str | None = None
+    """Directory of a run whose shared model is where this one starts."""
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+ENDS = [
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+"""Signals that ask a process to end, apart from Ctrl-C."""
+
+
+class Progress(Protocol):
+    """Something that wants to know how a run goes."""
+
+    def start(self, simulation: Simulation, schedule: Schedule, reason: str) -> None:
+        """Training is about to begin; `reason` says why the engine is set up so."""
+
+    def round(self, row: Round) -> None:
+        """A round is finished and written."""
+
+
+def train(
+    simulation: Simulation,
+    schedule: Schedule,
+    history: History,
+    progress: Progress | None = None,
+) -> None:
+    """Go on from wherever the run is to the last round.
+
+    Ctrl-C, SIGTERM and a lost terminal let the exchange under way finish and secure it
+    before they end the run.
+    """
+
+    def advance() -> dict[int, RoundCost]:
+        cost = simulation.run_exchange()
+        return {} if cost is None else {0: cost}
+
+    _drive(advance, lambda: [0], [history], schedule, progress)
+
+
+def train_together(
+    bundle: SimulationBundle,
+    schedule: Schedule,
+    histories: Sequence[History],
+    progress: Progress | None = None,
+) -> None:
+    """The same for runs in a bundle; one that diverges is recorded as a failure."""
+
+    def advance() -> dict[int, RoundCost]:
+        known = set(bundle.failures)
+        closed = bundle.run_exchange()
+        for n in bundle.failures.keys() - known:
+            directory = histories[n].directory
+            if directory is not None:
+                state = histories[n].simulation.state
+                why = str(bundle.failures[n])
+                directory.sync()
+                directory.write_failure(why, state.round, state.exchange)
+        return closed
+
+    _drive(advance, lambda: bundle.going, histories, schedule, progress)
+
+
+def _drive(
+    advance: Callable[[], dict[int, RoundCost]],
+    going: Callable[[], list[int]],
+    histories: Sequence[History],
+    schedule: Schedule,
+    progress: Progress | None,
+) -> None:
+    """Exchange after exchange until the runs that still go are at the last round."""
+    for n in going():
+        if not histories[n].rounds:
+            histories[n].open_round()
+    secured = time.monotonic()
+    with _interruptible() as asked:
+        while going() and _round(histories[going()[0]]) < schedule.rounds:
+            closed = advance()
+            for n in going():
+                histories[n].record_exchange()
+            rows: list[Round] = []
+            is_stopping = bool(asked)
+            is_due = is_stopping or _is_old(secured, schedule)
+            for n, cost in closed.items():
+                number = _round(histories[n])
+                is_last = number == schedule.rounds
+                has_scores = is_last or number % schedule.evaluate_every == 0
+                rows.append(histories[n].close_round(cost, has_scores=has_scores))
+                is_due |= is_last or number % schedule.checkpoint_every == 0
+            if is_due:
+                _secure(histories, going())
+                secured = time.monotonic()
+            if rows and progress is not None:
+                progress.round(rows[0])
+            if is_stopping:
+                raise _meaning(asked[0])
+
+
+def _round(history: History) -> int:
+    return history.simulation.state.round
+
+
+def _is_old(secured: float, schedule: Schedule) -> bool:
+    """Whether the last checkpoint was written long ago.
+
+    The clock decides when one is written, never what is in it.
+    """
+    minutes = schedule.checkpoint_minutes
+    return minutes is not None and time.monotonic() - secured >= 60 * minutes
+
+
+def _secure(histories: Sequence[History], going: Sequence[int]) -> None:
+    """Checkpoints of all runs at the same place, each after its rows."""
+    for n in going:
+        directory = histories[n].directory
+        if directory is not None:
+            directory.sync()
+            checkpoint.save(histories[n].simulation, directory.checkpoint)
+
+
+@contextmanager
+def _interruptible() -> Iterator[list[int]]:
+    """Collect signals that ask for an end, to be looked at between exchanges.
+
+    Ctrl-C pressed twice does not wait.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, _: Any) -> None:
+        asked.append(number)
+        if asked.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt
+
+    with handling((signal.SIGINT, *ENDS), ask):
+        yield asked
+
+
+@contextmanager
+def handling(
+    numbers: Iterable[int], handler: Callable[[int, Any], None]
+) -> Iterator[None]:
+    """Handle signals, but for those that the program around this one handles itself."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _meaning(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)

@@ -1,0 +1,375 @@
+"""Laws of fleets: it does not matter where clients are, nor who fails to arrive."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from variants import (
+    ALL,
+    COUNT,
+    NORMALISED,
+    assert_identical,
+    assert_same,
+    describe,
+    over_methods,
+    over_variants,
+    set_up,
+    small_federation,
+    small_task,
+    standing,
+)
+
+from fedloom.core.messages import (
+    Arrivals,
+    CohortDownload,
+    ModelRequest,
+    Order,
+    ScoreRequest,
+)
+from fedloom.core.records import named, take, without_log
+from fedloom.engine.job import AnyAlgorithm
+from fedloom.engine.weave import Weave
+from fedloom.fleet import Faults, FaultyFleet, LocalFleet, ShardedFleet
+from fedloom.server.simulation import Simulation
+
+EVERYONE = torch.arange(COUNT)
+MISSING = torch.tensor([2, 6])
+PRESENT = ~torch.isin(EVERYONE, MISSING)
+SHARDS = [torch.tensor([1, 4, 7]), torch.tensor([0, 2, 3, 9]), torch.tensor([5, 6, 8])]
+COMPANY_MATTERS = {"self-fl", "self-fl-augmented", "fedacs"}
+"""Methods that send a client something about who else was called in the same round."""
+
+
+class Scripted(FaultyFleet):
+    """`MISSING` fail in the way that is named, whenever they are called."""
+
+    def __init__(self, fleet: Any, how: str) -> None:
+        super().__init__(fleet, Faults())
+        self.how = how
+
+    def _fails(self, how: str, chance: float, clients: Tensor, *at: int) -> Tensor:
+        return torch.isin(clients, MISSING) & (how == self.how)
+
+
+def trained(algorithm: AnyAlgorithm, *, can_lose: bool = False) -> Simulation:
+    """A run after its first round, in which nobody failed."""
+    faults = Faults(lost=1e-12) if can_lose else None
+    simulation = set_up(algorithm, Weave(COUNT), faults=faults)
+    simulation.fleet = simulation.clients
+    rounds(simulation, 1)
+    return simulation
+
+
+def rounds(simulation: Simulation, count: int) -> None:
+    for _ in range(count * simulation.algorithm.exchanges):
+        simulation.run_exchange()
+
+
+def outcome(simulation: Simulation) -> dict[str, Tensor]:
+    """All that a run has come to, once every client knows what became of its upload."""
+    simulation.personal(EVERYONE)
+    return standing(simulation)
+
+
+def chosen_round(
+    simulation: Simulation, clients: Tensor, uploads: Tensor, kept: Tensor
+) -> None:
+    """A round of one's own making; `kept` are those of the called who are told."""
+    for _ in range(simulation.algorithm.exchanges):
+        order = simulation.coordinator.order(clients, uploads).only(kept)
+        simulation.fleet.send(order)
+        simulation.coordinator.apply_results(order, simulation.fleet.receive())
+
+
+@over_variants
+def test_absent_is_as_if_the_order_had_been_for_the_others_alone(
+    algorithm: AnyAlgorithm,
+) -> None:
+    absent, others = trained(algorithm), trained(algorithm)
+    absent.fleet = Scripted(absent.clients, "absent")
+    rounds(absent, 1)
+    everybody = torch.ones(COUNT, dtype=torch.bool)
+    chosen_round(others, EVERYONE, everybody, PRESENT)
+    assert_identical(outcome(absent), outcome(others))
+    absent.fleet = absent.clients
+    rounds(absent, 1)
+    rounds(others, 1)
+    assert_identical(outcome(absent), outcome(others))
+
+
+@over_variants
+def test_absent_equals_not_sampled(algorithm: AnyAlgorithm) -> None:
+    """Where what a client is sent does not tell it who else was called."""
+    absent, others = trained(algorithm), trained(algorithm)
+    everybody, few = (
+        CohortDownload.of(without_log(algorithm.download(server, cohort))[0])
+        for server, cohort in (
+            (absent.state.server, absent.coordinator.cohort(EVERYONE)),
+            (others.state.server, others.coordinator.cohort(EVERYONE[PRESENT])),
+        )
+    )
+    sent = named(everybody.take(PRESENT).record)
+    if not all(torch.allclose(sent[n], t) for n, t in named(few.record).items()):
+        assert algorithm.name in COMPANY_MATTERS
+        return
+    absent.fleet = Scripted(absent.clients, "absent")
+    rounds(absent, 1)
+    present = EVERYONE[PRESENT]
+    uploads = torch.ones_like(present, dtype=torch.bool)
+    chosen_round(others, present, uploads, uploads)
+    assert_same(outcome(absent), outcome(others))
+
+
+@over_variants
+def test_lost_equals_trained_without_uploading(algorithm: AnyAlgorithm) -> None:
+    lost, unheard = trained(algorithm, can_lose=True), trained(algorithm)
+    everybody = torch.ones(COUNT, dtype=torch.bool)
+    lost.fleet = Scripted(lost.clients, "lost")
+    for _ in range(2):
+        rounds(lost, 1)
+        chosen_round(unheard, EVERYONE, PRESENT, everybody)
+        assert_identical(named(lost.state.server), named(unheard.state.server))
+    assert_identical(outcome(lost), outcome(unheard))
+    lost.fleet = lost.clients
+    rounds(lost, 1)
+    rounds(unheard, 1)
+    assert_identical(outcome(lost), outcome(unheard))
+
+
+@over_methods
+def test_a_round_in_which_nobody_arrives_leaves_the_server_as_it_was(
+    algorithm: AnyAlgorithm,
+) -> None:
+    simulation = trained(algorithm)
+    before = named(simulation.state.server)
+    simulation.fleet = FaultyFleet(simulation.clients, Faults(absent=1.0))
+    for _ in range(algorithm.exchanges):
+        cost = simulation.run_exchange()
+    assert cost is not None
+    assert (cost.participants, cost.missing, cost.steps) == (0, COUNT, 0)
+    assert simulation.state.round == 2
+    assert_identical(named(simulation.state.server), before)
+
+
+@over_methods
+def test_faults_are_survived_and_resumed(algorithm: AnyAlgorithm) -> None:
+    """A client that does not know yet whether its upload arrived is saved as such."""
+    faults = Faults(absent=0.2, lost=0.4)
+
+    def fresh() -> Simulation:
+        return set_up(algorithm, Weave(COUNT), rate=0.8, faults=faults)
+
+    straight, before, after = fresh(), fresh(), fresh()
+    rounds(straight, 3)
+    rounds(before, 2)
+    after.fleet.restore(before.fleet.save(), "here")
+    after.coordinator.state = before.state
+    rounds(after, 1)
+    assert_identical(outcome(after), outcome(straight))
+    assert all(torch.isfinite(t).all() for t in named(straight.state.server).values())
+
+
+@over_variants
+def test_a_model_download_does_not_depend_on_who_else_is_asked(
+    algorithm: AnyAlgorithm,
+) -> None:
+    simulation = trained(algorithm)
+    request = simulation.coordinator.model_request()
+    everybody = request.downloads(EVERYONE)
+    for n in (0, 6):
+        alone = request.downloads(EVERYONE[n : n + 1])
+        assert_same(named(alone.take(0).record), named(everybody.take(n).record), 1e-12)
+
+
+@over_methods
+def test_a_score_does_not_depend_on_who_is_scored_beside_the_client(
+    algorithm: AnyAlgorithm,
+) -> None:
+    simulation = trained(algorithm)
+    whole = small_federation()
+    together = simulation.fleet.score(simulation.coordinator.score_request("test"))
+    for n in (1, 6):
+        alone = LocalFleet(
+            algorithm,
+            simulation.task,
+            whole.only([n]),
+            Weave(1),
+            seed=simulation.seed,
+            numbers=EVERYONE[n : n + 1],
+        )
+        kept = simulation.clients.memory
+        row = {f"memory.{k}": t[n : n + 1] for k, t in kept.columns.items()}
+        alone.restore(row | {"seen": torch.zeros(1, dtype=torch.int64)}, "here")
+        score = alone.score(simulation.coordinator.score_request("test"))
+        for kind, sums in score.items():
+            expected = named(take(together[kind], slice(n, n + 1)))
+            assert_same(named(sums), expected, 1e-9)
+
+
+def sharded(simulation: Simulation, shards: list[Any]) -> Simulation:
+    simulation.fleet = ShardedFleet(shards, SHARDS)
+    return simulation
+
+
+def shard_of(algorithm: AnyAlgorithm, numbers: Tensor, *, can_lose: bool) -> LocalFleet:
+    return LocalFleet(
+        algorithm,
+        small_task(is_normalised=algorithm.name in NORMALISED),
+        small_federation().only(numbers.tolist()),
+        Weave(COUNT),
+        seed=3,
+        numbers=numbers,
+        can_lose=can_lose,
+    )
+
+
+def models(simulation: Simulation) -> dict[str, Tensor]:
+    """What can be seen of a run from the server's side, and everybody's model."""
+    scores = simulation.fleet.score(simulation.coordinator.score_request("test"))
+    return (
+        {f"server.{n}": t for n, t in named(simulation.state.server).items()}
+        | {"taken": simulation.state.taken, "personal": simulation.personal(EVERYONE)}
+        | {f"{k}.{n}": t for k, sums in scores.items() for n, t in named(sums).items()}
+    )
+
+
+def worker(pipe: Connection) -> None:
+    """A process with a shard of the clients, which does what it is told."""
+    torch.set_num_threads(1)
+    fleet: Any = None
+    while True:
+        name, values = pickle.loads(pipe.recv_bytes())
+        if name == "shard":
+            fleet = shard_of(*values, can_lose=False)
+            answer: Any = fleet.roster
+        elif name in ("score", "personal"):
+            request, downloads, clients, taken, rest = values
+
+            def at(some: Tensor, clients: Tensor = clients) -> Tensor:
+                return torch.searchsorted(clients, some)
+
+            full = {
+                **request,
+                "downloads": lambda some, d=downloads, at=at: d.take(at(some)),
+                "taken": lambda some, t=taken, at=at: t[at(some)],
+            }
+            kind = ScoreRequest if name == "score" else ModelRequest
+            answer = getattr(fleet, name)(kind(**full), *rest)
+        else:
+            answer = getattr(fleet, name)(*values)
+        pipe.send_bytes(pickle.dumps(answer))
+
+
+class ProcessFleet:
+    """A fleet in another process: what crosses is bytes."""
+
+    def __init__(self, pipe: Connection, algorithm: AnyAlgorithm, numbers: Tensor):
+        self.pipe, self.numbers = pipe, numbers
+        self.roster = self._call("shard", algorithm, numbers)
+
+    def send(self, order: Order) -> None:
+        self._call("send", order)
+
+    def receive(self) -> Arrivals:
+        arrivals: Arrivals = self._call("receive")
+        return arrivals
+
+    def client_log(self, clients: Tensor) -> Any:
+        return self._call("client_log", clients)
+
+    def score(self, request: ScoreRequest) -> Any:
+        return self._ask("score", request, self.numbers)
+
+    def personal(self, request: ModelRequest, clients: Tensor) -> Any:
+        return self._ask("personal", request, clients, clients)
+
+    def _ask(self, name: str, request: Any, clients: Tensor, *rest: Any) -> Any:
+        plain = {
+            k: v for k, v in vars(request).items() if k not in ("downloads", "taken")
+        }
+        sent = request.downloads(clients), clients, request.taken(clients)
+        return self._call(name, plain, *sent, rest)
+
+    def _call(self, name: str, *values: Any) -> Any:
+        self.pipe.send_bytes(pickle.dumps((name, values)))
+        return pickle.loads(self.pipe.recv_bytes())
+
+
+@pytest.fixture(scope="module")
+def pipes() -> Iterator[list[Connection]]:
+    """Three processes that wait for a shard."""
+    context = multiprocessing.get_context("spawn")
+    ours, workers = [], []
+    for _ in SHARDS:
+        mine, theirs = context.Pipe()
+        process = context.Process(target=worker, args=(theirs,), daemon=True)
+        process.start()
+        ours.append(mine)
+        workers.append(process)
+    yield ours
+    for process in workers:
+        process.terminate()
+        process.join()
+
+
+@over_variants
+def test_three_fleets_give_what_one_gives(algorithm: AnyAlgorithm) -> None:
+    alone = set_up(algorithm, Weave(COUNT), rate=0.7)
+    shards = [shard_of(algorithm, numbers, can_lose=False) for numbers in SHARDS]
+    cut = sharded(set_up(algorithm, Weave(COUNT), rate=0.7), shards)
+    rounds(alone, 2)
+    rounds(cut, 2)
+    assert_same(models(cut), models(alone))
+    assert cut.fleet.roster.names == alone.fleet.roster.names
+
+
+@pytest.mark.parametrize("algorithm", ALL, ids=describe)
+@pytest.mark.xdist_group("fleets in processes")
+def test_three_fleets_in_three_processes_give_what_one_gives(
+    algorithm: AnyAlgorithm, pipes: list[Connection]
+) -> None:
+    alone = set_up(algorithm, Weave(COUNT), rate=0.7)
+    shards = [
+        ProcessFleet(pipe, algorithm, numbers)
+        for pipe, numbers in zip(pipes, SHARDS, strict=True)
+    ]
+    cut = sharded(set_up(algorithm, Weave(COUNT), rate=0.7), shards)
+    rounds(alone, 2)
+    rounds(cut, 2)
+    assert_same(models(cut), models(alone))
+
+
+def test_a_secret_is_the_clients_own() -> None:
+    """Other noise than any that follows from the seed, and none that depends on it."""
+    from fedloom.algorithms import FedAvg
+
+    def streams(seed: int, secret: int | None) -> dict[str, list[int]]:
+        fleet = LocalFleet(
+            FedAvg(),
+            small_task(),
+            small_federation(),
+            Weave(1),
+            seed=seed,
+            secret=secret,
+        )
+        client = fleet._clients(EVERYONE, 4, 0, EVERYONE < 0)
+        keys = fleet._keys("train", EVERYONE, 4, 0)
+        return {
+            "secret": client.secret.tolist(),
+            "key": client.key.tolist(),
+            "train": keys.tolist(),
+        }
+
+    own, other_seed = streams(1, secret=2**200 + 7), streams(2, secret=2**200 + 7)
+    assert own["secret"] == other_seed["secret"]
+    assert own["key"] != other_seed["key"]
+    assert own["secret"] != streams(1, secret=2**200 + 8)["secret"]
+    derived = streams(1, None)
+    assert len({*derived["secret"], *derived["key"], *derived["train"]}) == 3 * COUNT
