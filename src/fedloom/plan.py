@@ -416,7 +416,7 @@ def _device_name(task: Task) -> str:
 def _commit() -> str | None:
     """The commit of Fedloom's own checkout, if it runs from one."""
     try:
-        found = subprocess.run(
+        answer = subprocess.run(
             ["git", "rev-parse", "HEAD"],
             cwd=Path(__file__).parent,
             capture_output=True,
@@ -426,4 +426,4 @@ def _commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return answer.stdout.strip()

@@ -133,7 +133,7 @@ class Result(Models):
         plan = self._plan
         together = self.scores(number=number)
         alone = _train(_plan_alone(plan), None, progress)
-        found = Gain(
+        gain = Gain(
             metric=number if number is not None else plan.simulation.task.metric,
             names=self.federation.names,
             samples=self.federation.sizes,
@@ -141,8 +141,8 @@ class Result(Models):
             alone=alone.scores(number=number),
         )
         if self.history.directory is not None:
-            self.history.directory.write_gain(found)
-        return found
+            self.history.directory.write_gain(gain)
+        return gain
 
     def save(self, path: str | Path) -> Path:
         """Write the run to a new directory, as `run(..., out=path)` would have."""
@@ -154,9 +154,9 @@ class Result(Models):
         return directory.path
 
     def _scores(self, kind: str, part: str) -> Scores:
-        for found in self.history.scores[max(self.history.scores)]:
-            if (found.kind, found.part) == (kind, part):
-                return found
+        for scores in self.history.scores[max(self.history.scores)]:
+            if (scores.kind, scores.part) == (kind, part):
+                return scores
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
 
 

@@ -121,10 +121,11 @@ def _fork(order: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    import fedloom.comparison
+    import fedloom.comparison  # noqa: F401
     from fedloom.config import parse
+    from fedloom.plan import make_clients, make_plan
 
     # Planning a run imports what importing Fedloom alone does not.
-    fedloom.comparison.make_plan(*fedloom.comparison.make_clients(parse({})))
+    make_plan(*make_clients(parse({})))
     for line in sys.stdin:
         print(json.dumps(_fork(json.loads(line))), flush=True)

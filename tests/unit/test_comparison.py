@@ -7,9 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import fedloom
 from fedloom.comparison import (
     MAIN,
     MAIN_JOB,
@@ -20,6 +23,8 @@ from fedloom.comparison import (
     run_directory,
 )
 from fedloom.core.errors import ConfigError, DataError
+from fedloom.data import Digits
+from fedloom.data.dataset import Dataset
 from fedloom.runs import load, run_config
 
 QUICK: dict[str, Any] = {
@@ -205,3 +210,77 @@ def test_the_main_job_agrees_with_a_run_of_each_method_alone(
                 for r in (found, alone)
             )
             torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
+def test_data_are_loaded_once_for_all_seeds_and_methods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = []
+
+    def counted(self: Digits, *place: Any) -> Dataset:
+        loads.append(place)
+        return load_digits(self, *place)
+
+    load_digits = Digits.load
+    monkeypatch.setattr(Digits, "load", counted)
+    tables = {**QUICK, "seeds": 3, "rounds": 1}
+    run_comparison(parse_comparison(tables), tmp_path / "out", jobs=1)
+    assert len(loads) == 1
+
+
+def own_clients() -> fedloom.Federation:
+    draw = np.random.default_rng(1)
+    x, y = draw.normal(size=(90, 4)).astype("float32"), draw.integers(0, 3, size=90)
+    return fedloom.federation(x, y, clients=np.arange(90) % 3)
+
+
+def own_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
+    methods = {
+        "near": fedloom.Ditto(pull=5.0),
+        "far": fedloom.Ditto(),
+        "alone": "local",
+    }
+    told: list[str] = []
+
+    def compare(**changes: Any) -> Path:
+        settings = {"out": tmp_path / "own", "seeds": 2, "rounds": 2} | changes
+        return fedloom.compare(
+            methods, own_model, own_clients(), tell=told.append, **settings
+        )
+
+    out = compare()
+    assert [line.partition(":")[0] for line in told] == ["near", "far", "alone"]
+    assert compare() == out
+    assert len(told) == 3  # all was there already
+    alone = fedloom.run(methods["near"], own_model, own_clients(), rounds=2, seed=1)
+    run = load(run_directory(out, "near", 1), own_model, own_clients())
+    for name, value in alone.model(0).state_dict().items():
+        torch.testing.assert_close(run.model(0).state_dict()[name], value)
+    page = fedloom.report(out)
+    assert page.is_file()
+    assert "near" in page.read_text()
+    with pytest.raises(ConfigError, match="holds another comparison"):
+        compare(rounds=3)
+    with pytest.raises(ConfigError, match=r"made from Python.*fedloom\.compare"):
+        run_comparison(load_comparison(out), out)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        (["fedavg", fedloom.FedAvg(lr=0.1)], "has a method twice"),
+        (["fedavgg"], "Did you mean 'fedavg'"),
+        ({"a/b": "fedavg"}, "becomes the name of a folder"),
+    ],
+    ids=["twice", "unknown", "folder"],
+)
+def test_mistakes_of_a_comparison_from_python_are_named(
+    methods: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fedloom.compare(methods, own_model, own_clients(), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -38,11 +38,12 @@ from fedloom.comparison import (
     run_directory,
 )
 from fedloom.config import parse
+from fedloom.core.messages import Order
+from fedloom.fleet import LocalFleet
 from fedloom.results import lock
 from fedloom.results.directory import RunDirectory
 from fedloom.runs import load, resume, run_config
 from fedloom.server import checkpoint, schedule
-from fedloom.server.simulation import Simulation
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -319,7 +320,7 @@ def test_the_command_line_says_how_to_go_on(
 
     out = tmp_path / ("long" * 40)
     ends = [KeyboardInterrupt(), SystemExit(143), fedloom.DataError("disk [full].")]
-    monkeypatch.setattr(cli, "run_config", stopped)
+    monkeypatch.setattr("fedloom.commands.run.run_config", stopped)
     monkeypatch.setattr(sys, "argv", ["fedloom", "run", "--out", str(out)])
     for code, first in ((130, "Stopped."), (143, "Stopped."), (3, "disk [full].")):
         with pytest.raises(SystemExit) as ended:
@@ -377,13 +378,13 @@ def test_a_seed_that_diverged_does_not_hold_up_the_others(
     """They go on from their own last checkpoint; the failed run is left as it is."""
     visits = []
 
-    def refuse(self: Simulation, *_: Any) -> None:
+    def refuse(self: LocalFleet, order: Order, *_: Any) -> None:
         if self.seed == 1:
-            visits.append(self.state.round)
-            if self.state.round == 1:
+            visits.append(order.round)
+            if order.round == 1:
                 raise fedloom.NumericalError("round 1, client 0: on purpose")
 
-    monkeypatch.setattr(Simulation, "_refuse_diverged", refuse)
+    monkeypatch.setattr(LocalFleet, "_refuse_diverged", refuse)
     tables = {**TWO_BY_TWO, "methods": ["fedavg"], "rounds": 5, "seeds": 3}
     comparison = parse_comparison(tables)
     uninterrupted = run_comparison(comparison, tmp_path / "uninterrupted", jobs=1)

@@ -347,3 +347,61 @@ def test_a_manifest_says_what_the_methods_own_columns_mean(tmp_path):
     records = RunDirectory(tmp_path / "r").read_manifest()["records"]
     assert "do not collaborate" in records["weights"]
     assert all("\n" not in text for text in records.values())
+
+
+FAULTY = {
+    **QUICK,
+    "rounds": 4,
+    "checkpoint_every": 2,
+    "algorithm": {"name": "scaffold"},
+    "faults": {"absent": 0.2, "lost": 0.3},
+    "engine": {"compile": "off", "device": "cpu"},
+}
+
+
+def test_faults_are_simulated_counted_and_resumed(tmp_path):
+    straight = run_config(parse(FAULTY), out=tmp_path / "straight")
+    rows = straight.history.rounds[1:]
+    assert all(row.participants + row.missing == 6 for row in rows)
+    assert sum(row.missing for row in rows) > 0
+    log = pq.read_table(tmp_path / "straight" / "client_log").to_pydict()
+    assert len(log["client"]) == sum(row.participants for row in rows)
+    half = tmp_path / "half"
+    run_config(parse(FAULTY), out=half)
+    directory = RunDirectory(half)
+    directory.checkpoint.with_stem("checkpoint-before").replace(directory.checkpoint)
+    resumed = resume(half)
+    for client in range(6):
+        assert torch.equal(flat(resumed.model(client)), flat(straight.model(client)))
+    plain = run_config(parse({k: v for k, v in FAULTY.items() if k != "faults"}))
+    assert not torch.equal(flat(plain.model(0)), flat(straight.model(0)))
+    assert sum(row.missing for row in plain.history.rounds) == 0
+
+
+def test_faults_from_python(clients):
+    result = fedloom.run(
+        "ditto", Small, clients, rounds=6, faults=fedloom.Faults(absent=0.4)
+    )
+    assert {row.missing for row in result.history.rounds[1:]} - {0}
+    with pytest.raises(fedloom.ConfigError, match="absent must be"):
+        fedloom.Faults(absent=1.5)
+
+
+def test_every_exchange_of_a_round_is_recorded(tmp_path):
+    tables = {
+        **QUICK,
+        "rounds": 2,
+        "algorithm": {"name": "pfedmt", "team_iterations": 3, "steps": 2},
+    }
+    run_config(parse(tables), out=tmp_path / "run")
+    log = pq.read_table(tmp_path / "run" / "client_log").to_pydict()
+    places = sorted(set(zip(log["round"], log["exchange"], strict=True)))
+    assert places == [(r, e) for r in (1, 2) for e in (0, 1, 2)]
+    assert len(log["client"]) == 2 * 3 * 6
+    assert min(log["gradients"]) > 0
+
+
+def test_a_server_that_cannot_fit_is_refused_before_it_is_built(clients, monkeypatch):
+    monkeypatch.setattr("fedloom.plan.memory_bytes", lambda device: 100)
+    with pytest.raises(fedloom.ConfigError, match=r"fedacs: its server would keep"):
+        fedloom.run("fedacs", Small, clients, rounds=1)

@@ -199,7 +199,7 @@ class Full(Listener):
         resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
 
 
-@pytest.mark.parametrize("file", ["rounds.jsonl", "clients/", "checkpoint"])
+@pytest.mark.parametrize("file", ["rounds.jsonl", "client_log/", "checkpoint"])
 def test_a_write_that_fails_loses_nothing(
     file: str, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -208,7 +208,11 @@ def test_a_write_that_fails_loses_nothing(
     sizes = {p.name: p.stat().st_size for p in undisturbed.rglob("*") if p.is_file()}
     checkpoint_size, rows_size = sizes["checkpoint.safetensors"], sizes["rounds.jsonl"]
     assert sizes["000003.parquet"] < rows_size - 20 < checkpoint_size - 20
-    size = {"clients/": 100, "rounds.jsonl": rows_size, "checkpoint": checkpoint_size}
+    size = {
+        "client_log/": 100,
+        "rounds.jsonl": rows_size,
+        "checkpoint": checkpoint_size,
+    }
     full = Full(size[file] - 20)
     try:
         with pytest.raises(fedloom.DataError, match=file) as failed:

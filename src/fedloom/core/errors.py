@@ -43,12 +43,12 @@ class MessageError(FedloomError):
     exit_code = 6
 
 
-def unknown(what: str, found: str, known: Iterable[str]) -> str:
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """The sentence for a name that nobody knows: a suggestion and the known names."""
     names = sorted(known)
-    close = get_close_matches(found, names, n=1, cutoff=0.5)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"unknown {what} {found!r}.{hint} Known: {', '.join(names)}."
+    return f"unknown {what} {name!r}.{hint} Known: {', '.join(names)}."
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class EngineSettings:
     runner: Literal["weave", "loop"] = "weave"
     """How clients are trained: all at once (weave), or one after another (loop)."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Whether the step of a chunk is compiled; auto does if the whole run pays for it."""
+    """Whether the step of a chunk is compiled; auto does if the run pays for it."""
     device: str = "auto"
     """Device that trains: cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
     dtype: Literal["float32", "float64"] = "float32"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from fedloom.core.files import atomic_write, write_csv
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -26,10 +27,8 @@ def write(
     table: str,
 ) -> str:
     """Write rows to `name`.csv and the table to `name`.md, and give back the table."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(rows)
-    (out / f"{name}.md").write_text(table)
+    dicts = [dict(zip(columns, row, strict=True)) for row in rows]
+    write_csv(dicts, out / f"{name}.csv")
+    with atomic_write(out / f"{name}.md") as part:
+        part.write_text(table)
     return table

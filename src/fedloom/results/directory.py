@@ -119,19 +119,19 @@ class RunDirectory:
         Raises:
             DataError: there is none.
         """
-        found = cls(path)
+        directory = cls(path)
         if (path / COMPARISON).is_file():
             raise DataError(
                 f"{path}: holds a comparison, not one run. Give one of its runs, "
                 f"METHOD/seed-N, or go on with all of it: `fedloom resume {path}`."
             )
-        if not found.manifest.is_file():
+        if not directory.manifest.is_file():
             raise DataError(
                 f"{path}: holds no run (there is no manifest.json). Give the directory "
                 "that `fedloom run` named at its end. If the run was stopped before it "
                 "began, nothing is lost: give the command that started it again."
             )
-        return found
+        return directory
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -199,18 +199,18 @@ class RunDirectory:
     def read_manifest(self) -> dict[str, Any]:
         """What ran, on what."""
         try:
-            found: dict[str, Any] = json.loads(self.manifest.read_text())
+            manifest: dict[str, Any] = json.loads(self.manifest.read_text())
         except ValueError as error:
             raise MessageError(
                 f"{self.manifest}: not a whole manifest ({error}). Put back a copy of "
                 "it, or start anew with --fresh."
             ) from error
-        return found
+        return manifest
 
     def write_failure(self, why: str, round_: int, exchange: int) -> None:
         """Say why the run could not go on, and where it stood."""
-        found = {"why": why, "round": round_, "exchange": exchange}
-        self.write_text(self.failure, json.dumps(found, indent=2) + "\n")
+        failure = {"why": why, "round": round_, "exchange": exchange}
+        self.write_text(self.failure, json.dumps(failure, indent=2) + "\n")
 
     def read_failure(self) -> str | None:
         """Why the run could not go on; None if nothing stopped it."""
@@ -223,8 +223,8 @@ class RunDirectory:
         """The round and exchange that could not be finished; None if nothing failed."""
         if not self.failure.is_file():
             return None
-        found = json.loads(self.failure.read_text())
-        return found["round"], found["exchange"]
+        failure = json.loads(self.failure.read_text())
+        return failure["round"], failure["exchange"]
 
     def append(self, row: Round) -> None:
         """Add one line to rounds.jsonl; another process sees it when this returns."""

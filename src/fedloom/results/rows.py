@@ -45,19 +45,19 @@ class Round:
 
     def numbers(self) -> dict[str, float]:
         """Every number under one name: `train_loss`, `personal/test/accuracy`."""
-        found = {
+        numbers = {
             name: value
             for name, value in asdict(self).items()
             if name not in ("round", "server_log", "scores") and value is not None
         }
-        found |= {
+        numbers |= {
             f"server_log/{name}": value for name, value in self.server_log.items()
         }
         for kind, parts in self.scores.items():
             for part, numbers in parts.items():
                 for name, value in numbers.items():
-                    found[f"{kind}/{part}/{name}"] = value
-        return found
+                    numbers[f"{kind}/{part}/{name}"] = value
+        return numbers
 
 
 @dataclass

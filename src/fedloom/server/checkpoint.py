@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedloom.core.errors import MessageError
-from fedloom.core.files import cannot_write, partial_path, remove, sync
+from fedloom.core.files import atomic_write, cannot_write, remove, sync
 from fedloom.core.records import from_named, map_record, named
 from fedloom.server.coordinator import RoundCost
 from fedloom.server.simulation import Simulation
@@ -72,19 +71,11 @@ def save(simulation: Simulation, path: Path) -> None:
         "cost": asdict(state.cost),
         "digest": _digest(tensors),
     }
-    part = partial_path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path, errors=(SafetensorError,), lasting=True) as part:
         save_file(tensors, part, metadata={"fedloom": json.dumps(position)})
         sync(part)
         if path.exists():
             path.replace(before(path))
-        part.replace(path)
-        sync(path.parent)
-    except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise cannot_write(path, error) from error
 
 
 def exists(path: Path) -> bool:

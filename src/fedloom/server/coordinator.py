@@ -84,7 +84,7 @@ class ExchangeLog:
     """(u,) whose uploads were used."""
     server_log: Any
     """What drove the aggregation; fields per client have u rows."""
-    client_log: Any = Empty()
+    client_log: Any = ()
     """What drove the clients, k rows; only a simulation has it."""
 
 

@@ -271,3 +271,17 @@ def test_a_full_disk_loses_nothing(
         save(third, path)
     assert not list(tmp_path.glob("*.part"))
     assert checkpoint.whole_positions(path) == [(1, 0), (0, 1)]
+
+
+def test_a_position_is_read_without_the_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.safetensors"
+    assert checkpoint.newest_position(path) is None
+    run = patchwork()
+    run.run_exchange()
+    save(run, path)
+    monkeypatch.setattr(checkpoint, "_digest", None)  # nobody may ask for it
+    assert checkpoint.newest_position(path) == (0, 1)
+    path.write_bytes(path.read_bytes()[:200])
+    assert checkpoint.newest_position(path) is None
