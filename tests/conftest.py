@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,7 +13,19 @@ import torch
 # Read when the library is first imported: no test may download what it does not find.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-SLOW_LIMIT_S = 1200
+SLOW_LIMIT_S = 1800
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Without the plugin for time limits, as on a borrowed GPU, they are not kept."""
+    if find_spec("pytest_timeout") is None:
+        for name in ("timeout", "timeout_method"):
+            parser.addini(name, "not kept: pytest-timeout is not installed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Its marker is known either way."""
+    config.addinivalue_line("markers", "timeout(seconds): longest time of a test")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -29,6 +29,7 @@ from variants import (
 )
 
 from fedloom.algorithms import FedAvg
+from fedloom.core.messages import INSTRUCTION_BYTES
 from fedloom.core.records import Empty, leaves, message_bytes, named, without_log
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
@@ -127,6 +128,7 @@ def test_what_goes_beside_the_messages_equals_the_snapshot() -> None:
     if UPDATES:
         store(stored() | {BESIDE: found})
     assert found == stored()[BESIDE], HOW
+    assert found["instruction (down)"]["bytes"] == INSTRUCTION_BYTES
 
 
 def test_the_snapshot_has_no_method_that_is_gone() -> None:

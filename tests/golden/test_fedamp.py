@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from fedloom.algorithms import FedAMP, HeurFedAMP, Local, fedamp, heurfedamp
 from fedloom.core.algorithm import Cohort, Population
+from fedloom.core.client_models import squared_distances
 from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
 from fedloom.engine.weave import Weave
@@ -181,7 +182,7 @@ def test_small_differences_of_long_models_are_seen_in_single_precision() -> None
     offsets = 0.01 * ABC.float()
     models = torch.full((3, 2), 700.0) + offsets
     exact = torch.cdist(models.double(), models.double()).square()
-    found = fedamp._squared_distances(models, models, models.mean(0))
+    found = squared_distances(models, models, models.mean(0))
     torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-10)
 
 

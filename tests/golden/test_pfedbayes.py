@@ -31,7 +31,6 @@ from torch import Tensor, nn
 
 from fedloom.algorithms import PFedBayes
 from fedloom.algorithms.pfedbayes import (
-    _NOISE,
     Adam,
     Download,
     Memory,
@@ -44,6 +43,7 @@ from fedloom.clients import Federation, Natural, Sampling, Split, divide
 from fedloom.core import gaussians
 from fedloom.core.algorithm import Cohort
 from fedloom.core.errors import ConfigError
+from fedloom.core.gaussians import NOISE
 from fedloom.core.streams import fold, normal, seeded
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import from_arrays
@@ -120,7 +120,7 @@ def batch_of(x: Tensor, y: Tensor, *, key: int = 77, step: int = 0) -> Batch:
 
 def noise(key: int, count: int, d: int, again: int = 0) -> Tensor:
     """The unit noise of a step, one stream for each model that is drawn."""
-    root = fold(fold(torch.tensor(key), _NOISE), again)
+    root = fold(fold(torch.tensor(key), NOISE), again)
     rows = [normal(fold(root, k), (d,), torch.float64) for k in range(count)]
     return torch.stack(rows)
 

@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from fedloom.algorithms import FedAvg, PFedVEM
 from fedloom.algorithms.pfedvem import (
-    _NOISE,
     Download,
     Memory,
     Server,
@@ -40,6 +39,7 @@ from fedloom.clients import Federation, Natural, Sampling, Split, divide
 from fedloom.core import gaussians
 from fedloom.core.algorithm import Cohort, SGDState
 from fedloom.core.errors import ConfigError, ContractError
+from fedloom.core.gaussians import NOISE
 from fedloom.core.streams import fold, normal, seeded
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import from_arrays
@@ -104,7 +104,7 @@ def batch_of(x: Tensor, y: Tensor, key: int = 77) -> Batch:
 
 def noise(key: int, count: int, d: int) -> Tensor:
     """The draws of a step, one stream for each."""
-    root = fold(torch.tensor(key), _NOISE)
+    root = fold(torch.tensor(key), NOISE)
     rows = [normal(fold(root, k), (d,), torch.float64) for k in range(count)]
     return torch.stack(rows)
 

@@ -27,15 +27,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
-from fedloom.core.settings import NonNegative, Share
+from fedloom.core.algorithm import Algorithm, Client, Cohort, SGDState
+from fedloom.core.settings import NonNegative, Share, Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -105,12 +98,6 @@ class APFL(Algorithm[Server, Memory, Download, Work, Upload]):
     shared model as its last round left it, or the present shared model."""
     weights: Weighting = "size"
     """Clients count by training samples or equally."""
-
-    def init_server(self, population: Population) -> Server:
-        return Server(population.theta(0))
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         return Server(cohort.weights(self.weights) @ uploads.shared)

@@ -20,15 +20,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
-from fedloom.core.settings import NonNegative, Positive
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.settings import NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task
 
 

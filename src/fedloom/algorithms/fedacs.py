@@ -29,18 +29,12 @@ from torch import Tensor
 
 from fedloom.core import client_models
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
-from fedloom.core.records import Empty, Logged, PerClient
+from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, Share
 from fedloom.core.task import Batch, Task
 
-
-class Server(NamedTuple):
-    """The last model of every client."""
-
-    models: PerClient[Tensor]
-    """(M, d); the common start for a client that was never here."""
-    known: PerClient[Tensor]
-    """(M,) whether the client ever uploaded."""
+Server = client_models.ClientModels
+"""The last model of every client, and whether it ever uploaded."""
 
 
 class Memory(NamedTuple):
@@ -93,6 +87,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedacs"
     group = "personalised"
+    model_download = client_models.no_download
 
     epochs: Count = 5
     """Local epochs per round."""
@@ -106,7 +101,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
     the last model that the server has of them."""
 
     def init_server(self, population: Population) -> Server:
-        return Server(*client_models.no_models(population))
+        return client_models.no_models(population)
 
     def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
         others = cohort.clients
@@ -115,9 +110,6 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
         log = self._attend(server, cohort, others)
         # Alg. 1, line 8
         return Logged(Download(log.weights @ server.models[others]), log)
-
-    def model_download(self, server: Server, cohort: Cohort) -> Empty:
-        return Empty()
 
     def _attend(self, server: Server, cohort: Cohort, others: Tensor) -> DownloadLog:
         """Alg. 1, lines 6 and 7, and the weights of Eq. (4) of `others`, (k,)."""
@@ -141,10 +133,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
         )
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        return Server(*client_models.with_uploads(*server, uploads.personal, cohort))
-
-    def initial_memory(self, down: object, client: Client, task: Task) -> Memory:
-        return Memory(task.start)
+        return client_models.with_uploads(*server, uploads.personal, cohort)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return self.sgd_start(down.start)
@@ -163,11 +152,6 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
     ) -> ClientLog:
         return ClientLog(torch.linalg.vector_norm(down.start - memory.personal))
 
-    def personal(
-        self, down: Download | Empty, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return memory.personal
-
 
 def _cosines(
     models: Tensor, counts: Tensor, similarity: Literal["model", "update"]
@@ -176,8 +160,7 @@ def _cosines(
     if similarity == "update":
         shares = counts.to(models.dtype) / counts.sum()
         models = models - shares @ models
-    length = torch.linalg.vector_norm(models, dim=1, keepdim=True)
-    directions = models / torch.where(length > 0, length, 1.0)
+    directions = client_models.directions(models)
     cosines = (directions @ directions.T).clamp(-1.0, 1.0)
     itself = torch.eye(len(models), dtype=torch.bool, device=models.device)
     return torch.where(itself, 1.0, cosines)

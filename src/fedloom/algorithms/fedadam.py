@@ -29,17 +29,10 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.records import Empty
-from fedloom.core.settings import Interval, Positive, Whole
-from fedloom.core.task import Batch, Task
+from fedloom.core.settings import Interval, Positive, Weighting, Whole
+from fedloom.core.task import Task
 
 Decay = Annotated[float, Interval(least=0.0, below=1.0)]
 
@@ -100,9 +93,6 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
         least = torch.full_like(theta, self.adaptivity**2)
         return Server(theta, mean=torch.zeros_like(theta), square=least)
 
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.shared)
-
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         shares = cohort.weights(self.weights)
         # Delta_t = mean of x_i,K - x_t
@@ -125,19 +115,7 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
         # v_t = beta_2 v_(t-1) + (1 - beta_2) Delta_t^2
         return torch.lerp(new, old, self.square_decay)
 
-    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return self.sgd_start(down.shared)
-
-    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
-        """One step of local SGD, as in FedAvg."""
-        return self.sgd_step(work, task.grad(work.at, batch), batch)
-
     def finish(
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
         return memory, Upload(work.at)
-
-    def personal(
-        self, down: Download, memory: Empty, client: Client, task: Task
-    ) -> Tensor:
-        return down.shared

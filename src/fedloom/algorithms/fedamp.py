@@ -30,7 +30,7 @@ from torch import Tensor
 from fedloom.core import client_models
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Empty, Logged, PerClient
+from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.task import Batch, Task
 
@@ -95,6 +95,7 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedamp"
     group = "personalised"
+    model_download = client_models.no_download
 
     epochs: Count = 5
     """Local epochs per round, to come near the minimum of the proximal problem."""
@@ -126,7 +127,8 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         unit = torch.ones((), dtype=models.dtype, device=models.device)
         if self.width != "median":
             return unit * self.width
-        among = _squared_distances(models[known], models[known], models.mean(0))
+        some = models[known]
+        among = client_models.squared_distances(some, some, models.mean(0))
         pairs = among[torch.ones_like(among, dtype=torch.bool).triu(1)]
         if not len(pairs):
             return unit
@@ -139,13 +141,12 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         # u_i = xi_i1 w_1 + ... + xi_im w_m
         return Logged(Download(weights @ server.models), DownloadLog(weights, own))
 
-    def model_download(self, server: Server, cohort: Cohort) -> Empty:
-        return Empty()
-
     def _attend(self, server: Server, cohort: Cohort) -> Tensor:
         """(n, M) the weights xi."""
         models, clients = server.models, cohort.clients
-        distances = _squared_distances(models[clients], models, models.mean(0))
+        distances = client_models.squared_distances(
+            models[clients], models, models.mean(0)
+        )
         is_self = clients[:, None] == torch.arange(len(models), device=clients.device)
         # A'(y) = exp(-y / sigma) / sigma, at y = ||w_i - w_j||^2
         attention = torch.exp(-distances / server.width) / server.width
@@ -161,9 +162,6 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
             server.models, server.known, uploads.personal, cohort
         )
         return Server(models, known, self._width(models, known))
-
-    def initial_memory(self, down: object, client: Client, task: Task) -> Memory:
-        return Memory(task.start)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return self.sgd_start(down.cloud)
@@ -182,18 +180,3 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
         return ClientLog(torch.linalg.vector_norm(down.cloud - memory.personal))
-
-    def personal(
-        self, down: Download | Empty, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return memory.personal
-
-
-def _squared_distances(some: Tensor, others: Tensor, centre: Tensor) -> Tensor:
-    """(n, m) ||a - b||^2 by inner products.
-
-    Around `centre`, or the little that models differ by would drown in their length.
-    """
-    a, b = some - centre, others - centre
-    lengths = a.square().sum(1)[:, None] + b.square().sum(1)
-    return (lengths - 2.0 * a @ b.T).clamp(min=0.0)

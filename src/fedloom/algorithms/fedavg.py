@@ -20,16 +20,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.records import Empty
-from fedloom.core.settings import Whole
+from fedloom.core.settings import Weighting, Whole
 from fedloom.core.task import Batch, Task
 
 

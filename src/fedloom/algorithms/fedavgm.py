@@ -24,17 +24,10 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.records import Empty
-from fedloom.core.settings import Interval, Positive, Whole
-from fedloom.core.task import Batch, Task
+from fedloom.core.settings import Interval, Positive, Weighting, Whole
+from fedloom.core.task import Task
 
 
 class Server(NamedTuple):
@@ -82,9 +75,6 @@ class FedAvgM(Algorithm[Server, Empty, Download, Work, Upload]):
         theta = population.theta(0)
         return Server(theta, torch.zeros_like(theta))
 
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.shared)
-
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         # Delta w = sum_k (n_k / n) (w - w_k)
         gradient = server.shared - cohort.weights(self.weights) @ uploads.shared
@@ -92,19 +82,7 @@ class FedAvgM(Algorithm[Server, Empty, Download, Work, Upload]):
         velocity = self.server_momentum * server.velocity + gradient
         return Server(server.shared - self.server_lr * velocity, velocity)
 
-    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return self.sgd_start(down.shared)
-
-    def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
-        """One step of local SGD, as in FedAvg."""
-        return self.sgd_step(work, task.grad(work.at, batch), batch)
-
     def finish(
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
         return memory, Upload(work.at)
-
-    def personal(
-        self, down: Download, memory: Empty, client: Client, task: Task
-    ) -> Tensor:
-        return down.shared

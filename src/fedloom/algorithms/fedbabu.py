@@ -22,16 +22,9 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ContractError
-from fedloom.core.settings import Whole
+from fedloom.core.settings import Weighting, Whole
 from fedloom.core.task import Batch, Task
 
 
@@ -91,9 +84,6 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
             )
         base, _ = task.split(population.theta(0))
         return Server(base)
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.base)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         return Server(cohort.weights(self.weights) @ uploads.base)

@@ -21,15 +21,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ContractError
+from fedloom.core.settings import Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -83,9 +77,6 @@ class FedBN(Algorithm[Server, Memory, Download, Work, Upload]):
             )
         shared, _ = task.split_normalisation(population.theta(0))
         return Server(shared)
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.shared)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         # w^(l) <- mean over k of w_k^(l), for every layer l that does not normalise

@@ -30,15 +30,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import client_models, streams
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Phase,
-    Population,
-    SGDState,
-)
-from fedloom.core.records import Empty, Logged, PerClient, PerPair
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.phases import Phase
+from fedloom.core.records import Logged, PerClient, PerPair
 from fedloom.core.settings import Count, NonNegative, Share
 from fedloom.core.task import Batch, Task
 
@@ -120,6 +114,7 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedfomo"
     group = "personalised"
+    model_download = client_models.no_download
 
     epochs: Count = 5
     """Local epochs per round (E)."""
@@ -142,9 +137,6 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
     def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
         chosen, present = self._choose(server, cohort)
         return Logged(Download(server.models[chosen], present), DownloadLog(chosen))
-
-    def model_download(self, server: Server, cohort: Cohort) -> Empty:
-        return Empty()
 
     def _choose(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """(n, k) whose models each client is sent, and which places are filled.
@@ -228,11 +220,6 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
             helpers=(work.weights[1:] > 0).sum(),
             moved=torch.linalg.vector_norm(work.before - memory.personal),
         )
-
-    def personal(
-        self, down: Download | Empty, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return memory.personal
 
 
 def _weigh(gains: Tensor, distances: Tensor, counts: Tensor) -> Tensor:

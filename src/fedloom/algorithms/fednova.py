@@ -33,16 +33,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, SGDState
 from fedloom.core.records import Empty, Logged, PerClient
-from fedloom.core.settings import Whole
+from fedloom.core.settings import Weighting, Whole
 from fedloom.core.task import Batch, Task
 
 
@@ -100,12 +93,6 @@ class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
     tuning: Whole = 0
     """Epochs of local training that turn the shared model into the personal one."""
 
-    def init_server(self, population: Population) -> Server:
-        return Server(population.theta(0))
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.shared)
-
     def aggregate(
         self, server: Server, uploads: Upload, cohort: Cohort
     ) -> Logged[Server, ServerLog]:
@@ -137,8 +124,3 @@ class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
         # d_i = G_i a_i / ||a_i||_1, and x - x_i = eta G_i a_i
         direction = (down.shared - work.shared.at) / work.length.clamp(min=1.0)
         return memory, Upload(direction, work.length)
-
-    def personal(
-        self, down: Download, memory: Empty, client: Client, task: Task
-    ) -> Tensor:
-        return down.shared

@@ -22,14 +22,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.settings import Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -73,9 +67,6 @@ class FedPer(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def init_server(self, population: Population) -> Server:
         return Server(population.task.split(population.theta(0))[0])
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.base)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         # W_B <- sum_j (n_j / n) W_Bj

@@ -20,16 +20,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, SGDState
 from fedloom.core.records import Empty
-from fedloom.core.settings import NonNegative
+from fedloom.core.settings import NonNegative, Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -67,17 +60,8 @@ class FedProx(Algorithm[Server, Empty, Download, Work, Upload]):
     weights: Weighting = "size"
     """Clients count by training samples or equally."""
 
-    def init_server(self, population: Population) -> Server:
-        return Server(population.theta(0))
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.shared)
-
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         return Server(cohort.weights(self.weights) @ uploads.shared)
-
-    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return self.sgd_start(down.shared)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step on h_k(w; w^t) = F_k(w) + mu/2 ||w - w^t||^2, Eq. (2)."""
@@ -88,8 +72,3 @@ class FedProx(Algorithm[Server, Empty, Download, Work, Upload]):
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
         return memory, Upload(work.at)
-
-    def personal(
-        self, down: Download, memory: Empty, client: Client, task: Task
-    ) -> Tensor:
-        return down.shared

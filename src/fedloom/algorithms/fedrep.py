@@ -23,16 +23,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Phase,
-    Population,
-    SGDState,
-    Weighting,
-)
-from fedloom.core.settings import Count, Whole
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.phases import Phase
+from fedloom.core.settings import Count, Weighting, Whole
 from fedloom.core.task import Batch, Task
 
 
@@ -93,9 +86,6 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def init_server(self, population: Population) -> Server:
         return Server(population.task.split(population.theta(0))[0])
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.base)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         return Server(cohort.weights(self.weights) @ uploads.base)

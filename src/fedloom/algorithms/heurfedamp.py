@@ -7,9 +7,7 @@ Non-IID Data. AAAI 2021. arXiv:2007.03797.
     w_i               Memory.personal      on client i, and sent; the last is kept
     u_i               Download.cloud       sent to client i alone
     xi_ij             DownloadLog.weights  on the server
-    xi_ii             self_weight          configuration
-    sigma             sharpness            configuration
-    lambda / alpha_k  pull                 configuration
+    xi_ii, sigma, lambda / alpha_k         self_weight, sharpness, pull
 
 Deviations: the proximal problem is solved by ordinary local training, which starts at
 u_i. Only clients that ever took part are attended to, by their last model; while there
@@ -27,19 +25,12 @@ from torch import Tensor
 
 from fedloom.core import client_models
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Empty, Logged, PerClient
+from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Share
 from fedloom.core.task import Batch, Task
 
-
-class Server(NamedTuple):
-    """The last model of every client."""
-
-    models: PerClient[Tensor]
-    """(M, d); the common start for a client that was never here."""
-    known: PerClient[Tensor]
-    """(M,) whether the client ever uploaded."""
+Server = client_models.ClientModels
+"""The last model of every client, and whether it ever uploaded."""
 
 
 class Memory(NamedTuple):
@@ -68,8 +59,7 @@ class ClientLog(NamedTuple):
     """What the others did to one client's model."""
 
     moved: Tensor
-    """||u_i - w_i||, how far the mean that the client is pulled to was from its last
-    model. Near 0 the client trains alone."""
+    """||u_i - w_i||, from its last model to its mean. Near 0 it trains alone."""
 
 
 class DownloadLog(NamedTuple):
@@ -85,6 +75,7 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "heurfedamp"
     group = "personalised"
+    model_download = client_models.no_download
 
     epochs: Count = 5
     """Local epochs per round, to come near the minimum of the proximal problem."""
@@ -97,30 +88,14 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lr * self.pull >= 1.0:
-            raise ConfigError(
-                "heurfedamp: lr * pull must be below 1, or models jump past what pulls "
-                f"them; found {self.lr:g} * {self.pull:g} = {self.lr * self.pull:g}. "
-                "Lower one of them."
-            )
+        self.limit("lr * pull", "models jump past what pulls them", below=1)
 
     def init_server(self, population: Population) -> Server:
-        return Server(*client_models.no_models(population))
+        return client_models.no_models(population)
 
     def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
-        weights = self._attend(server, cohort)
-        # u_i = xi_i1 w_1 + ... + xi_im w_m
-        return Logged(Download(weights @ server.models), DownloadLog(weights))
-
-    def model_download(self, server: Server, cohort: Cohort) -> Empty:
-        return Empty()
-
-    def _attend(self, server: Server, cohort: Cohort) -> Tensor:
-        """(n, M) the weights xi."""
         models, clients = server.models, cohort.clients
-        length = torch.linalg.vector_norm(models, dim=1, keepdim=True)
-        directions = models / torch.where(length > 0, length, 1.0)
-        cosines = directions[clients] @ directions.T
+        cosines = client_models.cosines(models, clients)
         is_self = clients[:, None] == torch.arange(len(models), device=clients.device)
         counts = server.known & ~is_self
         # xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos)
@@ -128,13 +103,12 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         is_alone = ~counts.any(1, keepdim=True)
         scores = torch.where(is_alone & is_self, 0.0, scores)
         own = self.self_weight * (~is_alone).to(models.dtype)
-        return (1.0 - own) * scores.softmax(1) + own * is_self
+        weights = (1.0 - own) * scores.softmax(1) + own * is_self
+        # u_i = xi_i1 w_1 + ... + xi_im w_m
+        return Logged(Download(weights @ models), DownloadLog(weights))
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        return Server(*client_models.with_uploads(*server, uploads.personal, cohort))
-
-    def initial_memory(self, down: object, client: Client, task: Task) -> Memory:
-        return Memory(task.start)
+        return client_models.with_uploads(*server, uploads.personal, cohort)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return self.sgd_start(down.cloud)
@@ -153,8 +127,3 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
         return ClientLog(torch.linalg.vector_norm(down.cloud - memory.personal))
-
-    def personal(
-        self, down: Download | Empty, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return memory.personal

@@ -27,18 +27,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Phase,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
+from fedloom.core.phases import Phase
 from fedloom.core.records import Empty, Logged, PerClient
-from fedloom.core.settings import Count
+from fedloom.core.settings import Count, Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -125,9 +118,6 @@ class IFCA(Algorithm[Server, Empty, Download, Work, Upload]):
                 "new values. Give your module such a method, or set cluster_count = 1."
             )
         return Server(models)
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.models)
 
     def aggregate(
         self, server: Server, uploads: Upload, cohort: Cohort

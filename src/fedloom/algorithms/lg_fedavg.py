@@ -26,14 +26,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.settings import Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -77,9 +71,6 @@ class LGFedAvg(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def init_server(self, population: Population) -> Server:
         return Server(population.task.split(population.theta(0))[1])
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.head)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         # theta^g <- sum_m (N_m / N) theta_m^g

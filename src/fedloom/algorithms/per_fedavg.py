@@ -26,17 +26,10 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Phase,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, SGDState
+from fedloom.core.phases import Phase
 from fedloom.core.records import Empty
-from fedloom.core.settings import NonNegative, Positive
+from fedloom.core.settings import NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -93,17 +86,8 @@ class PerFedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
     def adaptation(self) -> tuple[Phase, ...]:
         return (Phase(step="adapt", passes=1),)
 
-    def init_server(self, population: Population) -> Server:
-        return Server(population.theta(0))
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.shared)
-
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         return Server(cohort.weights(self.weights) @ uploads.shared)
-
-    def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
-        return self.sgd_start(down.shared)
 
     def step(
         self, work: Work, down: Download, batch: tuple[Batch, ...], task: Task
@@ -127,11 +111,6 @@ class PerFedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
         self, work: Work, down: Download, memory: Empty, client: Client, task: Task
     ) -> tuple[Empty, Upload]:
         return memory, Upload(work.at)
-
-    def personal(
-        self, down: Download, memory: Empty, client: Client, task: Task
-    ) -> Tensor:
-        return down.shared
 
     def adapt(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
         """The client's one step: w - alpha grad f_i(w)."""

@@ -22,21 +22,18 @@ parameters back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 
 from fedloom.core import gaussians, streams
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, Weighting
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, NonNegative, Positive
+from fedloom.core.settings import Count, NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task
 
-_NOISE = 1 << 32
-"""Which stream below a batch's key the models come from; dropout takes 0, 1, 2, ..."""
 _FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
 """Adam's beta_1, beta_2 and epsilon, as everywhere."""
 
@@ -139,11 +136,8 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
                 )
 
     def init_server(self, population: Population) -> Server:
-        mean, spread = population.theta(0), gaussians.softplus_inverse(self.scale)
-        return Server(mean, torch.full_like(mean, spread))
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.mean, server.spread)
+        mean = population.theta(0)
+        return Server(mean, gaussians.spreads(mean, self.scale))
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         shares = cohort.weights(self.weights)
@@ -169,15 +163,14 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """The posterior descends on the batch, then the prior follows it."""
         for again in range(self.personal_steps):
-            key = streams.fold(streams.fold(batch.key, _NOISE), again)
+            key = streams.fold(gaussians.noise_key(batch), again)
             gradient = self._gradient(work, key, batch, task)
             count = batch.step * self.personal_steps + again + 1
             moved = self._move(work.posterior, gradient, count, self.lr, batch)
             work = work._replace(posterior=moved)
         pace = self.lr if self.shared_lr is None else self.shared_lr
-        q = _moments(work.posterior.at)
         # KL(q || w), q fixed
-        slope = grad(lambda prior: gaussians.kl(*q, *_moments(prior)))(work.prior.at)
+        slope = grad(lambda prior: _kl(work.posterior.at, prior))(work.prior.at)
         moved = self._move(work.prior, slope, batch.step + 1, pace, batch)
         return work._replace(prior=moved)
 
@@ -186,13 +179,13 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
         size = work.size.clamp(min=1.0)
 
         def objective(posterior: Tensor) -> Tensor:
-            mean, scale = _moments(posterior)
-            # mu + softplus(rho) * N(0, I), K times
-            models = gaussians.draw(mean, scale, key, self.monte_carlo)
-            losses = vmap(lambda theta: task.losses(theta, batch))(models)
+            # theta_k = mu + softplus(rho) * N(0, I), K times
+            q = gaussians.moments(posterior)
+            models = gaussians.draw(*q, key, self.monte_carlo)
+            losses = vmap(lambda theta: task.losses(theta, batch))(models).mean(0)
             # n / b sum_j 1 / K sum_k -log p(D_j | theta_k) + zeta KL(q || w)
-            loss = size * batch.mean(losses.mean(0))
-            prior = gaussians.kl(mean, scale, *_moments(work.prior.at))
+            loss = size * batch.mean(losses)
+            prior = gaussians.kl(*q, *gaussians.moments(work.prior.at))
             return (loss + self.prior_weight * prior) / size
 
         # Divided by the samples, so that the loss on record is one per sample.
@@ -223,29 +216,18 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
     def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
-        mean, scale = _moments(work.posterior.at)
-        prior = down.mean, F.softplus(down.spread)
-        return ClientLog(gaussians.kl(mean, scale, *prior), scale.mean())
+        q = work.posterior.at
+        return ClientLog(_kl(q, down), gaussians.moments(q)[1].mean())
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return memory.mean
 
-    @property
-    def has_posterior(self) -> bool:
-        return True
-
     def draws(
-        self,
-        down: Download,
-        memory: Memory,
-        client: Client,
-        task: Task,
-        key: Tensor,
-        count: int,
+        self, down: Any, memory: Memory, client: Any, task: Any, key: Tensor, count: int
     ) -> Tensor:
-        return gaussians.draw(memory.mean, F.softplus(memory.spread), key, count)
+        return gaussians.sample(memory, key, count)
 
 
 def _at_rest(mean: Tensor, spread: Tensor) -> Adam:
@@ -253,6 +235,5 @@ def _at_rest(mean: Tensor, spread: Tensor) -> Adam:
     return Adam(at, torch.zeros_like(at), torch.zeros_like(at))
 
 
-def _moments(gaussian: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations of a Gaussian kept as mean and spread, (2, d)."""
-    return gaussian[0], F.softplus(gaussian[1])
+def _kl(q: Tensor, prior: Tensor | Download) -> Tensor:
+    return gaussians.kl(*gaussians.moments(q), *gaussians.moments(prior))

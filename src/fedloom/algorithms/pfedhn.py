@@ -32,16 +32,9 @@ from torch import Tensor
 from torch.func import vjp
 
 from fedloom.core import streams
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.records import Empty, PerClient, map_record
-from fedloom.core.settings import Count, NonNegative, Positive, Whole
+from fedloom.core.settings import Count, NonNegative, Positive, Weighting, Whole
 from fedloom.core.task import Batch, Task
 
 

@@ -7,19 +7,14 @@ arXiv:2006.08848.
     w^t             Download.shared        sent to the cohort
     w_i             Work.local             on client i during a round, then sent
     theta_i         Memory.personal        on client i, never sent
-    lambda          PFedMe.pull            configuration
-    K               inner_steps            configuration
-    eta             lr                     configuration
-    beta            server_mixing          configuration
-    R, |D|          steps, batch_size      configuration
+    lambda, K, eta  pull, inner_steps, lr
+    beta, R, |D|    server_mixing, steps, batch_size
 
-Deviations: the inner problem is solved by exactly K gradient steps, not to an accuracy.
-They start at the last theta_i, also the one of an earlier round; with `restart` every
-round begins at the shared model, as in the authors' code. That code also adds an L2
-term to the inner problem (`weight_decay = 0.001`), averages by training samples
-(`weights = "size"`), and overwrites theta_i by w_i before it is evaluated, which is an
-error: here the personal model is theta_i. For "all clients train, the sampled upload"
-use the protocol train-all.
+Deviations: the inner problem is solved by K steps, not to an accuracy. They start at
+the last theta_i, of an earlier round too; with `restart` at the shared model, as in the
+authors' code. That code also has an L2 term in the inner problem (`weight_decay =
+0.001`), averages by samples (`weights = "size"`), and overwrites theta_i by w_i before
+it is evaluated, an error: here theta_i is used. Its protocol is train-all.
 """
 
 from __future__ import annotations
@@ -30,16 +25,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-)
-from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, Positive
+from fedloom.core.algorithm import Algorithm, Client, Cohort, SGDState
+from fedloom.core.settings import Count, Positive, Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -103,40 +90,19 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
     server_mixing: Positive = 1.0
     """Share of the new average in the shared model (beta); above 1 it goes beyond."""
     restart: bool = False
-    """The personal model starts each round at the shared one; if false, where it
-    was."""
+    """The personal model starts a round at the shared one; if false, where it was."""
     weights: Weighting = "equal"
     """Clients count equally or by training samples."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.lr * self.pull > 1:
-            raise ConfigError(
-                "pfedme: lr * pull must be at most 1, or the local copy jumps past the "
-                f"personal model; found {self.lr:g} * {self.pull:g} = "
-                f"{self.lr * self.pull:g}. Lower one of them."
-            )
-        if self.personal_lr * self.pull >= 2:
-            raise ConfigError(
-                "pfedme: personal_lr * pull must be below 2, or the inner steps "
-                f"diverge on any loss; found {self.personal_lr:g} * {self.pull:g} = "
-                f"{self.personal_lr * self.pull:g}. Lower one of them."
-            )
-
-    def init_server(self, population: Population) -> Server:
-        return Server(population.theta(0))
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.shared)
+        self.limit("lr * pull", "the local copy jumps past the personal model", most=1)
+        self.limit("personal_lr * pull", "the inner steps diverge on any loss", below=2)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         # w^{t+1} = (1 - beta) w^t + beta sum_i w_i / S
-        mean = cohort.weights(self.weights) @ uploads.local
-        mixing = self.server_mixing
-        return Server((1 - mixing) * server.shared + mixing * mean)
-
-    def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
-        return Memory(down.shared)
+        beta, mean = self.server_mixing, cohort.weights(self.weights) @ uploads.local
+        return Server((1 - beta) * server.shared + beta * mean)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         theta = down.shared if self.restart else memory.personal
@@ -147,13 +113,11 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
         w, theta = work.local.at, work.personal
         for _ in range(self.inner_steps):
             # theta_i ~ argmin f_i(theta; D) + lambda/2 ||theta - w_i||^2
-            toward = self.pull * (theta.at - w)
-            gradient = task.grad(theta.at, batch) + toward
+            gradient = task.grad(theta.at, batch) + self.pull * (theta.at - w)
             theta = self.sgd_step(theta, gradient, batch, lr=self.personal_lr)
         # w_i <- w_i - eta lambda (w_i - theta_i); an L2 term is part of f_i above
         envelope = self.pull * (w - theta.at)
-        local = self.sgd_step(work.local, envelope, batch, weight_decay=0.0)
-        return Work(local, theta)
+        return Work(self.sgd_step(work.local, envelope, batch, weight_decay=0.0), theta)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
@@ -164,8 +128,3 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
         return ClientLog(torch.linalg.vector_norm(work.personal.at - work.local.at))
-
-    def personal(
-        self, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return memory.personal

@@ -36,12 +36,11 @@ from fedloom.core.algorithm import (
     Cohort,
     Population,
     SGDState,
-    Weighting,
     counts_of,
 )
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Logged, PerClient
-from fedloom.core.settings import Count, NonNegative, Positive
+from fedloom.core.settings import Count, NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -216,11 +215,6 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
         return ClientLog(torch.linalg.vector_norm(work.at - down.team))
-
-    def personal(
-        self, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return memory.personal
 
 
 def _refuse_jumps(

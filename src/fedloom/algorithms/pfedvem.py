@@ -4,51 +4,35 @@ Zhu, Ma, Blaschko. Confidence-aware Personalized Federated Learning via Variatio
 Expectation Maximization. CVPR 2023. arXiv:2305.12557.
 
     paper      here                lives
-    w          Download.head       sent to the cohort: mean of the prior of all heads
-    theta      Download.base       sent to the cohort: the layers below the head
-    mu_j       Memory.mean         on client j, and sent: mean of its head
-    pi_j       Memory.spread       on client j: softplus of it is the head's std
+    w, theta   Download            sent: mean of the prior of all heads, layers below it
+    mu_j, pi_j Memory.mean, spread on client j, only mu_j is sent; softplus(pi_j) is std
     theta_j    Memory.base         on client j, and sent: the base as j trained it
     tau_j      Upload.confidence   sent: 1 / rho_j^2, the precision of j's prior
-    eta, R, K  head_lr, passes, monte_carlo
-    n_j        Cohort.sizes        known to the server
+    eta, R, K, n_j                 head_lr, passes, monte_carlo, Cohort.sizes
 
-Deviations: the head minimises the negative ELBO with the exact KL divergence; the
-paper's objective below Eq. (11) has the sign of the KL reversed, and its last bound in
-Eq. (10) does not hold. tau_j is computed once, before training, from the posterior of
-the client and the w just received, which is how the authors' code reads line 13. A
-head whose numbers stop being finite goes back to where the round found it, as in that
-code. A client met late starts at the present w, not at w^0. `confidence = "deviation"`
-has no confidence while the deviation is exactly 0 and then takes 1 / scale^2. Weight
-decay acts on the base only: the head has its prior.
+Deviations: the head minimises the negative ELBO with the exact KL, whose sign is wrong
+below Eq. (11); the last bound in Eq. (10) does not hold. As in the authors' code, tau_j
+is computed once, from posterior and w just received (line 13), and a head that stops
+being finite goes back to where the round found it. A client met late starts at the
+present w. `deviation` takes 1 / scale^2 while it is 0. Weight decay spares the head.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core import gaussians, streams
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Phase,
-    Population,
-    SGDState,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ContractError
-from fedloom.core.records import Logged, PerClient
+from fedloom.core.phases import Phase
+from fedloom.core.records import Logged, PerClient, map_record
 from fedloom.core.settings import Count, Interval, Positive, Share
 from fedloom.core.task import Batch, Task
-
-_NOISE = 1 << 32
-"""Which stream below a batch's key the heads come from; dropout takes 0, 1, 2, ..."""
 
 
 class Server(NamedTuple):
@@ -74,12 +58,10 @@ class Download(NamedTuple):
 
 
 class Work(NamedTuple):
-    """During a round."""
+    """During a round: mean and spread of the head (2, h), now and before; the base."""
 
     posterior: SGDState
-    """(2, h): mean and spread of the head."""
     before: Tensor
-    """(2, h): the same, as the round found it."""
     base: SGDState
     confidence: Tensor
 
@@ -96,20 +78,15 @@ class ClientLog(NamedTuple):
     """What one client's head went through."""
 
     confidence: Tensor
-    """tau, the precision of the client's prior, computed before training. It is the
-    client's weight in the shared head."""
+    """tau before training: precision of the prior, and weight in the shared head."""
     uncertainty: Tensor
-    """Tr(Sigma), total variance of the head before training. Little data leave it
-    large, which lowers tau."""
+    """Tr(Sigma) of the head before training. Few data leave it large, tau low."""
     deviation: Tensor
-    """||mu - w||^2, how far the head was from the shared one before training. A client
-    unlike the others has a large one, which lowers tau."""
+    """||mu - w||^2 before training. For a client unlike the others large, tau low."""
     divergence: Tensor
-    """KL divergence of the head from its prior after training. It is what the client's
-    data had to pay to move away from the shared head."""
+    """KL of the head from its prior after training: the price of leaving the prior."""
     restored: Tensor
-    """1 if the head's training failed and was undone, else 0. More than a few ones call
-    for a smaller `head_lr`."""
+    """1 if training failed and was undone, else 0. If it is often, lower `head_lr`."""
 
 
 class ServerLog(NamedTuple):
@@ -159,13 +136,13 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
     @property
     def phases(self) -> tuple[Phase, ...]:
         head = Phase(step="step_head", passes=self.passes)
-        if self.bayesian == "all":
-            return (head,)
-        return head, replace(self.local_phase("step_base"), length="base_length")
+        base = replace(self.local_phase("step_base"), length="base_length")
+        return (head,) if self.bayesian == "all" else (head, base)
 
     def init_server(self, population: Population) -> Server:
         task, theta = population.task, population.theta(0)
-        if self.bayesian == "head" and task.base_d == task.d:
+        cut = task.base_d if self.bayesian == "head" else 0
+        if cut == task.d:
             raise ContractError(
                 "pfedvem: the model has no head: it has no nn.Linear and none was "
                 "named. Name the module that is the head, or set "
@@ -175,46 +152,33 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
             key = torch.tensor(streams.key(population.seed, "head"), device=task.device)
             head = streams.normal(key, (task.d - task.base_d,), task.dtype)
             theta = task.join(task.split(theta)[0], head)
-        cut = task.base_d if self.bayesian == "head" else 0
         return Server(theta[:cut], theta[cut:])
-
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.base, server.head)
 
     def aggregate(
         self, server: Server, uploads: Upload, cohort: Cohort
     ) -> Logged[Server, ServerLog]:
-        sure = uploads.confidence * (cohort.sizes > 0)
+        sure, keep = uploads.confidence * (cohort.sizes > 0), self.server_momentum
         log = ServerLog(sure / sure.sum(), cohort.weights("size"))
-        keep = self.server_momentum
         # Alg. 1, lines 8 and 10; line 8 is Eq. (9)
-        base, head = log.base_weight @ uploads.base, log.head_weight @ uploads.mean
-        new = Server(
-            base=keep * server.base + (1.0 - keep) * base,
-            head=keep * server.head + (1.0 - keep) * head,
-        )
+        mean = Server(log.base_weight @ uploads.base, log.head_weight @ uploads.mean)
+        new = map_record(lambda old, now: keep * old + (1.0 - keep) * now, server, mean)
         return Logged(new, log)
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return task.join(server.base, server.head)
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
-        spread = torch.full_like(down.head, gaussians.softplus_inverse(self.scale))
-        return Memory(mean=down.head, spread=spread, base=down.base)
+        return Memory(down.head, gaussians.spreads(down.head, self.scale), down.base)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         posterior = torch.stack([memory.mean, memory.spread])
-        return Work(
-            posterior=self.sgd_start(posterior),
-            before=posterior,
-            base=self.sgd_start(down.base),
-            confidence=self._confidence(down, memory),
-        )
+        head, base = self.sgd_start(posterior), self.sgd_start(down.base)
+        return Work(head, posterior, base, self._confidence(down, memory))
 
     def _confidence(self, down: Download, memory: Memory) -> Tensor:
         """tau_j of what the client holds when w arrives: Alg. 1, line 13; Eq. (8)."""
         d = down.head.numel()
-        uncertainty, deviation = _unsure(down, memory)
+        uncertainty, deviation = gaussians.variance_and_shift(memory[:2], down.head)
         if self.confidence == "uncertainty":
             return d / uncertainty
         if self.confidence == "deviation":
@@ -224,32 +188,26 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def step_head(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, line 15: one step on all data, the base held fixed."""
-        size = batch.mask.sum().clamp(min=1.0)
+        size, rho = batch.mask.sum().clamp(min=1.0), torch.rsqrt(work.confidence)
+        head, base, count = work.posterior, work.base.at, self.monte_carlo
 
         def objective(posterior: Tensor) -> Tensor:
-            mean, scale = posterior[0], F.softplus(posterior[1])
+            q = gaussians.moments(posterior)
             # Eq. (11): mu + softplus(pi) * N(0, I)
-            heads = gaussians.draw(mean, scale, _noise(batch), self.monte_carlo)
-            losses = vmap(lambda head: task.losses_of(work.base.at, head, batch))(heads)
-            prior = torch.rsqrt(work.confidence)
+            heads = gaussians.draw(*q, gaussians.noise_key(batch), count)
+            losses = vmap(lambda h: task.losses_of(base, h, batch))(heads).mean(0)
             # Eq. (6), negated: E_q[-log p(D_j | w_j)] + KL[q || N(w, rho^2 I)]
-            loss = batch.total(losses.mean(0))
-            return (loss + gaussians.kl(mean, scale, down.head, prior)) / size
+            return (batch.total(losses) + gaussians.kl(*q, down.head, rho)) / size
 
         # Divided by the samples, so that the loss on record is one per sample.
-        gradient = size * task.grad_of(
-            objective, work.posterior.at, batch, passes=self.monte_carlo
-        )
-        moved = self.sgd_step(
-            work.posterior, gradient, batch, lr=self.head_lr, weight_decay=0.0
-        )
-        return work._replace(posterior=moved)
+        gradient = size * task.grad_of(objective, head.at, batch, passes=count)
+        head = self.sgd_step(head, gradient, batch, lr=self.head_lr, weight_decay=0.0)
+        return work._replace(posterior=head)
 
     def step_base(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, line 17: one step on a batch, the head's posterior held fixed."""
-        mean, spread = _settled(work)
-        scale = F.softplus(spread)
-        heads = gaussians.draw(mean, scale, _noise(batch), self.monte_carlo)
+        head, _ = gaussians.settled(work.posterior.at, work.before)
+        heads = gaussians.sample(head, gaussians.noise_key(batch), self.monte_carlo)
 
         def objective(base: Tensor) -> Tensor:
             losses = vmap(lambda head: task.losses_of(base, head, batch))(heads)
@@ -262,68 +220,31 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
         self, down: Download, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         """The whole phase, or none of it when the head is all of the model."""
-        most = torch.iinfo(torch.int64).max if down.base.numel() else 0
-        return torch.full_like(client.round, most)
+        return torch.full_like(client.round, 1 << 62 if down.base.numel() else 0)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        mean, spread = _settled(work)
+        (mean, spread), _ = gaussians.settled(work.posterior.at, work.before)
         base = work.base.at
         return Memory(mean, spread, base), Upload(mean, work.confidence, base)
 
     def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
-        uncertainty, deviation = _unsure(down, memory)
-        mean, spread = _settled(work)
-        prior = torch.rsqrt(work.confidence)
-        return ClientLog(
-            confidence=work.confidence,
-            uncertainty=uncertainty,
-            deviation=deviation,
-            divergence=gaussians.kl(mean, F.softplus(spread), down.head, prior),
-            restored=(~_is_finite(work)).to(mean.dtype),
-        )
+        tau = work.confidence
+        unsure = gaussians.variance_and_shift(memory[:2], down.head)
+        head, failed = gaussians.settled(work.posterior.at, work.before)
+        kl = gaussians.kl(*gaussians.moments(head), down.head, torch.rsqrt(tau))
+        return ClientLog(tau, *unsure, kl, restored=failed.to(kl.dtype))
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return task.join(memory.base, memory.mean)
 
-    @property
-    def has_posterior(self) -> bool:
-        return True
-
     def draws(
-        self,
-        down: Download,
-        memory: Memory,
-        client: Client,
-        task: Task,
-        key: Tensor,
-        count: int,
+        self, down: Any, memory: Any, client: Any, task: Task, key: Tensor, count: int
     ) -> Tensor:
-        heads = gaussians.draw(memory.mean, F.softplus(memory.spread), key, count)
+        heads = gaussians.sample(memory[:2], key, count)
         return task.join(memory.base.expand(count, -1), heads)
-
-
-def _unsure(down: Download, memory: Memory) -> tuple[Tensor, Tensor]:
-    """Tr(Sigma_j) and ||mu_j - w||^2, the two terms of Eq. (8)."""
-    variance = F.softplus(memory.spread).square()
-    return variance.sum(), (memory.mean - down.head).square().sum()
-
-
-def _noise(batch: Batch) -> Tensor:
-    return streams.fold(batch.key, _NOISE)
-
-
-def _is_finite(work: Work) -> Tensor:
-    """Whether the head's training succeeded; what is not finite never recovers."""
-    return torch.isfinite(work.posterior.at).all()
-
-
-def _settled(work: Work) -> tuple[Tensor, Tensor]:
-    """Mean and spread after the head's training, or before it where that failed."""
-    kept = torch.where(_is_finite(work), work.posterior.at, work.before)
-    return kept[0], kept[1]

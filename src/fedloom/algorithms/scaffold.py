@@ -32,17 +32,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    Weighting,
-    counts_of,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Positive, Whole
+from fedloom.core.settings import Positive, Weighting, Whole
 from fedloom.core.task import Batch, Task
 
 
@@ -121,12 +113,9 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
         theta = population.theta(0)
         return Server(theta, torch.zeros_like(theta))
 
-    def download(self, server: Server, cohort: Cohort) -> Download:
-        return Download(server.shared, server.variate)
-
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         counts = cohort.counts(self.weights)
-        everyone = counts_of(cohort.population.sizes, self.weights)
+        everyone = cohort.population.counts(self.weights)
         return Server(
             # x <- x + eta_g / |S| sum_S Delta y_i
             server.shared + self.server_lr * (counts / counts.sum()) @ uploads.change,
@@ -167,8 +156,3 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
         return ClientLog(torch.linalg.vector_norm(work.correction))
-
-    def personal(
-        self, down: Download, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return down.shared

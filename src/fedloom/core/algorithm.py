@@ -21,20 +21,28 @@ except `init_server`, `download`, `model_download`, `aggregate`, `end_round`,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.phases import Phase as Phase
 from fedloom.core.records import Empty, Logged, add_place, without_log
-from fedloom.core.settings import Count, NonNegative, Positive, Rate, Share, check
+from fedloom.core.settings import (
+    Count,
+    Interval,
+    NonNegative,
+    Positive,
+    Rate,
+    Share,
+    Weighting,
+    check,
+)
 from fedloom.core.task import Batch, Task
-
-Weighting = Literal["size", "equal"]
-"""How clients count in a mean: by their training samples, or equally."""
 
 
 class Client(NamedTuple):
@@ -71,6 +79,10 @@ class Population:
     """C, the share of clients sampled in a round."""
     seed: int = 0
     """Seed of what a server draws."""
+
+    def counts(self, by: Weighting) -> Tensor:
+        """(M,) how much every client counts, sampled or not."""
+        return counts_of(self.sizes, by)
 
     @property
     def count(self) -> int:
@@ -124,46 +136,6 @@ def counts_of(sizes: Tensor, by: Weighting) -> Tensor:
     return sizes if by == "size" else (sizes > 0).to(sizes.dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Phase:
-    """A stretch of local work: one step function over batches of the client's data.
-
-    Exactly one of `epochs`, `steps` and `passes` is given. Lengths may differ between
-    clients: by the size of their data, by `length`, or by `until`. A step that takes no
-    gradient, a mere look at the data, is not counted among a run's gradient steps.
-    """
-
-    step: str
-    """Name of the method `(work, down, batch, task) -> work`."""
-    epochs: int | None = None
-    """Number of passes over the client's data in batches, reshuffled for each."""
-    steps: int | None = None
-    """Number of batches, going on into the next shuffled epoch as needed."""
-    passes: int | None = None
-    """Number of steps whose batch is all of the client's data."""
-    batches: int = 1
-    """Number of independent batches per step; above 1 the step gets a tuple."""
-    length: str | None = None
-    """Method `(down, memory, client, task) -> whole number`, this client's own number
-    of steps, known before it starts; at most what is given above."""
-    until: str | None = None
-    """Method `(work) -> bool`, asked before each step; true ends the phase."""
-
-    def __post_init__(self) -> None:
-        given = [n for n in (self.epochs, self.steps, self.passes) if n is not None]
-        if len(given) != 1 or given[0] < 0:
-            raise ConfigError(
-                f"Phase {self.step!r}: exactly one of epochs, steps and passes must "
-                f"be given and be at least 0; found epochs={self.epochs}, "
-                f"steps={self.steps}, passes={self.passes}."
-            )
-        if self.batches < 1:
-            raise ConfigError(
-                f"Phase {self.step!r}: batches must be at least 1; found "
-                f"{self.batches}."
-            )
-
-
 class SGDState(NamedTuple):
     """A parameter vector that is being trained, with what its optimiser remembers."""
 
@@ -192,7 +164,7 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     """The published name in lower case, as on the command line."""
     group: ClassVar[str]
     """Kind of method: local, global, personalised, Bayesian, clustered or tiered."""
-    records: ClassVar[tuple[type, ...]]
+    records: ClassVar[tuple[type[Any], ...]]
     """The five record types: server, memory, download, work, upload."""
 
     lr: Positive = 0.05
@@ -228,14 +200,23 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         return 1
 
     def init_server(self, population: Population) -> Server:
-        """What the server keeps before the first round."""
-        raise NotImplementedError
+        """What the server keeps before the first round.
+
+        By default the common start, for a server that keeps `shared` and nothing else.
+        """
+        server: Server = self._only("shared", 0)(population.theta(0))
+        return server
 
     def download(
         self, server: Server, cohort: Cohort
     ) -> Download | Logged[Download, Any]:
-        """What each client of the cohort is sent to train with."""
-        raise NotImplementedError
+        """What each client of the cohort is sent to train with.
+
+        By default the server's fields of the same names as those of the download.
+        """
+        record = self.records[2]
+        down: Download = record(*(getattr(server, name) for name in record._fields))
+        return down
 
     def model_download(self, server: Server, cohort: Cohort) -> Any:
         """What each client is sent so that it can use its model, in an evaluation too.
@@ -298,16 +279,37 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         """What a client that was never here before would remember.
 
-        By default nothing, for methods whose memory is `Empty`. Where the method has a
-        `model_download` of its own, `down` may be that record too.
+        By default nothing, for methods whose memory is `Empty`; for a memory that is
+        `personal` and nothing else, the shared model as it came down, or the common
+        start where none does. Where the method has a `model_download` of its own,
+        `down` may be that record too.
         """
-        if self.records[1] is not Empty:
-            raise NotImplementedError
-        return Empty()  # type: ignore[return-value]
+        if self.records[1] is Empty:
+            return Empty()  # type: ignore[return-value]
+        kind = self._only("personal", 1)
+        memory: Memory = kind(getattr(down, "shared", task.start))
+        return memory
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        """Set up the local work of this round."""
-        raise NotImplementedError
+        """Set up the local work of this round.
+
+        By default SGD from `down.shared`, for methods whose work is an `SGDState`.
+        """
+        if self.records[3] is not SGDState:
+            raise NotImplementedError
+        sent: Any = down
+        return self.sgd_start(sent.shared)  # type: ignore[return-value]
+
+    def step(self, work: Work, down: Download, batch: Any, task: Task) -> Work:
+        """The work after one more batch, or a tuple of batches if the phase says so.
+
+        By default one step of SGD on the client's own loss, for methods whose work is
+        an `SGDState`.
+        """
+        if not isinstance(work, SGDState):
+            raise NotImplementedError
+        moved = self.sgd_step(work, task.grad(work.at, batch), batch)
+        return moved  # type: ignore[return-value]
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
@@ -330,14 +332,18 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     ) -> Tensor:
         """The parameters this client would use, before any adaptation.
 
-        `down` is what `model_download` made.
+        `down` is what `model_download` made. By default `memory.personal` where the
+        memory has that field, else `down.shared`.
         """
-        raise NotImplementedError
+        kept: Any = memory
+        sent: Any = down
+        model: Tensor = kept.personal if hasattr(kept, "personal") else sent.shared
+        return model
 
     @property
     def has_posterior(self) -> bool:
-        """Whether a client has a distribution of models, for `draws`, not just one."""
-        return False
+        """Whether a client has a distribution of models, not just one: has `draws`."""
+        return type(self).draws is not Algorithm.draws
 
     def draws(
         self,
@@ -371,6 +377,30 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         return self.sgd_step(self.sgd_start(theta), gradient, batch).at
 
     # Tools for the methods.
+
+    def limit(self, product: str, otherwise: str, **bounds: float) -> None:
+        """Refuse settings whose product, as in "lr * pull", is too large.
+
+        Args:
+            product: names of settings, with " * " between them.
+            otherwise: what would go wrong.
+            **bounds: those of an `Interval`: `most=1` or `below=1`.
+        """
+        factors = [getattr(self, name) for name in product.split(" * ")]
+        value, allowed = math.prod(factors), Interval(**bounds)
+        if value not in allowed:
+            spelled = " * ".join(f"{factor:g}" for factor in factors)
+            raise ConfigError(
+                f"{self.name}: {product} must be {allowed}, or {otherwise}; found "
+                f"{spelled} = {value:g}. Lower one of them."
+            )
+
+    def _only(self, field: str, place: int) -> type[Any]:
+        """The record type at a place of `records`, if `field` is all that it has."""
+        record = self.records[place]
+        if record._fields != (field,):
+            raise NotImplementedError
+        return record
 
     def local_phase(self, step: str) -> Phase:
         """A phase as long as the settings say: `steps` if given, else `epochs`."""

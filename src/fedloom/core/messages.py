@@ -154,6 +154,10 @@ class Instruction(NamedTuple):
     it has none. It tells a client whether its last upload arrived."""
 
 
+INSTRUCTION_BYTES = 4 * 8 + 1
+"""Four whole numbers and a truth value."""
+
+
 @dataclass(frozen=True, eq=False)
 class Order:
     """Server to fleet: one exchange of one round, for all clients that are called."""
@@ -180,8 +184,7 @@ class Order:
     @property
     def bytes_down(self) -> int:
         """What all clients are sent together."""
-        per_client = self.download.bytes + message_bytes(self.instructions)
-        return len(self.clients) * per_client
+        return len(self.clients) * (self.download.bytes + INSTRUCTION_BYTES)
 
     def only(self, chosen: Tensor) -> Order:
         """The same for the clients where `chosen` holds."""

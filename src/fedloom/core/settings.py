@@ -57,6 +57,8 @@ Share = Annotated[float, Interval(least=0.0, most=1.0)]
 Rate = Annotated[float, Interval(above=0.0, most=1.0)]
 Count = Annotated[int, Interval(least=1)]
 Whole = Annotated[int, Interval(least=0)]
+Weighting = Literal["size", "equal"]
+"""How clients count in a mean: by their training samples, or equally."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -278,7 +278,8 @@ class Task:
             passes: how often each enters, such as the draws of a Monte-Carlo mean.
         """
         gradient, value = grad_and_value(objective)(at)
-        self._meet(value, passes * batch.mask.sum())
+        samples = batch.mask.sum()
+        self._meet(value, samples if passes == 1 else passes * samples)
         return gradient  # type: ignore[no-any-return]
 
     def measure(

@@ -42,7 +42,7 @@ class _Progress(NamedTuple):
     steps: Tensor
     """(C,) how many were taken."""
     gradients: Tensor
-    """(C,) how many samples entered a gradient."""
+    """(C,) how many samples entered a gradient; whole numbers, in the floating type."""
 
 
 class Weave:
@@ -117,7 +117,7 @@ class Weave:
             work=map_record(_settled, begin(participants.memory, participants.client)),
             loss=participants.client.size * 0,
             steps=torch.zeros_like(participants.rows),
-            gradients=torch.zeros_like(participants.rows),
+            gradients=participants.client.size * 0,
         )
         for number in range(len(job.phases)):
             progress = self._phase(
@@ -126,7 +126,7 @@ class Weave:
         finish = sent.over(lambda d, w, m, c: job.finish(w, d, m, c, job.task))
         result = finish(progress.work, participants.memory, participants.client)
         mean = progress.loss / progress.steps.clamp(min=1)
-        report = Report(mean, progress.steps, progress.gradients)
+        report = Report(mean, progress.steps, progress.gradients.to(torch.int64))
         return LocalResults(result, report)
 
     def _phase(
@@ -241,7 +241,7 @@ def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance
         ]
         loss = torch.where(active, task.met_loss(), 0.0)
         samples = torch.where(active, task.met_samples(), 0.0)
-        return kept, loss, active & task.has_met_loss, samples.to(torch.int64)
+        return kept, loss, active & task.has_met_loss, samples
 
     in_dims = (0, sent.in_dims, 0, 0, 0, 0, 0, 0, None, None)
 

@@ -152,13 +152,11 @@ class LocalFleet:
         self._log, self._logged = result.client_log, order.clients
         report = self._results.report
         self.prepared = self._results = None
-        chosen = order.uploads.nonzero()[:, 0]
-        return Arrivals(
-            clients=order.clients,
-            reports=report,
-            uploaders=order.clients[chosen],
-            uploads=take(result.upload, chosen) if len(chosen) else None,
-        )
+        uploaders, uploads = order.clients, result.upload
+        if not bool(order.uploads.all()):
+            uploaders = order.clients[order.uploads]
+            uploads = take(uploads, order.uploads) if len(uploaders) else None
+        return Arrivals(order.clients, report, uploaders, uploads)
 
     def client_log(self, clients: Tensor) -> Any:
         """What drove the last exchange of some of those who took part in it."""

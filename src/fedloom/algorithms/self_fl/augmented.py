@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.algorithms.self_fl import uncertainty
+from fedloom.algorithms.self_fl import step_rule, uncertainty
 from fedloom.algorithms.self_fl.self_fl import (
     Server,
     ServerLog,
@@ -36,8 +36,14 @@ from fedloom.algorithms.self_fl.self_fl import (
     freshness,
     weigh,
 )
-from fedloom.algorithms.self_fl.step_rule import Download, ModelDownload, StepRule
-from fedloom.algorithms.self_fl.uncertainty import Past, Report, Scope
+from fedloom.algorithms.self_fl.step_rule import (
+    Download,
+    ModelDownload,
+    Scope,
+    StepRule,
+)
+from fedloom.algorithms.self_fl.uncertainty import Past, Report
+from fedloom.core import client_models
 from fedloom.core.algorithm import Client, Cohort, Phase, Population, SGDState
 from fedloom.core.records import Logged
 from fedloom.core.settings import NonNegative, Whole
@@ -114,7 +120,7 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
         return begun(population)
 
     def download(self, server: Server, cohort: Cohort) -> Download:
-        others = uncertainty.others(server.between, server.reports, cohort, self.scope)
+        others = step_rule.others(server.between, server.reports, cohort, self.scope)
         return Download(server.shared, server.between, others)
 
     def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
@@ -134,7 +140,7 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
             # Section 4.1: theta^t = (1 - C) theta^{t-1} + C theta_hat
             shared=(1.0 - fresh) * server.shared + fresh * estimate,
             between=log.between,
-            reports=uncertainty.file(server.reports, reports, cohort),
+            reports=client_models.with_rows(server.reports, reports, cohort),
         )
         return Logged(new, log)
 
@@ -189,8 +195,3 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
         counts = client.round >= self.warm_rounds
         past = uncertainty.remember(memory.past, optimum, counts)
         return Memory(personal, optimum, past), Upload(optimum, report)
-
-    def personal(
-        self, down: Download | ModelDownload, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return memory.personal

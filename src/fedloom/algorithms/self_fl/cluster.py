@@ -29,6 +29,7 @@ from fedloom.algorithms.self_fl import uncertainty
 from fedloom.algorithms.self_fl.self_fl import Memory, Upload, Work
 from fedloom.algorithms.self_fl.step_rule import Download, ModelDownload, StepRule
 from fedloom.algorithms.self_fl.uncertainty import Report
+from fedloom.core import client_models
 from fedloom.core.algorithm import Client, Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Logged, PerClient
@@ -118,7 +119,7 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
         self, server: Server, uploads: Upload, cohort: Cohort
     ) -> Logged[Server, ServerLog]:
         present = cohort.sizes > 0
-        reports = uncertainty.file(server.reports, uploads.report, cohort)
+        reports = client_models.with_rows(server.reports, uploads.report, cohort)
         member = self._members(reports, cohort.population.teams)
         warm = uncertainty.is_warm(uploads.report.seen) & present
         precisions = uncertainty.precisions(server.between, uploads.report, present)
@@ -193,11 +194,6 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
         past = uncertainty.remember(memory.past, work.at, client.round >= 0)
         report = uncertainty.report(past, self.normalise)
         return Memory(work.at, past), Upload(work.at, report)
-
-    def personal(
-        self, down: Download | ModelDownload, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return memory.personal
 
 
 def _precisions(server: Server) -> Tensor:

@@ -29,9 +29,15 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.algorithms.self_fl import uncertainty
-from fedloom.algorithms.self_fl.step_rule import Download, ModelDownload, StepRule
-from fedloom.algorithms.self_fl.uncertainty import Normalise, Past, Report, Scope
+from fedloom.algorithms.self_fl import step_rule, uncertainty
+from fedloom.algorithms.self_fl.step_rule import (
+    Download,
+    ModelDownload,
+    Scope,
+    StepRule,
+)
+from fedloom.algorithms.self_fl.uncertainty import Normalise, Past, Report
+from fedloom.core import client_models
 from fedloom.core.algorithm import Client, Cohort, Phase, Population, SGDState
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Rate, Whole
@@ -141,7 +147,7 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
         return begun(population)
 
     def download(self, server: Server, cohort: Cohort) -> Download:
-        others = uncertainty.others(server.between, server.reports, cohort, self.scope)
+        others = step_rule.others(server.between, server.reports, cohort, self.scope)
         return Download(server.shared, server.between, others)
 
     def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
@@ -161,7 +167,7 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
             # Section 4.1: theta^t = (1 - C) theta^{t-1} + C theta_hat
             shared=(1.0 - fresh) * server.shared + fresh * estimate,
             between=log.between,
-            reports=uncertainty.file(server.reports, reports, cohort),
+            reports=client_models.with_rows(server.reports, reports, cohort),
         )
         return Logged(new, log)
 
@@ -190,8 +196,3 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
         past = uncertainty.remember(memory.past, work.at, counts)
         report = uncertainty.report(past, self.normalise)
         return Memory(work.at, past), Upload(work.at, report)
-
-    def personal(
-        self, down: Download | ModelDownload, memory: Memory, client: Client, task: Task
-    ) -> Tensor:
-        return memory.personal

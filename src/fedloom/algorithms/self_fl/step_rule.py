@@ -4,7 +4,7 @@ Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang. NeurIPS 2022. Sections 3.1, 4.1
 
     paper      here
     sigma_0^2  Download.between, Balance.between
-    S_m        Download.others
+    S_m        Download.others, by `others`
     sigma_m^2  Balance.within
     l_m        Balance.steps
 
@@ -25,15 +25,27 @@ from fedloom.algorithms.self_fl.uncertainty import (
     TINY,
     Normalise,
     Past,
+    Report,
     is_warm,
     precision,
+    precisions,
     report,
 )
-from fedloom.core.algorithm import Algorithm, Client, Phase, Server, Upload, Work
-from fedloom.core.records import PerClient
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Phase,
+    Server,
+    Upload,
+    Work,
+)
+from fedloom.core.records import PerClient, take
 from fedloom.core.settings import Count
 from fedloom.core.task import Task
 
+Scope = Literal["active", "all"]
+"""Whose precisions are summed: the clients of the round, or of the population."""
 _ALL = 1 << 62
 """Longer than any phase: take all of its steps."""
 
@@ -84,6 +96,16 @@ class Remembers(Protocol):
 
     @property
     def past(self) -> Past: ...
+
+
+def others(between: Tensor, reports: Report, cohort: Cohort, scope: Scope) -> Tensor:
+    """(n,) S_m of every client of the cohort: the precisions of all but itself."""
+    present = cohort.population.sizes > 0
+    if scope == "active":
+        reports, present = take(reports, cohort.clients), cohort.sizes > 0
+    each = precisions(between, reports, present)
+    rest = each.sum() - each
+    return rest if scope == "active" else rest[cohort.clients]
 
 
 Memory = TypeVar("Memory", bound=Remembers)

@@ -5,7 +5,7 @@ Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang. NeurIPS 2022. Sections 3.2, E.
     paper      here
     sigma_m^2  within: variance of one client's models over its own rounds
     sigma_0^2  between: variance of the clients' models in one round
-    w_m, S_m   precision, others
+    w_m        precision; S_m, the sum over the others, is in step_rule.py
 
 The variance of vectors is the sum of their entries' variances, a scalar; all scalars
 are float64 whatever the models are. A client is cold until its variance rests on two
@@ -19,18 +19,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Cohort
-from fedloom.core.records import map_record, take
+from fedloom.core.records import map_record
 
 Normalise = Literal["n", "n-1", "sum"]
 """What a sum of squares is divided by: n, n - 1, or nothing."""
-Scope = Literal["active", "all"]
-"""Whose precisions are summed: the clients of the round, or of the population."""
 
 TINY = 1e-12
 """Floor of a variance, so that a client at rest keeps a finite precision."""
-_ENOUGH = 2
-"""Models that a variance needs."""
 
 
 class Past(NamedTuple):
@@ -68,7 +63,8 @@ def remember(past: Past, model: Tensor, counts: Tensor) -> Past:
     seen = past.seen + 1
     kept = past.seen.double() / seen
     mean = past.mean + (model - past.mean) / seen
-    drift, rest = _square(mean - past.mean), _square(model - mean)
+    drift = (mean - past.mean).square().sum().double()
+    rest = (model - mean).square().sum().double()
     after = Past(mean, kept * (past.variance + drift) + rest / seen, seen)
     return map_record(lambda new, old: torch.where(counts, new, old), after, past)
 
@@ -82,15 +78,6 @@ def no_reports(count: int, device: torch.device) -> Report:
     """The server's reports of `count` clients before any has come in."""
     within = torch.zeros(count, dtype=torch.float64, device=device)
     return Report(within, within.to(torch.int64))
-
-
-def file(table: Report, reports: Report, cohort: Cohort) -> Report:
-    """The server's reports with those of a cohort replaced, as far as it has data."""
-    present = cohort.sizes > 0
-    rows = cohort.clients[present]
-    return map_record(
-        lambda old, new: old.index_copy(0, rows, new[present]), table, reports
-    )
 
 
 def between_clients(
@@ -107,8 +94,8 @@ def between_clients(
 
 
 def is_warm(seen: Tensor) -> Tensor:
-    """Whether a variance rests on enough models."""
-    return seen >= _ENOUGH
+    """Whether a variance rests on enough models, which are two."""
+    return seen >= 2
 
 
 def impute(values: Tensor, known: Tensor) -> Tensor:
@@ -130,20 +117,6 @@ def precisions(between: Tensor, reports: Report, present: Tensor) -> Tensor:
     """
     known = is_warm(reports.seen) & present
     return precision(between, impute(reports.within, known), present)
-
-
-def others(between: Tensor, reports: Report, cohort: Cohort, scope: Scope) -> Tensor:
-    """(n,) S_m of every client of the cohort: the precisions of all but itself."""
-    present = cohort.population.sizes > 0
-    if scope == "active":
-        reports, present = take(reports, cohort.clients), cohort.sizes > 0
-    each = precisions(between, reports, present)
-    rest = each.sum() - each
-    return rest if scope == "active" else rest[cohort.clients]
-
-
-def _square(vector: Tensor) -> Tensor:
-    return vector.square().sum().double()
 
 
 def _per(normalise: Normalise, count: Tensor) -> Tensor:
