@@ -12,14 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 from variants import (
-    ALL,
     COUNT,
     NORMALISED,
     assert_identical,
     assert_same,
-    describe,
     over_methods,
     over_variants,
+    over_variants_in_time,
     set_up,
     small_federation,
     small_task,
@@ -88,7 +87,7 @@ def chosen_round(
         simulation.coordinator.apply_results(order, simulation.fleet.receive())
 
 
-@over_variants
+@over_variants_in_time
 def test_absent_is_as_if_the_order_had_been_for_the_others_alone(
     algorithm: AnyAlgorithm,
 ) -> None:
@@ -176,7 +175,7 @@ def test_faults_are_survived_and_resumed(algorithm: AnyAlgorithm) -> None:
     assert all(torch.isfinite(t).all() for t in named(straight.state.server).values())
 
 
-@over_variants
+@over_variants_in_time
 def test_a_model_download_does_not_depend_on_who_else_is_asked(
     algorithm: AnyAlgorithm,
 ) -> None:
@@ -319,7 +318,7 @@ def pipes() -> Iterator[list[Connection]]:
         process.join()
 
 
-@over_variants
+@over_variants_in_time
 def test_three_fleets_give_what_one_gives(algorithm: AnyAlgorithm) -> None:
     alone = set_up(algorithm, Weave(COUNT), rate=0.7)
     shards = [shard_of(algorithm, numbers, can_lose=False) for numbers in SHARDS]
@@ -330,8 +329,7 @@ def test_three_fleets_give_what_one_gives(algorithm: AnyAlgorithm) -> None:
     assert cut.fleet.roster.names == alone.fleet.roster.names
 
 
-@pytest.mark.parametrize("algorithm", ALL, ids=describe)
-@pytest.mark.xdist_group("fleets in processes")
+@over_variants_in_time
 def test_three_fleets_in_three_processes_give_what_one_gives(
     algorithm: AnyAlgorithm, pipes: list[Connection]
 ) -> None:

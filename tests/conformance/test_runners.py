@@ -40,8 +40,6 @@ needs_compiler = pytest.mark.skipif(
     not any(shutil.which(name) for name in ("g++", "clang++", "c++")),
     reason="there is no C++ compiler on the PATH, which torch.compile needs",
 )
-# PyTorch's compiler, when first imported, uses parts of PyTorch that are deprecated.
-by_pytorch = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture
@@ -167,13 +165,11 @@ def _compiled_equals_loop(algorithm: AnyAlgorithm) -> None:
 
 
 @needs_compiler
-@by_pytorch
 def test_compiled_weave_equals_loop_for_fedavg() -> None:
     _compiled_equals_loop(VARIANTS["fedavg"][0])
 
 
 @needs_compiler
-@by_pytorch
 @pytest.mark.slow
 @over_methods
 def test_compiled_weave_equals_loop(algorithm: AnyAlgorithm) -> None:

@@ -146,6 +146,18 @@ ALL = [variant for variants in VARIANTS.values() for variant in variants]
 over_variants = pytest.mark.parametrize("algorithm", ALL, ids=describe)
 """A law for every method in every setting."""
 
+over_variants_in_time = pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param(
+            variant, marks=[pytest.mark.slow] if n else [], id=describe(variant)
+        )
+        for variants in VARIANTS.values()
+        for n, variant in enumerate(variants)
+    ],
+)
+"""The same, all but the defaults among the slow proofs."""
+
 over_methods = pytest.mark.parametrize(
     "algorithm", [variants[0] for variants in VARIANTS.values()], ids=describe
 )

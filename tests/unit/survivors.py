@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from fedloom.core.files import PART
 from fedloom.results.directory import RunDirectory
 from fedloom.runs import load
 from fedloom.server import checkpoint
@@ -69,7 +70,10 @@ class Death:
 
     @contextmanager
     def comes(self, folder: Path, name: str, after: int = 0) -> Iterator[None]:
-        """Before the change of a file whose path ends so, but for the first few."""
+        """Before the change of a file whose path ends so, but for the first few.
+
+        A file that is still being written (.part) changes when it takes its name.
+        """
         self.folder, self.name, self.left = str(folder), name, after
         try:
             yield
@@ -88,7 +92,8 @@ class Death:
             return
         if self.left < 0:
             raise Killed
-        if path.endswith(self.name):
+        is_written = event == "os.rename" or not path.endswith(PART)
+        if path.endswith(self.name) and is_written:
             self.left -= 1
             if self.left < 0:
                 raise Killed

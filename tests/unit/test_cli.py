@@ -162,10 +162,14 @@ def test_view_says_where_it_is_serves_only_here_and_stops_on_ctrl_c(tmp_path):
         text=True,
     )
     with view:
-        url = view.stdout.readline().split()[0]
-        assert url.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(url + "state", timeout=20) as answer:
-            assert json.load(answer)["runs"] == []
-        view.send_signal(signal.SIGINT)
-        assert view.stdout.read().strip() == "Stopped."
+        try:
+            url = view.stdout.readline().split()[0]
+            assert url.startswith("http://127.0.0.1:")
+            with urllib.request.urlopen(url + "state", timeout=20) as answer:
+                assert json.load(answer)["runs"] == []
+            view.send_signal(signal.SIGINT)
+            assert view.stdout.read().strip() == "Stopped."
+            view.wait(20)
+        finally:
+            view.kill()
     assert view.returncode == 0

@@ -389,7 +389,7 @@ def test_a_seed_that_diverged_does_not_hold_up_the_others(
     comparison = parse_comparison(tables)
     uninterrupted = run_comparison(comparison, tmp_path / "uninterrupted", jobs=1)
     part = "seed-2/.checkpoint.safetensors.part"
-    with pytest.raises(Killed), death.comes(tmp_path / "out", part, 6):
+    with pytest.raises(Killed), death.comes(tmp_path / "out", part, 3):
         run_comparison(comparison, tmp_path / "out", jobs=1)
     seeds = [
         RunDirectory(run_directory(tmp_path / "out", "fedavg", n)) for n in range(3)

@@ -54,7 +54,7 @@ def go_on(out: Path, tables: dict[str, Any]) -> None:
     [
         pytest.param("manifest.json.part", 0, id="in the head"),
         pytest.param("rounds.jsonl", 1, id="before the first checkpoint"),
-        pytest.param("checkpoint.safetensors.part", 3, id="between names"),
+        pytest.param("checkpoint.safetensors.part", 1, id="between names"),
         pytest.param("client_log/.000003.parquet.part", 0, id="between rows"),
     ],
 )

@@ -54,8 +54,8 @@ class Round:
             f"server_log/{name}": value for name, value in self.server_log.items()
         }
         for kind, parts in self.scores.items():
-            for part, numbers in parts.items():
-                for name, value in numbers.items():
+            for part, scores in parts.items():
+                for name, value in scores.items():
                     numbers[f"{kind}/{part}/{name}"] = value
         return numbers
 

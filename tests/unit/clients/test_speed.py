@@ -24,10 +24,10 @@ from fedloom.clients import (
 def test_a_thousand_clients_of_mnist_are_made_in_two_seconds() -> None:
     images = torch.zeros(sum(MNIST), 1, 28, 28, dtype=torch.uint8)
     dataset = dataclasses.replace(labelled(*MNIST), inputs=(images,))
-    began = time.perf_counter()
+    began = time.process_time()
     fed = divide(dataset, Consecutive(clients=1000), Split(test=0.1), seed=0)
     assert len(fed.hash) == 64
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
     assert fed.count == 1000
     assert fed.dataset.inputs[0] is images
 
@@ -46,10 +46,10 @@ def test_data_of_the_size_of_cifar_10_are_divided_in_five_seconds(
     images = torch.zeros(60_000, 3, 32, 32, dtype=torch.uint8)
     dataset = labelled(*[5000] * 10, tests=(1000,) * 10)
     dataset = dataclasses.replace(dataset, inputs=(images,))
-    began = time.perf_counter()
+    began = time.process_time()
     fed = divide(dataset, partition, split, seed=0)
     assert len(fed.hash) == 64
-    assert time.perf_counter() - began < 5.0
+    assert time.process_time() - began < 5.0
     assert fed.dataset.inputs[0] is images
 
 
@@ -59,7 +59,7 @@ def test_the_images_of_cifar_10_are_turned_in_ten_seconds_and_stay_bytes() -> No
     images[:, :, 0, 0] = 255
     dataset = dataclasses.replace(labelled(*[6000] * 10), inputs=(images,))
     turn = Rotation(angles=(0, 90, 45))
-    began = time.perf_counter()
+    began = time.process_time()
     fed = divide(dataset, Slices(clients=100), Split(), transform=turn, seed=0)
-    assert time.perf_counter() - began < 10.0
+    assert time.process_time() - began < 10.0
     assert fed.dataset.inputs[0].dtype == torch.uint8

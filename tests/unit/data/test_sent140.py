@@ -188,7 +188,9 @@ def test_the_real_subset_loads_and_trains() -> None:
     result = train_a_round(data=data, model=model)
     row = result.history.rounds[-1]
     sent = 4 * 4 * (50 + 4 + 2) + 4 * 4 * (4 + 4 + 2) + 4 * 2 + 2
-    assert row.bytes_up == 4 * sent * row.participants  # no word vector travels
+    report = 4 + 8 + 8
+    # No word vector travels.
+    assert row.bytes_up == (4 * sent + report) * row.participants
 
 
 def on_the_hub(

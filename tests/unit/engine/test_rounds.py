@@ -99,7 +99,6 @@ def test_all_that_the_contract_allows_is_unrolled_and_padded(
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_all_that_the_contract_allows_can_be_compiled() -> None:
     compiled = Weave(4, compiled=True, unroll=2)
     assert_same(history(simulation_of(Patchwork(), compiled), 2), looped(Patchwork()))
