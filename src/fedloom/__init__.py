@@ -98,6 +98,10 @@ _ON_DEMAND = {
 """Functions whose modules are loaded when they are first asked for."""
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_DEMAND})
+
+
 def __getattr__(name: str) -> Any:
     if name not in _ON_DEMAND:
         raise AttributeError(f"module 'fedloom' has no attribute {name!r}")

@@ -27,7 +27,7 @@ from fedloom.core.task import Loss
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.engine.job import AnyAlgorithm
 from fedloom.export import Models, alone_like
-from fedloom.fleet.faults import Faults
+from fedloom.fleet.faults import Faults, checked_faults
 from fedloom.plan import (
     Plan,
     environment_changes,
@@ -220,7 +220,7 @@ def run(
         schedule=schedule,
         algorithm=algorithm,
         sampling=sampling,
-        faults=faults if faults is not None else Faults(),
+        faults=checked_faults(faults),
         engine=engine,
     )
     module = make_module(model, clients, seed)
@@ -384,6 +384,7 @@ def _plan_alone(plan: Plan) -> Plan:
         choice.runner,
         sampling=sampling,
         seed=simulation.seed,
+        faults=simulation.faults,
     )
     return replace(plan, simulation=other, choice=choice, schedule=schedule)
 

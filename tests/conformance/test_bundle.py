@@ -80,6 +80,7 @@ def test_a_run_that_diverges_stops_alone_and_is_named() -> None:
     assert isinstance(bundle.failures[0], NumericalError)
     assert bundle.going == [1]
     assert_identical(standing(pair[0]), before)
+    assert pair[0].clients.prepared is None  # it is not trained again
     bundle.run_exchange()
     assert pair[1].state.round == 2
 

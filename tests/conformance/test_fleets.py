@@ -25,6 +25,8 @@ from variants import (
     standing,
 )
 
+from fedloom.algorithms import FedAvg
+from fedloom.core.errors import MessageError
 from fedloom.core.messages import (
     Arrivals,
     CohortDownload,
@@ -152,7 +154,8 @@ def test_a_round_in_which_nobody_arrives_leaves_the_server_as_it_was(
     for _ in range(algorithm.exchanges):
         cost = simulation.run_exchange()
     assert cost is not None
-    assert (cost.participants, cost.missing, cost.steps) == (0, COUNT, 0)
+    missing = COUNT * algorithm.exchanges
+    assert (cost.participants, cost.missing, cost.steps) == (0, missing, 0)
     assert simulation.state.round == 2
     assert_identical(named(simulation.state.server), before)
 
@@ -346,7 +349,6 @@ def test_three_fleets_in_three_processes_give_what_one_gives(
 
 def test_a_secret_is_the_clients_own() -> None:
     """Other noise than any that follows from the seed, and none that depends on it."""
-    from fedloom.algorithms import FedAvg
 
     def streams(seed: int, secret: int | None) -> dict[str, list[int]]:
         fleet = LocalFleet(
@@ -371,3 +373,54 @@ def test_a_secret_is_the_clients_own() -> None:
     assert own["secret"] != streams(1, secret=2**200 + 8)["secret"]
     derived = streams(1, None)
     assert len({*derived["secret"], *derived["key"], *derived["train"]}) == 3 * COUNT
+
+
+@over_methods
+def test_fleets_around_fleets_come_to_the_same(algorithm: AnyAlgorithm) -> None:
+    """Who fails is drawn by the client's number, wherever the faults are put."""
+    faults = Faults(absent=0.3, lost=0.3)
+
+    def shards() -> list[Any]:
+        return [shard_of(algorithm, numbers, can_lose=True) for numbers in SHARDS]
+
+    outside = set_up(algorithm, Weave(COUNT))
+    outside.fleet = FaultyFleet(ShardedFleet(shards(), SHARDS), faults, seed=3)
+    inside = set_up(algorithm, Weave(COUNT))
+    faulty = [FaultyFleet(shard, faults, seed=3) for shard in shards()]
+    inside.fleet = ShardedFleet(faulty, SHARDS)
+    one = set_up(algorithm, Weave(COUNT), faults=faults)
+    for simulation in (outside, inside, one):
+        rounds(simulation, 2)
+    assert_same(models(outside), models(one))
+    assert_same(models(inside), models(one))
+
+
+def test_a_fleet_of_fleets_may_have_nobody_who_arrives() -> None:
+    simulation = set_up(FedAvg(), Weave(COUNT))
+    shards = [shard_of(FedAvg(), numbers, can_lose=True) for numbers in SHARDS]
+    simulation.fleet = FaultyFleet(ShardedFleet(shards, SHARDS), Faults(lost=1.0))
+    cost = simulation.run_exchange()
+    assert cost is not None
+    assert (cost.participants, cost.missing) == (0, COUNT)
+
+
+def test_a_fleet_refuses_clients_that_it_does_not_hold() -> None:
+    shard = shard_of(FedAvg(), SHARDS[2], can_lose=False)
+    order = set_up(FedAvg()).coordinator.next_order()
+    with pytest.raises(MessageError, match=r"clients \[3\] were called"):
+        shard.send(order.only(EVERYONE == 3))
+    for numbers in ([4, 1, 7], [1, 1, 2], [1, 2]):
+        with pytest.raises(ValueError, match="needs as many numbers, ascending"):
+            LocalFleet(
+                FedAvg(),
+                small_task(),
+                small_federation().only([1, 2, 3]),
+                Weave(1),
+                numbers=torch.tensor(numbers),
+            )
+
+
+def test_uploads_that_may_get_lost_need_clients_that_keep_both_memories() -> None:
+    shard = shard_of(FedAvg(), SHARDS[0], can_lose=False)
+    with pytest.raises(ValueError, match="can_lose=True"):
+        FaultyFleet(shard, Faults(lost=0.1))

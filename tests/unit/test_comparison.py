@@ -265,6 +265,12 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
     assert "near" in page.read_text()
     with pytest.raises(ConfigError, match="holds another comparison"):
         compare(rounds=3)
+    other = own_clients()
+    x, y = other.dataset.inputs[0].numpy() + 1, other.dataset.targets.numpy()
+    shifted = fedloom.federation(x, y, clients=np.arange(90) % 3)
+    for model, clients in ((own_model, shifted), (lambda: nn.Linear(4, 3), other)):
+        with pytest.raises(ConfigError, match="of other methods, settings, model"):
+            fedloom.compare(methods, model, clients, out=out, seeds=2, rounds=2)
     with pytest.raises(ConfigError, match=r"made from Python.*fedloom\.compare"):
         run_comparison(load_comparison(out), out)
 
@@ -275,8 +281,10 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
         (["fedavg", fedloom.FedAvg(lr=0.1)], "has a method twice"),
         (["fedavgg"], "Did you mean 'fedavg'"),
         ({"a/b": "fedavg"}, "becomes the name of a folder"),
+        ([], "methods is empty"),
+        ([fedloom.Ditto], "an instance such as"),
     ],
-    ids=["twice", "unknown", "folder"],
+    ids=["twice", "unknown", "folder", "none", "class"],
 )
 def test_mistakes_of_a_comparison_from_python_are_named(
     methods: Any, message: str, tmp_path: Path

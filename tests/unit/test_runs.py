@@ -385,6 +385,12 @@ def test_faults_from_python(clients):
     assert {row.missing for row in result.history.rounds[1:]} - {0}
     with pytest.raises(fedloom.ConfigError, match="absent must be"):
         fedloom.Faults(absent=1.5)
+    with pytest.raises(fedloom.ConfigError, match=r"expected fedloom\.Faults"):
+        fedloom.run("ditto", Small, clients, rounds=1, faults={"lost": 0.1})
+    nobody = fedloom.run(
+        "ditto", Small, clients, rounds=1, faults=fedloom.Faults(absent=1.0)
+    )
+    assert nobody.history.rounds[1].train_loss is None
 
 
 def test_every_exchange_of_a_round_is_recorded(tmp_path):

@@ -1,6 +1,6 @@
 """Several methods on the same clients, cohorts and first models, over several seeds."""
 
-from fedloom.comparison.compare import compare
+from fedloom.comparison.python import compare
 from fedloom.comparison.settings import (
     MAIN,
     MAIN_JOB,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,8 @@ class Comparison:
     seeds: tuple[int, ...]
     common: Mapping[str, Any]
     """All other sections and keys of the runs, the same for all of them."""
-    is_own: bool = False
-    """Whether model and clients came from a caller in Python."""
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """Of model and clients that came from a caller in Python: what tells them apart."""
     own: OwnParts | None = None
     """Those, where they are at hand."""
 
@@ -80,7 +80,7 @@ class Comparison:
 
     def to_tables(self) -> dict[str, Any]:
         """As a TOML file has it; `parse_comparison` of it gives the same."""
-        own = {"is_own": True} if self.is_own else {}
+        own = {"own": dict(self.identity)} if self.identity else {}
         methods = {arm: dict(settings) for arm, settings in self.arms.items()}
         seeds = list(self.seeds)
         return {**own, "seeds": seeds, **self.common, "methods": methods}
@@ -103,7 +103,7 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
     rest = dict(tables)
     methods: Any = rest.pop("methods", list(MAIN))
     seeds: Any = rest.pop("seeds", 5)
-    is_own = bool(rest.pop("is_own", False))
+    identity = dict(rest.pop("own", {}))
     shared = dict(rest.pop("algorithm", {}))
     if isinstance(methods, list):
         methods = {name: {} for name in methods}
@@ -125,12 +125,14 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
     arms = {}
     for arm, settings in methods.items():
         name = settings.get("name", arm)
-        if name not in REGISTRY and not is_own:
+        if name not in REGISTRY and not identity:
             place = f"{where} [methods.{arm}]"
             raise ConfigError(f"{place}: {unknown('method', str(name), REGISTRY)}")
         arms[arm] = {"name": name, **shared, **settings}
-    comparison = Comparison(arms=arms, seeds=tuple(seeds), common=rest, is_own=is_own)
-    for arm in arms if not is_own else ():
+    comparison = Comparison(
+        arms=arms, seeds=tuple(seeds), common=rest, identity=identity
+    )
+    for arm in arms if not identity else ():
         comparison.config(arm, comparison.seeds[0], where)
     return comparison
 

@@ -90,18 +90,18 @@ def run_comparison(
         The directory.
     """
     make_trackers(track)  # Refuse what cannot be had before anything is trained.
-    if comparison.is_own and comparison.own is None:
+    if comparison.identity and comparison.own is None:
         raise ConfigError(
             f"{out}: this comparison was made from Python with its own model and "
             "clients. Go on with it as it was begun: fedloom.compare(...)."
         )
     command = f"fedloom resume {shlex.quote(str(out))}"
-    if comparison.is_own:
+    if comparison.identity:
         command = f"fedloom.compare(..., out={str(out)!r}) with the same arguments"
     with _claimed(comparison, out, fresh=fresh), with_resume_hint(command):
         left = [arm for arm in comparison.arms if not _is_done(comparison, out, arm)]
         # By all methods, not those that are left: the share of each stays the same.
-        count = 1 if comparison.is_own else min(_jobs(jobs), len(comparison.arms))
+        count = 1 if comparison.identity else min(_jobs(jobs), len(comparison.arms))
         job = _Job(comparison, out, data_dir, track, _threads(comparison, out, count))
         count = min(count, len(left))
         if not left:
@@ -196,6 +196,11 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
         )
     is_other = file.is_file() and read_toml(file) != tomllib.loads(text)
     if is_other and not fresh:
+        if comparison.identity:
+            raise ConfigError(
+                f"{out}: holds another comparison, of other methods, settings, model "
+                "or data. Choose another out=, or replace it with fresh=True."
+            )
         raise ConfigError(
             f"{out}: holds another comparison. Choose another --out, go on with it by "
             f"`fedloom resume {out}`, or replace it with --fresh."

@@ -59,7 +59,7 @@ class Roster:
     def sizes(self, dtype: torch.dtype) -> Tensor:
         """(M,) training samples; who did not tell counts as the mean of who did."""
         samples = self.enrolments.samples.to(dtype)
-        is_told = samples >= 0
+        is_told = samples != NOT_TOLD
         mean = samples[is_told].mean() if bool(is_told.any()) else samples.new_ones(())
         return torch.where(is_told, samples, mean)
 
@@ -154,8 +154,11 @@ class Instruction(NamedTuple):
     it has none. It tells a client whether its last upload arrived."""
 
 
-INSTRUCTION_BYTES = 4 * 8 + 1
-"""Four whole numbers and a truth value."""
+_ZERO = torch.tensor(0)
+INSTRUCTION_BYTES = sum(
+    t.element_size() for t in Instruction(_ZERO, _ZERO, _ZERO, _ZERO > 0, _ZERO)
+)
+"""What goes to a client beside its download."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,13 +200,6 @@ class Order:
         )
 
 
-class Refusal(NamedTuple):
-    """A client whose answer cannot be used."""
-
-    client: int
-    why: str
-
-
 @dataclass(frozen=True, eq=False)
 class Arrivals:
     """Fleet to server: what came back of an exchange, from whoever arrived."""
@@ -216,7 +212,12 @@ class Arrivals:
     """(u,) those of `clients` who uploaded, in the same order."""
     uploads: Any
     """u rows of the method's `Upload`; None where nobody uploaded."""
-    refused: tuple[Refusal, ...] = ()
+
+    @classmethod
+    def nobody(cls, like: Tensor) -> Arrivals:
+        """Nothing came back; `like` is a tensor of client numbers."""
+        none = like[:0]
+        return cls(none, Report(none.float(), none, none), none, None)
 
     @property
     def bytes_up(self) -> int:

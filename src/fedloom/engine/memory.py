@@ -148,6 +148,10 @@ class MemoryTable:
         if "unsettled" in tensors:
             unsettled = self._rows_of(tensors, "unsettled", where)
             if_lost = self._below(tensors, "if_lost.", len(unsettled), where)
+            if len(tensors.get("awaiting", ())) != len(unsettled):
+                raise MessageError(
+                    f"{where}: field 'awaiting' should have {len(unsettled)} rows."
+                )
         self.columns = self._allocate(memory, "memory")
         _put(self.columns, rows, memory)
         self.seen.zero_()
@@ -162,9 +166,10 @@ class MemoryTable:
         if name not in tensors:
             raise MessageError(f"{where}: field {name!r} is missing.")
         rows = tensors[name].to(self.seen.device)
-        if len(rows) and int(rows.max()) >= self.count:
+        odd = rows[(rows < 0) | (rows >= self.count)]
+        if len(odd):
             raise MessageError(
-                f"{where}: field {name!r} names client {int(rows.max())}, and there "
+                f"{where}: field {name!r} names client {int(odd[0])}, and there "
                 f"are {self.count}."
             )
         return rows

@@ -45,12 +45,12 @@ class Bundle:
         if not sent:
             return
         sizes = [len(prepared.participants.rows) for _, _, prepared in sent]
-        crews = [
+        cohorts = [
             prepared.participants._replace(rows=prepared.participants.rows + before)
             for _, before, prepared in sent
         ]
         participants: Participants = map_record(
-            lambda *rows: torch.cat(rows), crews[0], *crews[1:]
+            lambda *rows: torch.cat(rows), cohorts[0], *cohorts[1:]
         )
         downloads = [prepared.order.download for _, _, prepared in sent]
         download = CohortDownload.joined(downloads, sizes)

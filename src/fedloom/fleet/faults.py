@@ -7,18 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
+from fedloom.core import streams
+from fedloom.core.errors import ConfigError
 from fedloom.core.measures import Sums
 from fedloom.core.messages import (
     Arrivals,
     ModelRequest,
     Order,
-    Report,
     Roster,
     ScoreRequest,
 )
 from fedloom.core.settings import Share, check
-from fedloom.core.streams import generator
 from fedloom.fleet.protocol import Fleet
 
 
@@ -40,6 +41,21 @@ class Faults:
         return self.absent > 0 or self.lost > 0
 
 
+def checked_faults(faults: Faults | None) -> Faults:
+    """What a caller means by faults; none at all if nothing is given.
+
+    Raises:
+        ConfigError: It is something else than `Faults`.
+    """
+    if faults is None:
+        return Faults()
+    if not isinstance(faults, Faults):
+        raise ConfigError(
+            f"faults: expected fedloom.Faults(absent=..., lost=...), found {faults!r}."
+        )
+    return faults
+
+
 class FaultyFleet:
     """A fleet some of whose clients are absent and some of whose uploads get lost.
 
@@ -53,6 +69,11 @@ class FaultyFleet:
     """
 
     def __init__(self, fleet: Fleet, faults: Faults, *, seed: int = 0) -> None:
+        if faults.lost > 0 and not getattr(fleet, "can_lose", True):
+            raise ValueError(
+                "uploads get lost, so the fleet must be made with can_lose=True: its "
+                "clients must keep what they have without their upload, too"
+            )
         self.fleet = fleet
         self.faults = faults
         self.seed = seed
@@ -75,10 +96,7 @@ class FaultyFleet:
         order = self._sent
         assert order is not None, "receive before send"
         if not len(order.clients):
-            nobody = order.clients
-            return Arrivals(
-                nobody, Report(nobody.float(), nobody, nobody), nobody, None
-            )
+            return Arrivals.nobody(order.clients)
         arrivals = self.fleet.receive()
         at = (order.round, order.exchange)
         lost = self._fails("lost", self.faults.lost, arrivals.clients, *at)
@@ -109,6 +127,8 @@ class FaultyFleet:
         self.fleet.restore(tensors, where)
 
     def _fails(self, how: str, chance: float, clients: Tensor, *at: int) -> Tensor:
-        """(n,) who fails, drawn for every client there is."""
-        draws = generator(self.seed, how, *at).random(self.roster.count)
-        return torch.as_tensor(draws < chance, device=clients.device)[clients]
+        """(n,) who fails, each drawn by its own number."""
+        root = torch.tensor(streams.key(self.seed, how, *at), device=clients.device)
+        keys = streams.fold(root, clients)
+        draws = vmap(lambda key: streams.uniform(key, (), torch.float64))(keys)
+        return draws < chance

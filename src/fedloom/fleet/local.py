@@ -17,7 +17,7 @@ from torch import Tensor
 from fedloom.clients.federation import Federation
 from fedloom.core import streams
 from fedloom.core.algorithm import Client
-from fedloom.core.errors import NumericalError
+from fedloom.core.errors import MessageError, NumericalError
 from fedloom.core.measures import Sums
 from fedloom.core.messages import (
     Arrivals,
@@ -101,6 +101,13 @@ class LocalFleet:
             if numbers is None
             else numbers.to(device)
         )
+        if len(self.numbers) != federation.count or bool(
+            (self.numbers.diff() <= 0).any()
+        ):
+            raise ValueError(
+                f"a fleet of {federation.count} clients needs as many numbers, "
+                f"ascending; found {self.numbers.tolist()[:20]}"
+            )
         self.samples = Samples.of(federation, federation.train, device)
         teams = torch.as_tensor(federation.teams, device=device)
         self.roster = Roster(federation.names, Enrolment(self.samples.sizes, teams))
@@ -145,13 +152,13 @@ class LocalFleet:
         assert self._results is not None
         order, participants = self.prepared.order, self.prepared.participants
         result: TrainingResult = self._results.result
+        report = self._results.report
+        self.prepared = self._results = None
         self._refuse_diverged(order, participants, (result.memory, result.upload))
         self.memory.write(
             participants.rows, result.memory, result.if_lost, order.number
         )
         self._log, self._logged = result.client_log, order.clients
-        report = self._results.report
-        self.prepared = self._results = None
         uploaders, uploads = order.clients, result.upload
         if not bool(order.uploads.all()):
             uploaders = order.clients[order.uploads]
@@ -216,8 +223,18 @@ class LocalFleet:
         return take(self._fresh(download, client), 0)
 
     def _rows(self, clients: Tensor) -> Tensor:
-        """Where clients are held, by their numbers."""
-        return torch.searchsorted(self.numbers, clients)
+        """Where clients are held, by their numbers.
+
+        Raises:
+            MessageError: One of them is not here.
+        """
+        rows = torch.searchsorted(self.numbers, clients)
+        here = self.numbers[rows.clamp(max=len(self.numbers) - 1)] == clients
+        if not bool(here.all()):
+            raise MessageError(
+                f"clients {clients[~here].tolist()[:20]} were called and are not here."
+            )
+        return rows
 
     def _keys(self, purpose: str, rows: Tensor, round_: int, exchange: int) -> Tensor:
         """Each client's random stream for a purpose, by its number."""

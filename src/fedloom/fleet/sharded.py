@@ -16,7 +16,7 @@ from fedloom.core.messages import (
     Roster,
     ScoreRequest,
 )
-from fedloom.core.records import map_record, take
+from fedloom.core.records import Empty, map_record, take
 from fedloom.fleet.protocol import Fleet
 
 
@@ -59,6 +59,8 @@ class ShardedFleet:
     def receive(self) -> Arrivals:
         """What came back from all shards, in the order of the clients' numbers."""
         parts = [shard.receive() for shard in self._called]
+        if not parts:
+            return Arrivals.nobody(self.numbers[0])
         clients = torch.cat([part.clients for part in parts])
         uploaders = torch.cat([part.uploaders for part in parts])
         uploads = [part.uploads for part in parts if part.uploads is not None]
@@ -67,7 +69,6 @@ class ShardedFleet:
             reports=take(_joined([p.reports for p in parts]), clients.argsort()),
             uploaders=uploaders.sort().values,
             uploads=take(_joined(uploads), uploaders.argsort()) if uploads else None,
-            refused=tuple(refusal for part in parts for refusal in part.refused),
         )
 
     def client_log(self, clients: Tensor) -> Any:
@@ -124,7 +125,7 @@ class ShardedFleet:
             if bool(chosen.any()):
                 parts.append(ask(shard, clients[chosen]))
                 asked.append(chosen.nonzero()[:, 0])
-        return take(_joined(parts), torch.cat(asked).argsort())
+        return take(_joined(parts), torch.cat(asked).argsort()) if parts else Empty()
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -17,9 +17,9 @@ class Round:
     participants: int = 0
     """Clients that trained and arrived."""
     missing: int = 0
-    """Clients that were called and did not arrive."""
+    """Answers of called clients that did not arrive, all exchanges together."""
     train_loss: float | None = None
-    """Mean loss that the gradient steps met."""
+    """Mean loss that the gradient steps met; None if there were none."""
     steps: int = 0
     """Gradient steps of all clients together."""
     gradients: int = 0

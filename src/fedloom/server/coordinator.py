@@ -39,7 +39,7 @@ class RoundCost:
     participants: int = 0
     """Clients that trained and arrived."""
     missing: int = 0
-    """Clients that were called and did not arrive."""
+    """Answers of called clients that did not arrive, all exchanges together."""
     bytes_down: int = 0
     """Server (or team) to clients, all of them."""
     bytes_up: int = 0
@@ -57,11 +57,11 @@ class RoundCost:
         """Take in another exchange of the same round."""
         steps = self.steps + other.steps
         loss = self.loss * self.steps + other.loss * other.steps
-        most = ("participants", "missing")
+        participants = max(self.participants, other.participants)
         for part in fields(self):
-            mine, theirs = getattr(self, part.name), getattr(other, part.name)
-            both = max(mine, theirs) if part.name in most else mine + theirs
-            setattr(self, part.name, both)
+            total = getattr(self, part.name) + getattr(other, part.name)
+            setattr(self, part.name, total)
+        self.participants = participants
         self.loss = loss / steps if steps else 0.0
 
 

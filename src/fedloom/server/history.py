@@ -41,7 +41,8 @@ class History:
         """Is told of every row as soon as it is kept."""
         self.scores: dict[int, list[Scores]] = {}
         self.client_log: dict[tuple[int, int], Columns] = {}
-        """By round and exchange, what drove each participant, one row for each."""
+        """By round and exchange, what drove each participant, one row for each; empty
+        once there is a directory to write it to."""
         self.arrays: dict[tuple[int, int], Columns] = {}
         """By round and exchange, whatever larger a method recorded."""
         self._scalars: dict[str, float] = {}
@@ -55,22 +56,23 @@ class History:
         log = self.simulation.last
         assert log is not None
         at = log.round + 1, log.exchange
-        self.client_log[at], arrays, self._scalars = _sort(log)
+        columns, arrays, self._scalars = _sort(log)
         if self.simulation.algorithm.exchanges > 1:
             # A round's row has room for those of its last exchange alone.
             arrays |= {n: np.array(value) for n, value in self._scalars.items()}
-        if arrays:
-            self.arrays[at] = arrays
         if self.directory is not None:
-            self._write_logs(at, self.directory)
+            self._write_logs(at, columns, arrays, self.directory)
+        else:
+            self.client_log[at], self.arrays[at] = columns, arrays
 
     def close_round(self, cost: RoundCost, *, has_scores: bool) -> Round:
         """Record the round that the run has just finished."""
         number = self.simulation.state.round
         costs = asdict(cost)
+        loss = costs.pop("loss")
         row = Round(
             round=number,
-            train_loss=costs.pop("loss"),
+            train_loss=loss if cost.steps else None,
             **costs,
             server_log=self._scalars,
             scores=self.evaluate(number) if has_scores else {},
@@ -95,8 +97,8 @@ class History:
     def write(self, directory: RunDirectory) -> None:
         """Write all rows to a directory, and later ones too."""
         self.directory = directory
-        for at in self.client_log:
-            self._write_logs(at, directory)
+        for at, columns in self.client_log.items():
+            self._write_logs(at, columns, self.arrays[at], directory)
         for row in self.rounds:
             self._write(row, directory)
 
@@ -113,11 +115,17 @@ class History:
             directory.write_scores(row.round, names, self.scores[row.round])
         directory.append(row)
 
-    def _write_logs(self, at: tuple[int, int], directory: RunDirectory) -> None:
+    def _write_logs(
+        self,
+        at: tuple[int, int],
+        columns: Columns,
+        arrays: Columns,
+        directory: RunDirectory,
+    ) -> None:
         exchange = at[1] if self.simulation.algorithm.exchanges > 1 else None
-        directory.write_client_log(at[0], self.client_log[at], exchange)
-        if at in self.arrays:
-            directory.write_arrays(at[0], self.arrays[at], exchange)
+        directory.write_client_log(at[0], columns, exchange)
+        if arrays:
+            directory.write_arrays(at[0], arrays, exchange)
 
 
 def _sort(log: ExchangeLog) -> tuple[Columns, Columns, dict[str, float]]:

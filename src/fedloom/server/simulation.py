@@ -69,6 +69,7 @@ class Simulation:
         self.task = task
         self.federation = federation
         self.runner = runner
+        self.faults = faults
         self.seed = seed
         self.last: ExchangeLog | None = None
         """The exchange that was finished last, with the clients' logs."""

@@ -212,3 +212,25 @@ def test_memories_that_do_not_differ_are_kept_once() -> None:
 def test_rows_of_more_clients_than_there_are_are_refused() -> None:
     with pytest.raises(MessageError, match="names client 3, and there are 3"):
         MemoryTable(3, CPU).restore({"seen": torch.tensor([3])})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seen": torch.tensor([-1])}, "names client -1"),
+        ({"awaiting": None}, "'awaiting' should have 2 rows"),
+        ({"awaiting": torch.zeros(3)}, "'awaiting' should have 2 rows"),
+    ],
+    ids=["negative", "missing", "too long"],
+)
+def test_what_waits_is_checked_before_anything_changes(
+    change: dict[str, Tensor | None], message: str
+) -> None:
+    table = MemoryTable(2, CPU)
+    table.write(torch.arange(2), rows(1, 2), rows(10, 20), number=7)
+    damaged = table.save() | change
+    other = MemoryTable(2, CPU)
+    other.write(torch.arange(2), rows(5, 6))
+    with pytest.raises(MessageError, match=message):
+        other.restore({k: t for k, t in damaged.items() if t is not None})
+    assert other.read(torch.arange(2), rows(0, 0)).count.tolist() == [5, 6]

@@ -394,7 +394,7 @@ def test_costs_add_up() -> None:
     cost.add(RoundCost(3, 1, 10, 20, 1, 2, steps=4, gradients=40, loss=1.0))
     cost.add(RoundCost(2, 2, 1, 2, 3, 4, steps=12, gradients=9, loss=2.0, seconds=0.5))
     assert cost == RoundCost(
-        3, 2, 11, 22, 4, 6, steps=16, gradients=49, loss=1.75, seconds=0.5
+        3, 3, 11, 22, 4, 6, steps=16, gradients=49, loss=1.75, seconds=0.5
     )
     cost.add(RoundCost(0, loss=9.0))
     assert cost.loss == 1.75

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from fedloom.clients import Federation, Sampling
 from fedloom.comparison.settings import Comparison, OwnParts, refuse_titles
 from fedloom.comparison.train import run_comparison
 from fedloom.config import RunConfig, to_tables
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Loss
 from fedloom.engine.choice import EngineSettings
 from fedloom.engine.job import AnyAlgorithm
-from fedloom.fleet.faults import Faults
+from fedloom.fleet.faults import Faults, checked_faults
+from fedloom.plan import make_module
 from fedloom.server.schedule import Schedule
 
 Methods = Sequence[str | AnyAlgorithm] | Mapping[str, str | AnyAlgorithm]
@@ -67,6 +70,11 @@ def compare(
     Returns:
         The directory.
     """
+    if not isinstance(clients, Federation):
+        raise ConfigError(
+            f"compare: clients must be a federation, found {type(clients).__name__}. "
+            "Make one with fedloom.federation(x, y, clients=...)."
+        )
     algorithms = _algorithms(methods)
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers or len(set(numbers)) < len(numbers):
@@ -80,7 +88,7 @@ def compare(
             checkpoint_every=checkpoint_every,
         ),
         sampling=sampling if sampling is not None else Sampling(),
-        faults=faults if faults is not None else Faults(),
+        faults=checked_faults(faults),
         engine=engine if engine is not None else EngineSettings(),
     )
     common = to_tables(config)
@@ -94,14 +102,47 @@ def compare(
         arms=arms,
         seeds=numbers,
         common=common,
-        is_own=True,
+        identity=_identity(model, clients, numbers[0], loss, head),
         own=OwnParts(model, clients, algorithms, loss, head),
     )
     return run_comparison(comparison, Path(out), fresh=fresh, tell=tell)
 
 
+def _identity(
+    model: str | nn.Module | Callable[[], nn.Module],
+    clients: Federation,
+    seed: int,
+    loss: str | Loss | None,
+    head: str | None,
+) -> dict[str, str]:
+    """What tells this model and these clients from others."""
+    digest = hashlib.blake2b(digest_size=16)
+    module = make_module(model, clients, seed)
+    for name, value in module.state_dict().items():
+        digest.update(f"{name}{tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return {
+        "data": clients.dataset.hash,
+        "split": clients.hash,
+        "model": f"{type(module).__qualname__} {digest.hexdigest()}",
+        "loss": loss if isinstance(loss, str) else getattr(loss, "__qualname__", "-"),
+        "head": head if head is not None else "-",
+    }
+
+
 def _algorithms(methods: Methods) -> dict[str, AnyAlgorithm]:
     """Every method under its title."""
+    if isinstance(methods, str):
+        methods = [methods]
+    if not len(methods):
+        raise ConfigError("compare: methods is empty; name at least one.")
+    listed = methods.values() if isinstance(methods, Mapping) else methods
+    for method in listed:
+        if not isinstance(method, str | Algorithm):
+            raise ConfigError(
+                "compare: a method is its name or an instance such as "
+                f"fedloom.Ditto(lr=0.1), found {method!r}."
+            )
     if not isinstance(methods, Mapping):
         titles = [m if isinstance(m, str) else m.name for m in methods]
         if len(set(titles)) < len(titles):
