@@ -21,11 +21,11 @@ from fedloom.clients import (
     Teams,
     Transform,
 )
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.settings import build
 from fedloom.data import SOURCES, Source
 from fedloom.engine.choice import EngineSettings
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS, Model
 from fedloom.server.schedule import Schedule

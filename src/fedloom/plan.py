@@ -29,6 +29,7 @@ from fedloom.config import (
     to_toml,
 )
 from fedloom.core import streams
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.describe import logged, record_fields, returned
 from fedloom.core.errors import (
     ConfigError,
@@ -41,7 +42,6 @@ from fedloom.core.version import VERSION
 from fedloom.data.dataset import Dataset
 from fedloom.engine.choice import Choice, EngineSettings, choose
 from fedloom.engine.footprint import footprint, memory_bytes
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.probe import probe
 from fedloom.models import MODELS, Model, TokenModel
 from fedloom.results.directory import RunDirectory

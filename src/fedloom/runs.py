@@ -17,6 +17,7 @@ from fedloom.clients import Federation, Sampling
 from fedloom.config import (
     RunConfig,
 )
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import (
     ConfigError,
     DataError,
@@ -25,7 +26,6 @@ from fedloom.core.errors import (
 )
 from fedloom.core.task import Loss
 from fedloom.engine.choice import EngineSettings, choose
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.export import Models, alone_like
 from fedloom.fleet.faults import Faults, checked_faults
 from fedloom.plan import (
@@ -412,7 +412,7 @@ def _go_on(
     if progress is not None:
         progress.start(plan.simulation, plan.schedule, plan.choice.reason)
     with follow(history, plan.tables, track):
-        train(plan.simulation, plan.schedule, history, progress)
+        train(plan.schedule, history, progress)
     return Result(plan, history)
 
 

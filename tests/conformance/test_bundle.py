@@ -16,8 +16,9 @@ from variants import (
 )
 
 from fedloom.algorithms import FedAvg
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import NumericalError
-from fedloom.engine.job import AnyAlgorithm, Samples
+from fedloom.engine.job import Samples
 from fedloom.engine.weave import Weave
 from fedloom.server.simulation import Simulation, SimulationBundle
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ from variants import (
     standing,
 )
 
-from fedloom.algorithms import FedAvg
+from fedloom.algorithms import Ditto, FedAvg
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import MessageError
 from fedloom.core.messages import (
     Arrivals,
@@ -35,7 +37,6 @@ from fedloom.core.messages import (
     ScoreRequest,
 )
 from fedloom.core.records import named, take, without_log
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
 from fedloom.fleet import Faults, FaultyFleet, LocalFleet, ShardedFleet
 from fedloom.server.simulation import Simulation
@@ -171,7 +172,8 @@ def test_faults_are_survived_and_resumed(algorithm: AnyAlgorithm) -> None:
     straight, before, after = fresh(), fresh(), fresh()
     rounds(straight, 3)
     rounds(before, 2)
-    after.fleet.restore(before.fleet.save(), "here")
+    request = after.coordinator.model_request(EVERYONE)
+    after.fleet.restore(before.fleet.save(), request, "here")
     after.coordinator.state = before.state
     rounds(after, 1)
     assert_identical(outcome(after), outcome(straight))
@@ -183,10 +185,9 @@ def test_a_model_download_does_not_depend_on_who_else_is_asked(
     algorithm: AnyAlgorithm,
 ) -> None:
     simulation = trained(algorithm)
-    request = simulation.coordinator.model_request()
-    everybody = request.downloads(EVERYONE)
+    everybody = simulation.coordinator.model_request(EVERYONE).download
     for n in (0, 6):
-        alone = request.downloads(EVERYONE[n : n + 1])
+        alone = simulation.coordinator.model_request(EVERYONE[n : n + 1]).download
         assert_same(named(alone.take(0).record), named(everybody.take(n).record), 1e-12)
 
 
@@ -196,7 +197,8 @@ def test_a_score_does_not_depend_on_who_is_scored_beside_the_client(
 ) -> None:
     simulation = trained(algorithm)
     whole = small_federation()
-    together = simulation.fleet.score(simulation.coordinator.score_request("test"))
+    (request,) = simulation.coordinator.score_requests("test")
+    together = simulation.fleet.score(request)
     for n in (1, 6):
         alone = LocalFleet(
             algorithm,
@@ -208,9 +210,10 @@ def test_a_score_does_not_depend_on_who_is_scored_beside_the_client(
         )
         kept = simulation.clients.memory
         row = {f"memory.{k}": t[n : n + 1] for k, t in kept.columns.items()}
-        alone.restore(row | {"seen": torch.zeros(1, dtype=torch.int64)}, "here")
-        score = alone.score(simulation.coordinator.score_request("test"))
-        for kind, sums in score.items():
+        seen = {"seen": torch.zeros(1, dtype=torch.int64)}
+        asked = request.only(n == EVERYONE)
+        alone.restore(row | seen, asked, "here")
+        for kind, sums in alone.score(asked).items():
             expected = named(take(together[kind], slice(n, n + 1)))
             assert_same(named(sums), expected, 1e-9)
 
@@ -234,7 +237,8 @@ def shard_of(algorithm: AnyAlgorithm, numbers: Tensor, *, can_lose: bool) -> Loc
 
 def models(simulation: Simulation) -> dict[str, Tensor]:
     """What can be seen of a run from the server's side, and everybody's model."""
-    scores = simulation.fleet.score(simulation.coordinator.score_request("test"))
+    (request,) = simulation.coordinator.score_requests("test")
+    scores = simulation.fleet.score(request)
     return (
         {f"server.{n}": t for n, t in named(simulation.state.server).items()}
         | {"taken": simulation.state.taken, "personal": simulation.personal(EVERYONE)}
@@ -251,19 +255,6 @@ def worker(pipe: Connection) -> None:
         if name == "shard":
             fleet = shard_of(*values, can_lose=False)
             answer: Any = fleet.roster
-        elif name in ("score", "personal"):
-            request, downloads, clients, taken, rest = values
-
-            def at(some: Tensor, clients: Tensor = clients) -> Tensor:
-                return torch.searchsorted(clients, some)
-
-            full = {
-                **request,
-                "downloads": lambda some, d=downloads, at=at: d.take(at(some)),
-                "taken": lambda some, t=taken, at=at: t[at(some)],
-            }
-            kind = ScoreRequest if name == "score" else ModelRequest
-            answer = getattr(fleet, name)(kind(**full), *rest)
         else:
             answer = getattr(fleet, name)(*values)
         pipe.send_bytes(pickle.dumps(answer))
@@ -287,17 +278,10 @@ class ProcessFleet:
         return self._call("client_log", clients)
 
     def score(self, request: ScoreRequest) -> Any:
-        return self._ask("score", request, self.numbers)
+        return self._call("score", request)
 
-    def personal(self, request: ModelRequest, clients: Tensor) -> Any:
-        return self._ask("personal", request, clients, clients)
-
-    def _ask(self, name: str, request: Any, clients: Tensor, *rest: Any) -> Any:
-        plain = {
-            k: v for k, v in vars(request).items() if k not in ("downloads", "taken")
-        }
-        sent = request.downloads(clients), clients, request.taken(clients)
-        return self._call(name, plain, *sent, rest)
+    def personal(self, request: ModelRequest) -> Any:
+        return self._call("personal", request)
 
     def _call(self, name: str, *values: Any) -> Any:
         self.pipe.send_bytes(pickle.dumps((name, values)))
@@ -402,6 +386,40 @@ def test_a_fleet_of_fleets_may_have_nobody_who_arrives() -> None:
     cost = simulation.run_exchange()
     assert cost is not None
     assert (cost.participants, cost.missing) == (0, COUNT)
+
+
+@over_methods
+def test_a_score_does_not_depend_on_how_many_are_asked_at_a_time(
+    algorithm: AnyAlgorithm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = trained(algorithm)
+    together = simulation.evaluate("test")
+    monkeypatch.setattr("fedloom.server.coordinator._REQUEST_BYTES", 1)
+    apart = simulation.evaluate("test")
+    for expected, scores in zip(together.scores, apart.scores, strict=True):
+        for name, values in expected.values.items():
+            numpy.testing.assert_allclose(scores.values[name], values, rtol=1e-9)
+    assert (apart.bytes_down, apart.bytes_up) == (
+        together.bytes_down,
+        together.bytes_up,
+    )
+
+
+def test_shards_are_restored_all_or_none() -> None:
+    algorithm = Ditto(lr=0.1)
+    shards = [shard_of(algorithm, numbers, can_lose=False) for numbers in SHARDS]
+    cut = sharded(set_up(algorithm, Weave(COUNT)), shards)
+    rounds(cut, 1)
+    early = cut.fleet.save()
+    rounds(cut, 1)
+    late = cut.fleet.save()
+    damaged = early | {"shard2.memory.personal": torch.zeros(1)}
+    request = cut.coordinator.model_request(EVERYONE)
+    with pytest.raises(MessageError, match="personal"):
+        cut.fleet.restore(damaged, request, "here")
+    assert_identical(cut.fleet.save(), late)
+    cut.fleet.restore(early, request, "here")
+    assert_identical(cut.fleet.save(), early)
 
 
 def test_a_fleet_refuses_clients_that_it_does_not_hold() -> None:

@@ -8,8 +8,8 @@ import re
 from variants import VARIANTS, over_methods
 
 from fedloom.algorithms import REGISTRY
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.settings import settings_of
-from fedloom.engine.job import AnyAlgorithm
 
 WITHOUT_PAPER = {"local"}
 """Methods that nobody published."""

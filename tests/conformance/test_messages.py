@@ -29,9 +29,10 @@ from variants import (
 )
 
 from fedloom.algorithms import FedAvg
-from fedloom.core.messages import INSTRUCTION_BYTES
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.messages import INSTRUCTION_BYTES, MODEL_INSTRUCTION_BYTES
+from fedloom.core.metrics import statistics
 from fedloom.core.records import Empty, leaves, message_bytes, named, without_log
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
 
 SNAPSHOT = Path(__file__).with_name("messages.json")
@@ -77,15 +78,24 @@ def messages(algorithm: AnyAlgorithm) -> dict[str, Any]:
     _, down, _ = recorder.asked[-1]
     result = recorder.outcomes[-1].result
     kept, sent = result.memory, result.upload
-    request = simulation.coordinator.score_request("test")
-    asked = request.downloads(torch.arange(COUNT))
-    (sums, *_) = simulation.fleet.score(request).values()
-    assert simulation.last is not None
+    (request,) = simulation.coordinator.score_requests("test")
+    models = {"shared": request.shared, "team": request.teams}
+    sums_by_kind = simulation.fleet.score(request)
+    asked = spell_all(request.download.record, request.download.has_rows)
+    model_bytes = 0
+    for title, thetas in models.items():
+        if thetas is not None:
+            asked["fields"][f"{title} model"] = "float32 (d)"
+            model_bytes += task.d * 4
+    asked["bytes"] += model_bytes + MODEL_INSTRUCTION_BYTES
+    assert request.bytes_down == COUNT * asked["bytes"]
     return {
         "download": spell_all(down.record, down.has_rows),
         "upload": spell_all(sent, [True] * len(leaves(sent))),
-        "evaluation down": spell_all(asked.record, asked.has_rows),
-        "evaluation up": spell_all(sums, [True] * len(leaves(sums))),
+        "evaluation down": asked,
+        "evaluation up": {
+            kind: {"bytes": message_bytes(sums)} for kind, sums in sums_by_kind.items()
+        },
         "sent and kept": [
             name
             for name, mine in named(kept).items()
@@ -106,20 +116,26 @@ def test_both_messages_equal_the_snapshot(algorithm: AnyAlgorithm) -> None:
 
 
 def test_what_goes_beside_the_messages_equals_the_snapshot() -> None:
-    """Whatever the method: the enrolment, the instruction and the report."""
+    """Whatever the method: enrolment, instructions, report and sums."""
     simulation = set_up(FedAvg(), Weave(COUNT), dtype=torch.float32)
     order = simulation.coordinator.next_order()
+    (request,) = simulation.coordinator.score_requests("test")
     simulation.fleet.send(order)
     beside = {
         "instruction (down)": order.instructions,
         "report (up)": simulation.fleet.receive().reports,
         "enrolment (up, once)": simulation.fleet.roster.enrolments,
+        "model instruction (down)": request.instructions,
+        "sums (up, for every kind of model)": simulation.fleet.score(request)["shared"],
     }
+    words = {f"values.{n}": s.name for n, s in enumerate(statistics())}
     found = {
         title: {
             "bytes": message_bytes(record),
             "fields": {
-                name: str(t.dtype).removeprefix("torch.")
+                words.get(name, name): (
+                    f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape[1:])}"
+                )
                 for name, t in named(record).items()
             },
         }
@@ -129,6 +145,7 @@ def test_what_goes_beside_the_messages_equals_the_snapshot() -> None:
         store(stored() | {BESIDE: found})
     assert found == stored()[BESIDE], HOW
     assert found["instruction (down)"]["bytes"] == INSTRUCTION_BYTES
+    assert found["model instruction (down)"]["bytes"] == MODEL_INSTRUCTION_BYTES
 
 
 def test_the_snapshot_has_no_method_that_is_gone() -> None:

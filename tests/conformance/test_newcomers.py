@@ -21,9 +21,9 @@ from variants import (
 
 from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ContractError, DataError
 from fedloom.core.records import named
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.loop import Loop
 from fedloom.server.simulation import Simulation
 from fedloom.server.visit import Visit

@@ -24,10 +24,10 @@ from variants import (
 )
 
 from fedloom.clients.batches import Plan
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.records import leaves, take
 from fedloom.engine import loop, weave
 from fedloom.engine.job import (
-    AnyAlgorithm,
     CohortDownload,
     Job,
     LocalResults,

@@ -24,9 +24,8 @@ from variants import (
     tensors_of,
 )
 
-from fedloom.core.algorithm import Cohort
+from fedloom.core.algorithm import AnyAlgorithm, Cohort
 from fedloom.core.records import Empty, named, take, without_log
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
 
 

@@ -19,8 +19,8 @@ from variants import (
     standing,
 )
 
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.records import from_named, leaves, named, without_log
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.engine.weave import Weave
 from fedloom.server.checkpoint import restore, save
 

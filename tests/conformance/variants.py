@@ -22,14 +22,13 @@ from fedloom.algorithms import REGISTRY
 from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
-from fedloom.core.algorithm import Cohort, Population
+from fedloom.core.algorithm import AnyAlgorithm, Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import named
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.job import (
-    AnyAlgorithm,
     CohortDownload,
     Job,
     LocalResults,

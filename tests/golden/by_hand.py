@@ -119,7 +119,9 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 
 def memories(simulation: Simulation) -> Any:
     """What every client keeps, as one record with a row for each."""
-    row = simulation.clients.initial_memory(simulation.coordinator.model_request())
+    row = simulation.clients.initial_memory(
+        simulation.coordinator.model_request(simulation.coordinator.everyone)
+    )
     table = simulation.clients.memory
     columns = table.columns or {
         name: start.expand(table.count, *start.shape)

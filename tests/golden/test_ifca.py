@@ -161,7 +161,7 @@ def test_a_client_uses_the_model_with_the_lowest_training_loss() -> None:
     for other_tests in (False, True):
         federation = made_up(other_tests=other_tests)
         simulation = rounds(simulation_of(method, Weave(3), federation, rate=0.34), 1)
-        scores = simulation.evaluate("test")
+        scores = simulation.evaluate("test").scores
         assert [s.kind for s in scores] == ["personal"]
         found.append(simulation.personal(EVERYONE))
     assert not bool(simulation.clients.memory.seen.all())

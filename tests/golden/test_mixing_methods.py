@@ -200,7 +200,7 @@ def test_the_personal_model_of_per_fedavg_has_seen_training_data_alone() -> None
     for other_tests in (False, True):
         federation = made_up(other_tests=other_tests)
         simulation = rounds(simulation_of(method, Weave(3), federation), 2)
-        scores = simulation.evaluate("test")[-1]
+        scores = simulation.evaluate("test").scores[-1]
         found.append((simulation.personal(EVERYONE), scores.values["loss"]))
     assert torch.equal(found[0][0], found[1][0])
     assert (found[0][1] != found[1][1]).all()

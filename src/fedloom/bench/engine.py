@@ -22,11 +22,11 @@ from torch import nn
 from fedloom.algorithms import FedAvg
 from fedloom.clients import Federation, Iid, Sampling, Split, divide
 from fedloom.core import streams
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Task
 from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings, choose
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.models import MODELS
 from fedloom.server.simulation import Simulation
 

@@ -13,11 +13,10 @@ from fedloom.clients import Federation, Sampling
 from fedloom.comparison.settings import Comparison, OwnParts, refuse_titles
 from fedloom.comparison.train import run_comparison
 from fedloom.config import RunConfig, to_tables
-from fedloom.core.algorithm import Algorithm
+from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Loss
 from fedloom.engine.choice import EngineSettings
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.fleet.faults import Faults, checked_faults
 from fedloom.plan import make_module
 from fedloom.server.schedule import Schedule

@@ -12,9 +12,9 @@ from torch import nn
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
 from fedloom.config import RunConfig, parse, read_toml
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.task import Loss
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.results.directory import COMPARISON
 
 MAIN = (

@@ -379,7 +379,7 @@ def _common_position(directories: Sequence[RunDirectory]) -> Position:
 
 def _sum_up(arm: str, histories: Sequence[History]) -> str:
     """One line on a method: its last scores, averaged over seeds."""
-    metric = histories[0].simulation.task.metric
+    metric = histories[0].training.task.metric
     done = [h for h in histories if h.directory and not h.directory.read_failure()]
     text = f"{arm}:"
     if done:

@@ -443,3 +443,7 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         if self.lr_decay == 1.0:
             return lr
         return lr * self.lr_decay ** round_.to(dtype)
+
+
+AnyAlgorithm = Algorithm[Any, Any, Any, Any, Any]
+"""A method, whatever its records are."""

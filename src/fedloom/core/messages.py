@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core.records import client_dims, leaves, message_bytes, rebuild, take
+
+PARTS = ("validation", "test")
+"""The parts of a client's data that models are scored on."""
 
 NOT_TOLD = -1
 """In the place of a number of samples that a client keeps to itself."""
@@ -29,6 +32,10 @@ class Enrolment(NamedTuple):
     """Number of training samples, or `NOT_TOLD`: it then counts as one of equals."""
     team: Tensor
     """Number of its team, from 0."""
+    validation: Tensor
+    """Number of validation samples, or `NOT_TOLD`."""
+    test: Tensor
+    """Number of test samples, or `NOT_TOLD`."""
 
 
 class Report(NamedTuple):
@@ -62,6 +69,10 @@ class Roster:
         is_told = samples != NOT_TOLD
         mean = samples[is_told].mean() if bool(is_told.any()) else samples.new_ones(())
         return torch.where(is_told, samples, mean)
+
+    def has(self, part: str) -> bool:
+        """Whether anybody may have samples of a part."""
+        return bool((getattr(self.enrolments, part) != 0).any())
 
     def with_client(self, name: str, enrolment: Enrolment) -> Roster:
         """The same clients and one more."""
@@ -98,6 +109,12 @@ class CohortDownload:
     def bytes(self) -> int:
         """What one client receives."""
         return message_bytes(self.record, has_rows=self.has_rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """The part of it that is the client's own."""
+        rows = zip(leaves(self.record), self.has_rows, strict=True)
+        return message_bytes([leaf for leaf, has_row in rows if has_row])
 
     @classmethod
     def joined(
@@ -239,25 +256,76 @@ class Arrivals:
         )
 
 
+class ModelInstruction(NamedTuple):
+    """Server to client, beside what its model needs: what its model is asked for."""
+
+    round: Tensor
+    """The round that would be next, from 0."""
+    taken: Tensor
+    """As in `Instruction`."""
+    part: Tensor
+    """Place in `PARTS` of the part that is scored; -1 if no score is wanted."""
+
+
+MODEL_INSTRUCTION_BYTES = len(ModelInstruction._fields) * _ZERO.element_size()
+"""What goes to a client beside a `model_download`."""
+
+
 @dataclass(frozen=True, eq=False)
 class ModelRequest:
-    """Server to fleet: what clients need to have their models at hand."""
+    """Server to fleet: what some clients need to have their models at hand."""
 
     round: int
-    taken: Callable[[Tensor], Tensor]
-    """For any clients, by number, as in an `Order`."""
-    downloads: Callable[[Tensor], CohortDownload]
-    """What the method's `model_download` makes for any clients, by number. A fleet
-    asks for as many at a time as it likes: each client's is its own."""
+    clients: Tensor
+    """(n,) who is asked, by number."""
+    taken: Tensor
+    """(n,) which upload of each the server took last."""
+    download: CohortDownload
+    """What the method's `model_download` makes for each of them."""
+
+    @property
+    def instructions(self) -> ModelInstruction:
+        """What goes to each client beside its download, n rows."""
+        ones = torch.ones_like(self.clients)
+        return ModelInstruction(ones * self.round, self.taken, ones * self._part)
+
+    @property
+    def bytes_down(self) -> int:
+        """What all of them are sent together."""
+        return len(self.clients) * (self.download.bytes + MODEL_INSTRUCTION_BYTES)
+
+    @property
+    def _part(self) -> int:
+        return -1
+
+    def only(self, chosen: Tensor) -> Self:
+        """The same for the clients where `chosen` holds, or whose places these are."""
+        return replace(
+            self,
+            clients=self.clients[chosen],
+            taken=self.taken[chosen],
+            download=self.download.take(chosen),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreRequest(ModelRequest):
-    """Server to fleet: score everybody's models, each on the client's own data."""
+    """Server to fleet: score some clients' models, each on the client's own data."""
 
     part: str
-    """validation or test."""
+    """One of `PARTS`."""
     shared: Tensor | None
     """(d,) the shared model, if the method has one."""
     teams: Tensor | None
-    """(teams, d) the teams' models, if the method has any."""
+    """(teams, d) the teams' models, if the method has any; each client gets its own."""
+
+    @property
+    def bytes_down(self) -> int:
+        """What all of them are sent together."""
+        models = [self.shared, self.teams[0] if self.teams is not None else None]
+        size = sum(m.numel() * m.element_size() for m in models if m is not None)
+        return super().bytes_down + len(self.clients) * size
+
+    @property
+    def _part(self) -> int:
+        return PARTS.index(self.part)

@@ -17,10 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
 from fedloom.core.task import Task
-from fedloom.engine.job import AnyAlgorithm, Runner, planned_steps
+from fedloom.engine.job import Runner, planned_steps
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from fedloom.core.algorithm import Client, Cohort, Population
+from fedloom.core.algorithm import AnyAlgorithm, Client, Cohort, Population
 from fedloom.core.messages import CohortDownload
 from fedloom.core.records import client_dims, leaves, message_bytes, without_log
 from fedloom.core.task import Task
-from fedloom.engine.job import AnyAlgorithm
 
 _FEW = 50
 """Clients that are made up to ask a method."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -12,14 +12,12 @@ from torch import Tensor
 from fedloom.clients.batches import Plan, plan_batches, plan_passes, steps_per_epoch
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
-from fedloom.core.algorithm import Algorithm, Client, Phase
+from fedloom.core.algorithm import AnyAlgorithm, Client, Phase
 from fedloom.core.errors import ContractError
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import Empty
 from fedloom.core.streams import fold
 from fedloom.core.task import Task
-
-AnyAlgorithm = Algorithm[Any, Any, Any, Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +73,21 @@ class Samples:
         """Whether inputs and targets are the same, whoever holds which."""
         mine, theirs = (*self.inputs, self.targets), (*other.inputs, other.targets)
         return all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+    def only(self, rows: Tensor) -> Samples:
+        """The same of some clients; the samples themselves are not copied."""
+        if len(rows) == len(self.sizes):
+            return self
+        sizes = self.sizes[rows]
+        ends = sizes.cumsum(0)
+        starts = self.offsets[rows] - (ends - sizes)
+        places = torch.arange(int(sizes.sum()), device=rows.device)
+        return replace(
+            self,
+            indices=self.indices[places + torch.repeat_interleave(starts, sizes)],
+            offsets=ends - sizes,
+            sizes=sizes,
+        )
 
     def part(self, ragged: Ragged) -> Samples:
         """Another part of the same data; the samples themselves are not copied."""

@@ -136,18 +136,25 @@ class MemoryTable:
             tensors["awaiting"] = self._awaiting[unsettled].cpu()
         return tensors | {"seen": rows.cpu()}
 
-    def restore(self, tensors: dict[str, Tensor], where: str = "memory") -> None:
+    def restore(
+        self, tensors: dict[str, Tensor], like: Any, where: str = "memory"
+    ) -> None:
         """Take back what `save` gave.
+
+        Args:
+            tensors: as `save` gave them.
+            like: what one client keeps; it shows names, types and shapes.
+            where: how messages call the place.
 
         Raises:
             MessageError: A field is missing or misshapen; nothing was changed.
         """
         rows, unsettled = self._rows_of(tensors, "seen", where), None
-        memory = self._below(tensors, "memory.", len(rows), where)
+        memory = _below(tensors, "memory.", like, len(rows), where)
         if_lost: dict[str, Tensor] = {}
         if "unsettled" in tensors:
             unsettled = self._rows_of(tensors, "unsettled", where)
-            if_lost = self._below(tensors, "if_lost.", len(unsettled), where)
+            if_lost = _below(tensors, "if_lost.", like, len(unsettled), where)
             if len(tensors.get("awaiting", ())) != len(unsettled):
                 raise MessageError(
                     f"{where}: field 'awaiting' should have {len(unsettled)} rows."
@@ -173,25 +180,6 @@ class MemoryTable:
                 f"are {self.count}."
             )
         return rows
-
-    def _below(
-        self, tensors: dict[str, Tensor], prefix: str, count: int, where: str
-    ) -> dict[str, Tensor]:
-        """What is saved under names that begin so, like the rows that are here."""
-        chosen = {
-            name.removeprefix(prefix): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(prefix)
-        }
-        for name, column in self.columns.items() if count else ():
-            tensor, shape = chosen.get(name), (count, *column.shape[1:])
-            if tensor is None or (tensor.shape, tensor.dtype) != (shape, column.dtype):
-                is_here = "nothing" if tensor is None else f"{tuple(tensor.shape)}"
-                raise MessageError(
-                    f"{where}: field {prefix + name!r} should be {column.dtype} "
-                    f"{shape}, found {is_here}."
-                )
-        return chosen
 
     def _allocate(self, like: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
         """Columns for all clients, of the shapes of some rows, unwritten."""
@@ -219,6 +207,21 @@ class MemoryTable:
             # Mapped files need no name; without one they cannot outlive the process.
             shutil.rmtree(folder)
         return columns
+
+
+def _below(
+    tensors: dict[str, Tensor], prefix: str, like: Any, count: int, where: str
+) -> dict[str, Tensor]:
+    """The rows of `count` clients that are saved under names that begin so."""
+    if not count:
+        return {}
+    chosen = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+    rows = map_record(lambda tensor: tensor.expand(count, *tensor.shape), like)
+    return named(from_named(rows, chosen, f"{where}: {prefix.rstrip('.')}"))
 
 
 def _put(columns: dict[str, Tensor], rows: Tensor, new: dict[str, Tensor]) -> None:

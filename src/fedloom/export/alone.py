@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedloom.algorithms import Local
-from fedloom.engine.job import AnyAlgorithm
+from fedloom.core.algorithm import AnyAlgorithm
 
 
 def alone_like(method: AnyAlgorithm, **changes: Any) -> Local:

@@ -244,5 +244,5 @@ def _train_alone(visit: Visit, rounds: int, **changes: int) -> float:
             simulation.run_exchange()
     except NumericalError:
         return math.nan
-    (personal,) = simulation.evaluate("test")
+    (personal,) = simulation.evaluate("test").scores
     return float(personal.of()[0])

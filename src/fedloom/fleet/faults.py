@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,11 @@ class FaultyFleet:
         """Who there is, present or not."""
         return self.fleet.roster
 
+    @property
+    def hashes(self) -> Mapping[str, str]:
+        """As the fleet has them."""
+        return self.fleet.hashes
+
     def send(self, order: Order) -> None:
         """Pass the order on to those who are present."""
         absent = self._fails("absent", self.faults.absent, order.clients, order.round)
@@ -107,24 +113,26 @@ class FaultyFleet:
         return self.fleet.client_log(clients)
 
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
-        """The sums of everybody."""
+        """The sums of all who are asked."""
         return self.fleet.score(request)
 
-    def personal(self, request: ModelRequest, clients: Tensor) -> Tensor:
+    def personal(self, request: ModelRequest) -> Tensor:
         """As the fleet has them."""
-        return self.fleet.personal(request, clients)
+        return self.fleet.personal(request)
 
-    def draws(self, request: ModelRequest, clients: Tensor) -> Tensor:
+    def draws(self, request: ModelRequest) -> Tensor:
         """As the fleet has them."""
-        return self.fleet.draws(request, clients)
+        return self.fleet.draws(request)
 
     def save(self) -> dict[str, Tensor]:
         """All that clients keep."""
         return self.fleet.save()
 
-    def restore(self, tensors: dict[str, Tensor], where: str) -> None:
+    def restore(
+        self, tensors: dict[str, Tensor], request: ModelRequest, where: str
+    ) -> None:
         """Take back what `save` gave."""
-        self.fleet.restore(tensors, where)
+        self.fleet.restore(tensors, request, where)
 
     def _fails(self, how: str, chance: float, clients: Tensor, *at: int) -> Tensor:
         """(n,) who fails, each drawn by its own number."""

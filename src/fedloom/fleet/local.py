@@ -6,7 +6,7 @@ worker of a cluster has a shard, a process of a deployment has one client.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedloom.clients.federation import Federation
 from fedloom.core import streams
-from fedloom.core.algorithm import Client
+from fedloom.core.algorithm import AnyAlgorithm, Client
 from fedloom.core.errors import MessageError, NumericalError
 from fedloom.core.measures import Sums
 from fedloom.core.messages import (
@@ -32,7 +32,6 @@ from fedloom.core.records import Empty, leaves, map_record, take
 from fedloom.core.task import Task
 from fedloom.engine.evaluate import sums_of_own, sums_of_shared
 from fedloom.engine.job import (
-    AnyAlgorithm,
     LocalResults,
     Participants,
     Runner,
@@ -110,7 +109,11 @@ class LocalFleet:
             )
         self.samples = Samples.of(federation, federation.train, device)
         teams = torch.as_tensor(federation.teams, device=device)
-        self.roster = Roster(federation.names, Enrolment(self.samples.sizes, teams))
+        parts = (federation.validation.sizes, federation.test.sizes)
+        held = (torch.as_tensor(sizes, device=device) for sizes in parts)
+        self.roster = Roster(
+            federation.names, Enrolment(self.samples.sizes, teams, *held)
+        )
         self.job = train_job(algorithm, task, self.samples, can_lose=can_lose)
         self.memory = MemoryTable(federation.count, device, folder=folder)
         self.prepared: PreparedExchange | None = None
@@ -120,6 +123,11 @@ class LocalFleet:
         self._results: LocalResults | None = None
         self._log: Any = Empty()
         self._logged = self.numbers[:0]
+
+    @property
+    def hashes(self) -> Mapping[str, str]:
+        """Of these clients' data and how it is divided."""
+        return {"split": self.federation.hash, "data": self.federation.dataset.hash}
 
     def send(self, order: Order) -> None:
         """Set the clients about an exchange."""
@@ -170,57 +178,70 @@ class LocalFleet:
         return take(self._log, torch.searchsorted(self._logged, clients))
 
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
-        """The sums of every client, by every kind of model that there is."""
-        task = self.task
-        samples = self.samples.part(getattr(self.federation, request.part))
+        """The sums of the clients asked, by every kind of model that there is."""
+        task, rows = self.task, self._rows(request.clients)
+        samples = self.samples.part(getattr(self.federation, request.part)).only(rows)
         by_kind: dict[str, Sums] = {}
         if request.shared is not None:
             by_kind["shared"] = sums_of_shared(task, request.shared, samples)
         if request.teams is not None:
-            teams = self.roster.enrolments.team.cpu()
+            teams = self.roster.enrolments.team[rows].cpu()
             by_team = [sums_of_shared(task, theta, samples) for theta in request.teams]
             by_kind["team"] = map_record(
                 lambda *columns: torch.stack(columns)[teams, torch.arange(len(teams))],
                 *by_team,
             )
         by_kind["personal"] = sums_of_own(
-            task, self.runner, samples, lambda rows: self._personal(request, rows)
+            task, self.runner, samples, lambda at: self.personal(request.only(at))
         )
         if self.algorithm.has_posterior:
             by_kind["averaged"] = sums_of_own(
                 task,
                 self.runner,
                 samples,
-                lambda rows: self._draws(request, rows),
+                lambda at: self.draws(request.only(at)),
                 is_average=True,
             )
         return by_kind
 
-    def personal(self, request: ModelRequest, clients: Tensor) -> Tensor:
+    def personal(self, request: ModelRequest) -> Tensor:
         """(n, d) the models that some clients use."""
-        return self._personal(request, self._rows(clients))
+        thetas: Tensor = self.adapt(request).result
+        return thetas
 
-    def adapt(self, request: ModelRequest, clients: Tensor) -> LocalResults:
+    def adapt(self, request: ModelRequest) -> LocalResults:
         """The same models, and a report on what the method's adaptation took."""
-        return self._adapted(request, self._rows(clients))
+        rows, client = self._at_hand(request)
+        keys = self._keys("personal", rows, request.round, 0)
+        memory = self._recall(rows, request.download, client)
+        participants = Participants(rows, keys, client, memory)
+        return self.runner.run(self._personal_job, request.download, participants)
 
-    def draws(self, request: ModelRequest, clients: Tensor) -> Tensor:
+    def draws(self, request: ModelRequest) -> Tensor:
         """(n, k, d) models from the posteriors of some clients."""
-        return self._draws(request, self._rows(clients))
+        rows, client = self._at_hand(request)
+        draw: Callable[..., Tensor] = request.download.over(
+            lambda d, m, c, key: self.algorithm.draws(d, m, c, self.task, key, _DRAWS)
+        )
+        keys = self._keys("draws", rows, request.round, 0)
+        return draw(self._recall(rows, request.download, client), client, keys)
 
     def save(self) -> dict[str, Tensor]:
         """All that these clients keep."""
         return self.memory.save()
 
-    def restore(self, tensors: dict[str, Tensor], where: str) -> None:
+    def restore(
+        self, tensors: dict[str, Tensor], request: ModelRequest, where: str
+    ) -> None:
         """Take back what `save` gave."""
-        self.memory.restore(tensors, where)
+        self.memory.restore(tensors, self.initial_memory(request), where)
 
     def initial_memory(self, request: ModelRequest) -> Any:
-        """What the first of these clients would remember had it never been here."""
-        row = torch.zeros(1, dtype=torch.int64, device=self.task.device)
-        download, client = self._at_hand(request, row)
-        return take(self._fresh(download, client), 0)
+        """What the first client that is asked would remember had it never been here."""
+        first = request.only(torch.zeros_like(request.clients[:1]))
+        rows = self._rows(first.clients)
+        client = self._clients(rows, first.round, 0, torch.ones_like(rows).bool())
+        return take(self._fresh(first.download, client), 0)
 
     def _rows(self, clients: Tensor) -> Tensor:
         """Where clients are held, by their numbers.
@@ -265,34 +286,12 @@ class LocalFleet:
     def _recall(self, rows: Tensor, download: CohortDownload, client: Client) -> Any:
         return self.memory.read(rows, self._fresh(download, client))
 
-    def _at_hand(
-        self, request: ModelRequest, rows: Tensor
-    ) -> tuple[CohortDownload, Client]:
-        """What clients are sent and know for the use of their models."""
-        clients = self.numbers[rows]
-        self.memory.settle(rows, request.taken(clients))
+    def _at_hand(self, request: ModelRequest) -> tuple[Tensor, Client]:
+        """Where clients are held and what they know when their models are asked for."""
+        rows = self._rows(request.clients)
+        self.memory.settle(rows, request.taken)
         uploads = torch.ones_like(rows, dtype=torch.bool)
-        client = self._clients(rows, request.round, 0, uploads)
-        return request.downloads(clients), client
-
-    def _adapted(self, request: ModelRequest, rows: Tensor) -> LocalResults:
-        download, client = self._at_hand(request, rows)
-        keys = self._keys("personal", rows, request.round, 0)
-        memory = self._recall(rows, download, client)
-        participants = Participants(rows, keys, client, memory)
-        return self.runner.run(self._personal_job, download, participants)
-
-    def _personal(self, request: ModelRequest, rows: Tensor) -> Tensor:
-        thetas: Tensor = self._adapted(request, rows).result
-        return thetas
-
-    def _draws(self, request: ModelRequest, rows: Tensor) -> Tensor:
-        download, client = self._at_hand(request, rows)
-        draw: Callable[..., Tensor] = download.over(
-            lambda d, m, c, key: self.algorithm.draws(d, m, c, self.task, key, _DRAWS)
-        )
-        keys = self._keys("draws", rows, request.round, 0)
-        return draw(self._recall(rows, download, client), client, keys)
+        return rows, self._clients(rows, request.round, 0, uploads)
 
     def _refuse_diverged(
         self, order: Order, participants: Participants, result: Any

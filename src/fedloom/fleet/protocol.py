@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -16,6 +17,13 @@ class Fleet(Protocol):
     @property
     def roster(self) -> Roster:
         """Who there is, as enrolled."""
+
+    @property
+    def hashes(self) -> Mapping[str, str]:
+        """What a checkpoint must have been made with, by name: split and data.
+
+        Empty where clients tell nothing of their data.
+        """
 
     def send(self, order: Order) -> None:
         """Call clients to an exchange; `receive` gives what comes of it."""
@@ -36,22 +44,25 @@ class Fleet(Protocol):
         """
 
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
-        """By kind of model, the sums of every client, one row each."""
+        """By kind of model, the sums of the clients that are asked, one row each."""
 
-    def personal(self, request: ModelRequest, clients: Tensor) -> Tensor:
+    def personal(self, request: ModelRequest) -> Tensor:
         """(n, d) the models that some clients use, adapted if the method adapts."""
 
-    def draws(self, request: ModelRequest, clients: Tensor) -> Tensor:
+    def draws(self, request: ModelRequest) -> Tensor:
         """(n, k, d) models from the posteriors of some clients."""
 
     def save(self) -> dict[str, Tensor]:
         """All that clients keep, for a checkpoint; nothing if they keep it at home."""
 
-    def restore(self, tensors: dict[str, Tensor], where: str) -> None:
+    def restore(
+        self, tensors: dict[str, Tensor], request: ModelRequest, where: str
+    ) -> None:
         """Take back what `save` gave.
 
         Args:
             tensors: as `save` gave them.
+            request: of all clients; it shows the shapes of what they keep.
             where: how messages call the place.
 
         Raises:

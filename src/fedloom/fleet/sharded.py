@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedloom.core.errors import MessageError
 from fedloom.core.measures import Sums
 from fedloom.core.messages import (
     Arrivals,
@@ -25,7 +26,8 @@ class ShardedFleet:
 
     An order is cut into one for each shard; all are sent before the first answer is
     waited for. Answers are put together by the clients' numbers, so that nothing
-    depends on who answers first.
+    depends on who answers first. When a shard diverges the others have gone on, so the
+    way back is a checkpoint.
 
     Args:
         shards: the fleets.
@@ -46,6 +48,15 @@ class ShardedFleet:
         if not torch.equal(everyone[self._order], torch.arange(len(everyone))):
             raise ValueError("the shards' numbers are not 0, 1, 2, ..., each once")
         self._called: list[Fleet] = []
+
+    @property
+    def hashes(self) -> Mapping[str, str]:
+        """Those of each shard, under its place among them."""
+        return {
+            f"shard{n}.{name}": value
+            for n, shard in enumerate(self.shards)
+            for name, value in shard.hashes.items()
+        }
 
     def send(self, order: Order) -> None:
         """Send each shard its part; one without a client that is called gets none."""
@@ -73,24 +84,34 @@ class ShardedFleet:
 
     def client_log(self, clients: Tensor) -> Any:
         """The logs of all shards that have any of these clients."""
-        return self._asked(clients, lambda shard, some: shard.client_log(some))
+        return self._asked(
+            clients, lambda shard, chosen: shard.client_log(clients[chosen])
+        )
 
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
-        """The sums of every client of every shard."""
-        parts = [shard.score(request) for shard in self.shards]
-        return {kind: self._merge([part[kind] for part in parts]) for kind in parts[0]}
+        """The sums of all who are asked, of every shard."""
+        kinds: list[str] = []
 
-    def personal(self, request: ModelRequest, clients: Tensor) -> Tensor:
+        def ask(shard: Fleet, chosen: Tensor) -> tuple[Sums, ...]:
+            by_kind = shard.score(request.only(chosen))
+            kinds[:] = by_kind
+            return tuple(by_kind.values())
+
+        sums = self._asked(request.clients, ask)
+        return dict(zip(kinds, sums, strict=True))
+
+    def personal(self, request: ModelRequest) -> Tensor:
         """(n, d) the models that some clients use."""
         thetas: Tensor = self._asked(
-            clients, lambda shard, some: shard.personal(request, some)
+            request.clients,
+            lambda shard, chosen: shard.personal(request.only(chosen)),
         )
         return thetas
 
-    def draws(self, request: ModelRequest, clients: Tensor) -> Tensor:
+    def draws(self, request: ModelRequest) -> Tensor:
         """(n, k, d) models from the posteriors of some clients."""
         thetas: Tensor = self._asked(
-            clients, lambda shard, some: shard.draws(request, some)
+            request.clients, lambda shard, chosen: shard.draws(request.only(chosen))
         )
         return thetas
 
@@ -102,28 +123,46 @@ class ShardedFleet:
             for name, tensor in shard.save().items()
         }
 
-    def restore(self, tensors: dict[str, Tensor], where: str) -> None:
+    def restore(
+        self, tensors: dict[str, Tensor], request: ModelRequest, where: str
+    ) -> None:
         """Take back what `save` gave, with the same shards."""
-        for n, shard in enumerate(self.shards):
+        before = self.save()
+        try:
+            self._restore(tensors, request, where)
+        except MessageError:
+            self._restore(before, request, where)
+            raise
+
+    def _restore(
+        self, tensors: dict[str, Tensor], request: ModelRequest, where: str
+    ) -> None:
+        for n, (shard, numbers) in enumerate(
+            zip(self.shards, self.numbers, strict=True)
+        ):
             prefix = f"shard{n}."
             own = {
                 name.removeprefix(prefix): tensor
                 for name, tensor in tensors.items()
                 if name.startswith(prefix)
             }
-            shard.restore(own, where)
+            chosen = torch.isin(request.clients, numbers.to(request.clients))
+            shard.restore(own, request.only(chosen), where)
 
     def _merge(self, parts: Sequence[Any]) -> Any:
         """Rows of all shards, in the order of the clients' numbers."""
         return take(_joined(parts), self._order)
 
     def _asked(self, clients: Tensor, ask: Any) -> Any:
-        """What the shards answer about some clients, in the order asked for."""
+        """What the shards answer about some clients, in the order asked for.
+
+        `ask` is given a shard and, (n,), which of the clients are its own.
+        """
         parts, asked = [], []
         for shard, numbers in zip(self.shards, self.numbers, strict=True):
             chosen = torch.isin(clients, numbers.to(clients))
             if bool(chosen.any()):
-                parts.append(ask(shard, clients[chosen]))
+                parts.append(ask(shard, chosen))
                 asked.append(chosen.nonzero()[:, 0])
         return take(_joined(parts), torch.cat(asked).argsort()) if parts else Empty()
 

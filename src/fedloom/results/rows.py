@@ -32,6 +32,10 @@ class Round:
     """From the global server to team servers; 0 without teams."""
     team_bytes_up: int = 0
     """From team servers to the global server."""
+    evaluation_bytes_down: int = 0
+    """From the server to clients for the scores of this round."""
+    evaluation_bytes_up: int = 0
+    """Sums that clients sent for them."""
     seconds: float = 0.0
     """Training time, evaluation not counted."""
     server_log: dict[str, float] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from fedloom.core.errors import MessageError
 from fedloom.core.files import atomic_write, cannot_write, remove, sync
 from fedloom.core.records import from_named, map_record, named
 from fedloom.server.coordinator import RoundCost
-from fedloom.server.simulation import Simulation
+from fedloom.server.training import Training
 
 _FORMAT = "fedloom-checkpoint-4"
 
@@ -43,13 +43,13 @@ def before(path: Path) -> Path:
     return path.with_stem(f"{path.stem}-before")
 
 
-def save(simulation: Simulation, path: Path) -> None:
+def save(training: Training, path: Path) -> None:
     """Write the state of a run; the old file stays until the new one is whole.
 
     Raises:
         DataError: it cannot be written; the checkpoints that are there are untouched.
     """
-    state = simulation.state
+    state = training.state
     tensors = {
         # Cloned, because safetensors refuses fields that share memory.
         f"server.{name}": tensor.detach().cpu().contiguous().clone()
@@ -58,14 +58,13 @@ def save(simulation: Simulation, path: Path) -> None:
     tensors["taken"] = state.taken.cpu().clone()
     tensors |= {
         f"clients.{name}": tensor.contiguous()
-        for name, tensor in simulation.fleet.save().items()
+        for name, tensor in training.fleet.save().items()
     }
     position = {
         "format": _FORMAT,
-        "algorithm": simulation.algorithm.name,
-        "split": simulation.federation.hash,
-        "data": simulation.federation.dataset.hash,
-        "seed": simulation.seed,
+        "algorithm": training.algorithm.name,
+        **training.fleet.hashes,
+        "seed": training.seed,
         "round": state.round,
         "exchange": state.exchange,
         "cost": asdict(state.cost),
@@ -104,11 +103,11 @@ def whole_positions(path: Path) -> list[Position]:
     return [position for position in positions if position is not None]
 
 
-def restore(simulation: Simulation, path: Path, at: Position | None = None) -> str:
+def restore(training: Training, path: Path, at: Position | None = None) -> str:
     """Put a run back to where a checkpoint left it; no file is changed.
 
     Args:
-        simulation: the run.
+        training: the run.
         path: its newest checkpoint; if that is damaged, the one before is used.
         at: the one that was written there, instead of the newest.
 
@@ -128,9 +127,9 @@ def restore(simulation: Simulation, path: Path, at: Position | None = None) -> s
         except MessageError as error:
             damaged = damaged or error
             continue
-        _check(position, simulation, file)
+        _check(position, training, file)
         if at is None or at == (position["round"], position["exchange"]):
-            _put_back(simulation, position, tensors, file)
+            _put_back(training, position, tensors, file)
             return f"{damaged} The one before it is used." if damaged else ""
     if damaged is not None:
         raise damaged
@@ -196,13 +195,12 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _check(position: Mapping[str, Any], simulation: Simulation, path: Path) -> None:
+def _check(position: Mapping[str, Any], training: Training, path: Path) -> None:
     expected = {
         "format": _FORMAT,
-        "algorithm": simulation.algorithm.name,
-        "split": simulation.federation.hash,
-        "data": simulation.federation.dataset.hash,
-        "seed": simulation.seed,
+        "algorithm": training.algorithm.name,
+        **training.fleet.hashes,
+        "seed": training.seed,
     }
     for what, value in expected.items():
         if position.get(what) != value:
@@ -213,35 +211,24 @@ def _check(position: Mapping[str, Any], simulation: Simulation, path: Path) -> N
 
 
 def _put_back(
-    simulation: Simulation,
+    training: Training,
     position: Mapping[str, Any],
     tensors: dict[str, Tensor],
     path: Path,
 ) -> None:
-    state, device = simulation.state, simulation.task.device
+    state, device = training.state, training.task.device
     server = from_named(state.server, _below(tensors, "server."), str(path))
     if "taken" not in tensors:
         raise MessageError(f"{path}: field 'taken' is missing.")
-    _check_memory(simulation, tensors, path)
-    simulation.fleet.restore(_below(tensors, "clients."), str(path))
+    coordinator = training.coordinator
+    request = coordinator.model_request(coordinator.everyone)
+    training.fleet.restore(_below(tensors, "clients."), request, str(path))
     # In memory of its own: where a file happens to place a tensor may change the order
     # in which vector instructions add it up, and so the last bits.
     state.server = map_record(lambda tensor: tensor.clone().to(device), server)
     state.taken = tensors["taken"].to(device)
     state.round, state.exchange = position["round"], position["exchange"]
     state.cost = RoundCost(**position["cost"])
-
-
-def _check_memory(
-    simulation: Simulation, tensors: Mapping[str, Tensor], path: Path
-) -> None:
-    """Refuse rows that are not what this run's clients would keep."""
-    count = len(tensors.get("clients.seen", ()))
-    if count:
-        request = simulation.coordinator.model_request()
-        row = simulation.clients.initial_memory(request)
-        rows = map_record(lambda tensor: tensor.expand(count, *tensor.shape), row)
-        from_named(rows, _below(tensors, "clients.memory."), str(path))
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ and what arrived; never a sample, never a client's memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedloom.clients.cohorts import Sampling
-from fedloom.core.algorithm import Cohort, Population
+from fedloom.core.algorithm import AnyAlgorithm, Cohort, Population
 from fedloom.core.messages import (
     Arrivals,
     CohortDownload,
@@ -26,7 +27,9 @@ from fedloom.core.messages import (
 )
 from fedloom.core.records import Empty, leaves, message_bytes, without_log
 from fedloom.core.task import Task
-from fedloom.engine.job import AnyAlgorithm
+
+_REQUEST_BYTES = 1 << 28
+"""Most that is made at a time for clients that are to be scored."""
 
 NONE_TAKEN = -1
 """In the place of the number of an upload: the server has none of this client."""
@@ -148,7 +151,7 @@ class Coordinator:
         uploads = torch.ones_like(clients, dtype=torch.bool)
         if self.sampling.protocol == "train-all":
             sampled = clients
-            clients = torch.arange(self.roster.count, device=self.task.device)
+            clients = self.everyone
             uploads = torch.isin(clients, sampled)
         return self.order(clients, uploads)
 
@@ -239,23 +242,42 @@ class Coordinator:
             population=self.population,
         )
 
-    def model_request(self) -> ModelRequest:
-        """What clients need to have their models at hand."""
+    @property
+    def everyone(self) -> Tensor:
+        """(M,) the numbers of all clients."""
+        return torch.arange(self.roster.count, device=self.task.device)
+
+    def model_request(self, clients: Tensor) -> ModelRequest:
+        """What some clients, by number, need to have their models at hand."""
+        cohort = replace(self.cohort(clients), exchange=0)
+        download = self.algorithm.model_download(self.state.server, cohort)
         return ModelRequest(
             round=self.state.round,
-            taken=lambda clients: self.state.taken[clients],
-            downloads=self._model_downloads,
+            clients=clients,
+            taken=self.state.taken[clients],
+            download=CohortDownload.of(download),
         )
 
-    def score_request(self, part: str) -> ScoreRequest:
-        """What an evaluation on a part of the data needs."""
+    def score_requests(
+        self, part: str, clients: Tensor | None = None
+    ) -> Iterator[ScoreRequest]:
+        """What an evaluation on a part of the data needs.
+
+        One request for everybody, or several where what clients are sent is large.
+
+        Args:
+            part: one of `fedloom.core.messages.PARTS`.
+            clients: who is scored, by number; everybody by default.
+        """
         server = self.state.server
-        return ScoreRequest(
-            **vars(self.model_request()),
-            part=part,
-            shared=self.algorithm.shared(server, self.task),
-            teams=self.algorithm.team_models(server, self.task),
-        )
+        clients = clients if clients is not None else self.everyone
+        shared = self.algorithm.shared(server, self.task)
+        teams = self.algorithm.team_models(server, self.task)
+        row_bytes = self.model_request(clients[:1]).download.row_bytes
+        width = max(1, _REQUEST_BYTES // max(row_bytes, 1))
+        for some in torch.split(clients, width):
+            asked = vars(self.model_request(some))
+            yield ScoreRequest(**asked, part=part, shared=shared, teams=teams)
 
     def with_client(self, name: str, enrolment: Enrolment) -> Coordinator:
         """The server as if one client more had been there and never been sampled.
@@ -281,12 +303,6 @@ class Coordinator:
     def _number(self) -> int:
         """The next exchange, counted over all rounds."""
         return self.state.round * self.algorithm.exchanges + self.state.exchange
-
-    def _model_downloads(self, clients: Tensor) -> CohortDownload:
-        cohort = replace(self.cohort(clients), exchange=0)
-        return CohortDownload.of(
-            self.algorithm.model_download(self.state.server, cohort)
-        )
 
 
 def _cost(order: Order, arrivals: Arrivals, seconds: float) -> RoundCost:

@@ -7,14 +7,16 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from fedloom.core.messages import PARTS
 from fedloom.core.records import client_dims, named
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.results.scores import Scores
 from fedloom.server.coordinator import ExchangeLog, RoundCost
-from fedloom.server.simulation import Simulation
+from fedloom.server.training import Training
 
 Columns = dict[str, NDArray[Any]]
 
@@ -23,18 +25,18 @@ class History:
     """The rows of a run so far.
 
     Args:
-        simulation: the run.
+        training: the run.
         rounds: rows of an earlier part of it.
         directory: where rows go; they stay in memory either way.
     """
 
     def __init__(
         self,
-        simulation: Simulation,
+        training: Training,
         rounds: list[Round] | None = None,
         directory: RunDirectory | None = None,
     ) -> None:
-        self.simulation = simulation
+        self.training = training
         self.rounds = rounds if rounds is not None else []
         self.directory = directory
         self.follower: Callable[[Round], None] | None = None
@@ -49,15 +51,15 @@ class History:
 
     def open_round(self) -> None:
         """Record the start, before any training, as round 0."""
-        self._keep(Round(round=0, scores=self.evaluate(0)))
+        self._keep(Round(round=0, **self.evaluate(0)))
 
     def record_exchange(self) -> None:
         """Record what drove the exchange that the run has just finished."""
-        log = self.simulation.last
+        log = self.training.last
         assert log is not None
         at = log.round + 1, log.exchange
         columns, arrays, self._scalars = _sort(log)
-        if self.simulation.algorithm.exchanges > 1:
+        if self.training.algorithm.exchanges > 1:
             # A round's row has room for those of its last exchange alone.
             arrays |= {n: np.array(value) for n, value in self._scalars.items()}
         if self.directory is not None:
@@ -67,7 +69,7 @@ class History:
 
     def close_round(self, cost: RoundCost, *, has_scores: bool) -> Round:
         """Record the round that the run has just finished."""
-        number = self.simulation.state.round
+        number = self.training.state.round
         costs = asdict(cost)
         loss = costs.pop("loss")
         row = Round(
@@ -75,24 +77,30 @@ class History:
             train_loss=loss if cost.steps else None,
             **costs,
             server_log=self._scalars,
-            scores=self.evaluate(number) if has_scores else {},
+            **(self.evaluate(number) if has_scores else {}),
         )
         self._keep(row)
         return row
 
-    def evaluate(self, number: int) -> dict[str, dict[str, dict[str, float]]]:
-        """Score all models on every part that has samples, and sum up."""
-        federation = self.simulation.federation
-        scores: list[Scores] = []
-        for part in ("validation", "test"):
-            if getattr(federation, part).sizes.any():
-                scores += self.simulation.evaluate(part)
-        self.scores[number] = scores
+    def evaluate(self, number: int) -> dict[str, Any]:
+        """Score all models on every part that has samples, and sum up.
+
+        Returns:
+            What a row says of it.
+        """
+        roster = self.training.coordinator.roster
+        sizes = roster.sizes(torch.float64).cpu().numpy()
+        made = [self.training.evaluate(part) for part in PARTS if roster.has(part)]
+        self.scores[number] = [s for evaluation in made for s in evaluation.scores]
         summary: dict[str, dict[str, dict[str, float]]] = {}
-        for of_kind in scores:
-            numbers = of_kind.summary(federation.sizes)
-            summary.setdefault(of_kind.kind, {})[of_kind.part] = numbers
-        return summary
+        for scores in self.scores[number]:
+            numbers = scores.summary(sizes)
+            summary.setdefault(scores.kind, {})[scores.part] = numbers
+        return {
+            "scores": summary,
+            "evaluation_bytes_down": sum(e.bytes_down for e in made),
+            "evaluation_bytes_up": sum(e.bytes_up for e in made),
+        }
 
     def write(self, directory: RunDirectory) -> None:
         """Write all rows to a directory, and later ones too."""
@@ -111,7 +119,7 @@ class History:
 
     def _write(self, row: Round, directory: RunDirectory) -> None:
         if row.round in self.scores:
-            names = self.simulation.federation.names
+            names = self.training.coordinator.roster.names
             directory.write_scores(row.round, names, self.scores[row.round])
         directory.append(row)
 
@@ -122,7 +130,7 @@ class History:
         arrays: Columns,
         directory: RunDirectory,
     ) -> None:
-        exchange = at[1] if self.simulation.algorithm.exchanges > 1 else None
+        exchange = at[1] if self.training.algorithm.exchanges > 1 else None
         directory.write_client_log(at[0], columns, exchange)
         if arrays:
             directory.write_arrays(at[0], arrays, exchange)

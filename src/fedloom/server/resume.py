@@ -12,7 +12,7 @@ from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.server import checkpoint
 from fedloom.server.checkpoint import START, Position
-from fedloom.server.simulation import Simulation
+from fedloom.server.training import Training
 
 
 def refuse_other_data(
@@ -43,7 +43,7 @@ def refuse_other_data(
         )
 
 
-def restore_latest(simulation: Simulation, directory: RunDirectory) -> str:
+def restore_latest(training: Training, directory: RunDirectory) -> str:
     """Put a run back to its last whole checkpoint, or leave it at its start.
 
     Returns:
@@ -52,7 +52,7 @@ def restore_latest(simulation: Simulation, directory: RunDirectory) -> str:
     if not checkpoint.exists(directory.checkpoint):
         return ""
     try:
-        return checkpoint.restore(simulation, directory.checkpoint)
+        return checkpoint.restore(training, directory.checkpoint)
     except MessageError as error:
         if checkpoint.whole_positions(directory.checkpoint):
             raise

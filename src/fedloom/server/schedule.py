@@ -57,7 +57,6 @@ class Progress(Protocol):
 
 
 def train(
-    simulation: Simulation,
     schedule: Schedule,
     history: History,
     progress: Progress | None = None,
@@ -68,11 +67,11 @@ def train(
     before they end the run.
     """
 
-    def advance() -> dict[int, RoundCost]:
-        cost = simulation.run_exchange()
+    def run_exchange() -> dict[int, RoundCost]:
+        cost = history.training.run_exchange()
         return {} if cost is None else {0: cost}
 
-    _drive(advance, lambda: [0], [history], schedule, progress)
+    _drive(run_exchange, lambda: [0], [history], schedule, progress)
 
 
 def train_together(
@@ -83,23 +82,23 @@ def train_together(
 ) -> None:
     """The same for runs in a bundle; one that diverges is recorded as a failure."""
 
-    def advance() -> dict[int, RoundCost]:
+    def run_exchange() -> dict[int, RoundCost]:
         known = set(bundle.failures)
         closed = bundle.run_exchange()
         for n in bundle.failures.keys() - known:
             directory = histories[n].directory
             if directory is not None:
-                state = histories[n].simulation.state
+                state = histories[n].training.state
                 why = str(bundle.failures[n])
                 directory.sync()
                 directory.write_failure(why, state.round, state.exchange)
         return closed
 
-    _drive(advance, lambda: bundle.going, histories, schedule, progress)
+    _drive(run_exchange, lambda: bundle.going, histories, schedule, progress)
 
 
 def _drive(
-    advance: Callable[[], dict[int, RoundCost]],
+    run_exchange: Callable[[], dict[int, RoundCost]],
     going: Callable[[], list[int]],
     histories: Sequence[History],
     schedule: Schedule,
@@ -112,7 +111,7 @@ def _drive(
     secured = time.monotonic()
     with _interruptible() as asked:
         while going() and _round(histories[going()[0]]) < schedule.rounds:
-            closed = advance()
+            closed = run_exchange()
             for n in going():
                 histories[n].record_exchange()
             rows: list[Round] = []
@@ -134,7 +133,7 @@ def _drive(
 
 
 def _round(history: History) -> int:
-    return history.simulation.state.round
+    return history.training.state.round
 
 
 def _is_old(secured: float, schedule: Schedule) -> bool:
@@ -152,7 +151,7 @@ def _secure(histories: Sequence[History], going: Sequence[int]) -> None:
         directory = histories[n].directory
         if directory is not None:
             directory.sync()
-            checkpoint.save(histories[n].simulation, directory.checkpoint)
+            checkpoint.save(histories[n].training, directory.checkpoint)
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from fedloom.core.errors import DataError
 from fedloom.core.messages import Enrolment
 from fedloom.fleet.local import LocalFleet
 from fedloom.results.scores import Scores
-from fedloom.server.simulation import Simulation, scores_of
+from fedloom.server.simulation import Simulation
+from fedloom.server.training import evaluate
 
 
 class Visit:
@@ -87,19 +88,19 @@ class Visit:
 
     def adapt(self) -> tuple[Tensor, int]:
         """Its personal model, (d,), and how many steps the method's adaptation took."""
-        results = self.clients.adapt(self.coordinator.model_request(), self.number)
+        results = self.clients.adapt(self.coordinator.model_request(self.number))
         return results.result[0], int(results.report.steps.sum())
 
     def models(self) -> Tensor:
         """(k, d) the models that its predictions are averaged over; one for most."""
-        request = self.coordinator.model_request()
+        request = self.coordinator.model_request(self.number)
         if self.algorithm.has_posterior:
-            return self.clients.draws(request, self.number)[0]
-        return self.clients.personal(request, self.number)
+            return self.clients.draws(request)[0]
+        return self.clients.personal(request)
 
-    def evaluate(self) -> list[Scores]:
+    def evaluate(self) -> tuple[Scores, ...]:
         """Score every kind of model on its test data."""
-        return scores_of(self.coordinator, self.clients, "test")
+        return evaluate(self.coordinator, self.clients, "test", self.number).scores
 
     def shared(self) -> Tensor | None:
         """The run's shared model, or None."""

@@ -57,18 +57,18 @@ def follow(
         raise
     finally:
         history.follower = None
-        table = closing_table(history.rounds, history.simulation.task.metric)
+        table = closing_table(history.rounds, history.training.task.metric)
         tell("end", Ending(table=table, failure=failure))
 
 
 def _about(history: History, config: Mapping[str, Any]) -> About:
     directory = history.directory
     return About(
-        name=history.simulation.algorithm.name
+        name=history.training.algorithm.name
         if directory is None
         else str(directory.path),
         path=None if directory is None else directory.path,
         config=config,
         manifest={} if directory is None else directory.read_manifest(),
-        first=history.simulation.state.round,
+        first=history.training.state.round,
     )

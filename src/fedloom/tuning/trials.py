@@ -76,7 +76,7 @@ class Trials:
             plan = make_plan(config, federation, self.data_dir)
             history = History(plan.simulation)
             try:
-                train(plan.simulation, plan.schedule, history)
+                train(plan.schedule, history)
             except NumericalError as error:
                 return TrialResult(None, str(error))
             numbers = history.rounds[-1].scores["personal"]["validation"]

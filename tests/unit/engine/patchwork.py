@@ -14,6 +14,7 @@ from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import (
     Algorithm,
+    AnyAlgorithm,
     Client,
     Cohort,
     Phase,
@@ -25,7 +26,7 @@ from fedloom.core.settings import NonNegative
 from fedloom.core.streams import normal, seeded
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.job import AnyAlgorithm, Runner
+from fedloom.engine.job import Runner
 from fedloom.engine.loop import Loop
 from fedloom.server.simulation import Simulation
 

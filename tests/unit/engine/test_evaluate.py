@@ -74,7 +74,7 @@ def test_personal_models_are_scored_on_their_own_clients(
 def test_the_shared_model_is_scored_on_every_client() -> None:
     simulation = simulation_of(FedAvg(lr=0.5), Weave(4))
     simulation.run_exchange()
-    shared, personal = simulation.evaluate("test")
+    shared, personal = simulation.evaluate("test").scores
     losses, accuracies = by_hand(
         simulation, simulation.state.server.shared.expand(COUNT, -1)
     )
@@ -86,7 +86,7 @@ def test_the_shared_model_is_scored_on_every_client() -> None:
 
 def test_a_client_without_test_samples_has_no_score() -> None:
     simulation = simulation_of(FedAvg(), Weave(4))
-    for scores in simulation.evaluate("test"):
+    for scores in simulation.evaluate("test").scores:
         missing = np.isnan(scores.of("loss"))
         assert missing.nonzero()[0].tolist() == [TESTS.index(0)]
         assert np.array_equal(missing, np.isnan(scores.of()))
@@ -94,7 +94,7 @@ def test_a_client_without_test_samples_has_no_score() -> None:
 
 @pytest.mark.parametrize("method", [FedAvg(), Local()], ids=["fedavg", "local"])
 def test_a_part_without_any_sample_has_no_scores(method: FedAvg | Local) -> None:
-    for scores in simulation_of(method, Weave(4)).evaluate("validation"):
+    for scores in simulation_of(method, Weave(4)).evaluate("validation").scores:
         assert scores.samples.tolist() == [0] * COUNT
         assert np.isnan(scores.of("loss")).all()
         assert np.isnan(scores.of()).all()
@@ -103,7 +103,7 @@ def test_a_part_without_any_sample_has_no_scores(method: FedAvg | Local) -> None
 def test_a_model_that_adapts_is_scored_after_adapting() -> None:
     simulation = simulation_of(FedAvg(lr=0.5, tuning=2), Weave(4))
     simulation.run_exchange()
-    shared, personal = simulation.evaluate("test")
+    shared, personal = simulation.evaluate("test").scores
     losses, _ = by_hand(simulation, simulation.personal(torch.arange(COUNT)))
     np.testing.assert_allclose(personal.of("loss"), losses, rtol=1e-10)
     assert not np.allclose(personal.of("loss"), shared.of("loss"), equal_nan=True)
@@ -144,7 +144,7 @@ def test_a_regression_is_scored_by_its_squared_error() -> None:
     nn.init.zeros_(model.weight)
     task = Task(model, "squared-error", dtype=torch.float64)
     simulation = simulation_of(FedAvg(), Weave(4), federation=federation, task=task)
-    for scores in simulation.evaluate("test"):
+    for scores in simulation.evaluate("test").scores:
         for n, rows in enumerate(source.test):
             if len(rows):
                 expected = float(inputs[rows].sum(1).square().mean())
@@ -170,7 +170,7 @@ def test_two_classes_have_auc_and_f1_by_client_and_pooled(
 ) -> None:
     simulation = simulation_of(FedAvg(lr=0.5, tuning=3), runner)
     simulation.run_exchange()
-    shared, _ = simulation.evaluate("test")
+    shared, _ = simulation.evaluate("test").scores
     personal = own_scores(simulation, block)
     own = simulation.personal(torch.arange(COUNT))
     one = simulation.state.server.shared.expand(COUNT, -1)
@@ -200,7 +200,7 @@ def test_two_classes_have_auc_and_f1_by_client_and_pooled(
 def test_a_team_model_ranks_the_samples_of_its_own_clients() -> None:
     simulation = simulation_of(PFedMT(lr=0.1), Weave(4))
     simulation.run_exchange()
-    found = {scores.kind: scores for scores in simulation.evaluate("test")}
+    found = {scores.kind: scores for scores in simulation.evaluate("test").scores}
     teams = simulation.algorithm.team_models(simulation.state.server, simulation.task)
     assert teams is not None
     said = probabilities(
@@ -215,7 +215,7 @@ def test_a_team_model_ranks_the_samples_of_its_own_clients() -> None:
 
 
 def test_a_part_without_any_sample_has_no_auc() -> None:
-    for scores in simulation_of(FedAvg(), Weave(4)).evaluate("validation"):
+    for scores in simulation_of(FedAvg(), Weave(4)).evaluate("validation").scores:
         assert np.isnan(scores.of("auc")).all()
         assert np.isnan(scores.pooled["auc"])
 
@@ -242,7 +242,7 @@ def test_a_regression_has_its_numbers_by_client_and_pooled(outputs: int) -> None
     theta = simulation.state.server.shared
     said = task.predict(theta, (inputs,)).reshape(targets.shape).detach().numpy()
     truth = targets.numpy()
-    for scores in simulation.evaluate("test"):
+    for scores in simulation.evaluate("test").scores:
         for n, rows in enumerate(source.test):
             y, p = truth[rows], said[rows]
             if len(rows) == 0:
@@ -281,7 +281,7 @@ def test_a_regression_without_samples_in_a_part_has_no_numbers() -> None:
     )
     task = Task(nn.Linear(3, 1), "squared-error", dtype=torch.float64)
     simulation = simulation_of(FedAvg(), Weave(4), federation=federation, task=task)
-    for scores in simulation.evaluate("validation"):
+    for scores in simulation.evaluate("validation").scores:
         for values in scores.values.values():
             assert np.isnan(values).all()
 
@@ -300,7 +300,7 @@ def test_several_classes_have_no_auc() -> None:
     )
     task = Task(nn.Linear(3, 3), dtype=torch.float64)
     simulation = simulation_of(FedAvg(), Weave(4), federation=federation, task=task)
-    for scores in simulation.evaluate("test"):
+    for scores in simulation.evaluate("test").scores:
         assert list(scores.values) == ["loss", "accuracy", "nll", "brier", "ece"]
         assert not scores.pooled
 
@@ -355,7 +355,7 @@ def test_a_metric_is_one_object(
     )
     monkeypatch.setitem(METRICS, "doubt", doubt)
     simulation = simulation_of(FedAvg(lr=0.5), Weave(4))
-    scores = simulation.evaluate("test")
+    scores = simulation.evaluate("test").scores
     own = simulation.state.server.shared.expand(COUNT, -1)
     expected = [
         (0.5 - np.abs(p - 0.5)).mean() if len(p) else np.nan

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import MessageError
-from fedloom.core.records import Empty, leaves, named, stack
+from fedloom.core.records import Empty, leaves, named, stack, take
 from fedloom.engine.memory import MemoryTable
 
 CPU = torch.device("cpu")
@@ -30,6 +30,10 @@ def row(value: float) -> Row:
 
 def rows(*values: float) -> Row:
     return stack([row(value) for value in values])
+
+
+ROW = take(rows(0), 0)
+"""What one client keeps."""
 
 
 def on_disk(folder: Path, count: int = 10) -> MemoryTable:
@@ -134,7 +138,7 @@ def test_a_saved_holds_the_seen_rows_and_can_be_restored(
     assert saved["memory.vector"].shape == (2, 4)
     again = make("two")
     again.write(torch.tensor([0]), rows(5))
-    again.restore(saved)
+    again.restore(saved, ROW)
     assert torch.equal(again.seen, table.seen)
     fresh = rows(*range(100, 110))
     everyone = torch.arange(10)
@@ -176,7 +180,7 @@ def test_a_saved_of_another_memory_is_refused_before_anything_changes(
     else:
         saved[name] = wrong
     with pytest.raises(MessageError, match=name.removeprefix("memory.")):
-        table.restore(saved)
+        table.restore(saved, ROW)
     assert table.seen.tolist() == [True, True, False]
     assert table.read(torch.tensor([0, 1]), rows(0, 0)).count.tolist() == [1, 2]
 
@@ -189,7 +193,7 @@ def test_a_memory_waits_for_what_became_of_its_upload() -> None:
     saved = table.save()
     assert saved["unsettled"].tolist() == [1, 2, 3]  # the first has one memory anyway
     again = MemoryTable(4, CPU)
-    again.restore(saved)
+    again.restore(saved, ROW)
     for one in (table, again):
         one.settle(torch.tensor([0, 1, 2]), torch.tensor([-1, 7, 6]))
         assert one.read(everyone, rows(0, 0, 0, 0)).count.tolist() == [1, 2, 30, 4]
@@ -211,7 +215,7 @@ def test_memories_that_do_not_differ_are_kept_once() -> None:
 
 def test_rows_of_more_clients_than_there_are_are_refused() -> None:
     with pytest.raises(MessageError, match="names client 3, and there are 3"):
-        MemoryTable(3, CPU).restore({"seen": torch.tensor([3])})
+        MemoryTable(3, CPU).restore({"seen": torch.tensor([3])}, ROW)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +224,10 @@ def test_rows_of_more_clients_than_there_are_are_refused() -> None:
         ({"seen": torch.tensor([-1])}, "names client -1"),
         ({"awaiting": None}, "'awaiting' should have 2 rows"),
         ({"awaiting": torch.zeros(3)}, "'awaiting' should have 2 rows"),
+        ({"if_lost.vector": torch.zeros(2, 5)}, "if_lost: field 'vector' should be"),
+        ({"if_lost.count": None}, "if_lost: field 'count' is missing"),
     ],
-    ids=["negative", "missing", "too long"],
+    ids=["negative", "missing", "too long", "misshapen", "lacking"],
 )
 def test_what_waits_is_checked_before_anything_changes(
     change: dict[str, Tensor | None], message: str
@@ -232,5 +238,5 @@ def test_what_waits_is_checked_before_anything_changes(
     other = MemoryTable(2, CPU)
     other.write(torch.arange(2), rows(5, 6))
     with pytest.raises(MessageError, match=message):
-        other.restore({k: t for k, t in damaged.items() if t is not None})
+        other.restore({k: t for k, t in damaged.items() if t is not None}, ROW)
     assert other.read(torch.arange(2), rows(0, 0)).count.tolist() == [5, 6]

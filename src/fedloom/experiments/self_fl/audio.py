@@ -34,10 +34,10 @@ from fedloom.algorithms import (
     SelfFLCluster,
 )
 from fedloom.clients import BlockTeams, Federation, Natural, Sampling, Split, divide
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.data.devices import DEVICES, STATES
 from fedloom.data.wake_word import WakeWord
 from fedloom.engine.choice import EngineSettings
-from fedloom.engine.job import AnyAlgorithm
 from fedloom.experiments.self_fl.audio_tables import Row, to_markdown
 from fedloom.experiments.tables import write
 from fedloom.models import AudioCNN
