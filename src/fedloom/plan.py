@@ -237,8 +237,8 @@ def plan_from_directory(
     if start is not None:
         _take_start(module, start)
     plan = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
-    given = {"loss": plan.loss, "head": plan.simulation.task.head_name}
-    for what, value in given.items():
+    parts = {"loss": plan.loss, "head": plan.simulation.task.head_name}
+    for what, value in parts.items():
         if manifest.get(what, value) != value:
             raise ConfigError(
                 f"{directory.path}: the {what} of this run is {manifest[what]!r}, "

@@ -69,8 +69,8 @@ def hand_out(
     running = {start(arm) for arm in islice(waiting, count)}
     while running:
         done, running = wait(running, return_when=FIRST_COMPLETED)
-        for one in done:
-            tell(one.result())
+        for future in done:
+            tell(future.result())
         running |= {start(arm) for arm in islice(waiting, len(done))}
 
 

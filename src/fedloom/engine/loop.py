@@ -29,7 +29,7 @@ from fedloom.engine.job import (
 
 
 class Loop:
-    """Trains clients one by one.
+    """Trains clients one by participant.
 
     Args:
         culprit: stop with a `NumericalError` at the first loss or parameter that is
@@ -62,9 +62,9 @@ class Loop:
 
         return rows
 
-    def _client(self, job: Job, down: Any, one: Participants) -> LocalResults:
-        client, memory = take(one.client, 0), take(one.memory, 0)
-        row = one.rows[0]
+    def _client(self, job: Job, down: Any, participant: Participants) -> LocalResults:
+        client, memory = take(participant.client, 0), take(participant.memory, 0)
+        row = participant.rows[0]
         size = job.train.sizes[row]
         work = job.begin(down, memory, client, job.task)
         losses: list[Tensor] = []
@@ -75,7 +75,7 @@ class Loop:
             if phase.length is not None:
                 own = job.method(phase.length)(down, memory, client, job.task)
                 steps = torch.minimum(steps, own[None].to(steps)).clamp(min=0)
-            keys = phase_key(one.keys, number)
+            keys = phase_key(participant.keys, number)
             plan = plan_phase(phase, keys, size[None], steps, job.algorithm.batch_size)
             for index in range(int(steps)):
                 if phase.until is not None and bool(job.method(phase.until)(work)):

@@ -30,7 +30,7 @@ from fedloom.engine.job import (
     planned_steps,
 )
 
-Advance = Callable[..., tuple[list[Tensor], Tensor, Tensor, Tensor]]
+ChunkSteps = Callable[..., tuple[list[Tensor], Tensor, Tensor, Tensor]]
 
 
 class _Progress(NamedTuple):
@@ -58,7 +58,7 @@ class Weave:
         self.chunk = chunk
         self.compiled = compiled
         self.unroll = unroll
-        self._advances: dict[tuple[int, int, int], Advance] = {}
+        self._compiled_steps: dict[tuple[int, int, int], ChunkSteps] = {}
         self._jobs: list[Job] = []  # keeps the ids in the keys above alive
 
     def run(
@@ -158,13 +158,13 @@ class Weave:
         columns = [
             _by_step(t, spare) for t in (samples, mask, plan.ends_epoch, noise, active)
         ]
-        advance = self._advance(job, number, work, sent, mask.shape[-1])
+        chunk_steps = self._chunk_steps(job, number, work, sent, mask.shape[-1])
         flat, still = leaves(work), active[:, 0]
         for start in range(0, longest, stride):
             if phase.until is not None and start and not bool(still.any()):
                 break
             now = [c[start : start + stride] for c in columns]
-            flat, loss, count, gradients = advance(
+            flat, loss, count, gradients = chunk_steps(
                 flat,
                 leaves(sent.record),
                 job.train.inputs,
@@ -181,30 +181,30 @@ class Weave:
                 still = (index[start] + stride < lengths) & ~is_done
         return _Progress(rebuild(work, flat), loss, count, gradients)
 
-    def _advance(
+    def _chunk_steps(
         self, job: Job, number: int, work: Any, sent: CohortDownload, width: int
-    ) -> Advance:
+    ) -> ChunkSteps:
         """The function that moves a chunk by some steps, compiled if we compile."""
         key = (id(job), number, width)
-        if key not in self._advances:
+        if key not in self._compiled_steps:
             phase = job.phases[number]
-            function = _advance(job, phase, work, sent)
+            function = _chunk_steps(job, phase, work, sent)
             if self.compiled:
                 # Compiled code is cached per code object, for 8 shapes at most; each
                 # phase and each width of a batch gets its own.
                 function.__code__ = function.__code__.replace(co_name=phase.step)
                 function = torch.compile(function, dynamic=False, fullgraph=True)
             self._jobs.append(job)
-            self._advances[key] = function
-        return self._advances[key]
+            self._compiled_steps[key] = function
+        return self._compiled_steps[key]
 
 
-def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance:
+def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> ChunkSteps:
     step = job.method(phase.step)
     until = job.method(phase.until) if phase.until is not None else None
     work_like, down_like = skeleton(work), skeleton(sent.record)
 
-    def one(
+    def client_step(
         work_leaves: list[Tensor],
         down_leaves: list[Tensor],
         inputs: tuple[Tensor, ...],
@@ -245,7 +245,7 @@ def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance
 
     in_dims = (0, sent.in_dims, 0, 0, 0, 0, 0, 0, None, None)
 
-    def many(
+    def chunk_steps(
         work_leaves: list[Tensor],
         down_leaves: list[Tensor],
         inputs: tuple[Tensor, ...],
@@ -264,7 +264,7 @@ def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance
         """Some steps of a chunk."""
         for s in range(len(samples)):
             chosen = samples[s]
-            work_leaves, met, moved, used = vmap(one, in_dims=in_dims)(
+            work_leaves, met, moved, used = vmap(client_step, in_dims=in_dims)(
                 work_leaves,
                 down_leaves,
                 tuple(x[chosen] for x in inputs),
@@ -279,7 +279,7 @@ def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance
             loss, count, gradients = loss + met, count + moved, gradients + used
         return work_leaves, loss, count, gradients
 
-    return many
+    return chunk_steps
 
 
 def _by_length(lengths: Tensor, sizes: Tensor) -> Tensor:

@@ -14,9 +14,6 @@ from fedloom.data.dataset import Dataset
 from fedloom.results.scores import Scores
 from fedloom.server.simulation import Simulation
 
-_SHOWN = ("accuracy", "mse", "loss", "nll", "brier", "ece")
-"""Metrics that a card shows, as far as the task has them."""
-
 
 @dataclass(frozen=True, eq=False)
 class RunInfo:
@@ -87,11 +84,7 @@ def scores_of(scores: Sequence[Scores], row: int) -> list[Score]:
     kept = []
     for s in scores:
         if s.samples[row]:
-            values = {name: float(column[row]) for name, column in s.values.items()}
-            kept.append(Score(s.kind, s.part, int(s.samples[row]), shown(values)))
+            names = dict.fromkeys([s.metric, *s.values])  # the task's metric first
+            values = {name: float(s.values[name][row]) for name in names}
+            kept.append(Score(s.kind, s.part, int(s.samples[row]), values))
     return kept
-
-
-def shown(values: Mapping[str, float]) -> dict[str, float]:
-    """Of all metrics by name, those that a card shows."""
-    return {name: values[name] for name in _SHOWN if name in values}

@@ -26,6 +26,7 @@ from torch import nn
 from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, DataError, MessageError, unknown
 from fedloom.core.files import partial_path, write_csv
+from fedloom.core.metrics import METRICS
 from fedloom.core.settings import build
 from fedloom.export.card import plain, prepares, write_card
 from fedloom.export.exported_model import (
@@ -34,7 +35,6 @@ from fedloom.export.exported_model import (
     Score,
     module_of,
     scores_of,
-    shown,
 )
 from fedloom.models import MODELS, TokenModel
 from fedloom.results.scores import Scores
@@ -101,7 +101,7 @@ def exported_models(
 
 def _mean(scores: Scores, sizes: NDArray[np.int64]) -> Score:
     """How a model did on one part of the data of all clients."""
-    numbers = shown(scores.summary(sizes))
+    numbers = {n: v for n, v in scores.summary(sizes).items() if n in METRICS}
     return Score(scores.kind, scores.part, int(scores.samples.sum()), numbers)
 
 

@@ -307,9 +307,9 @@ class LocalFleet:
         n = int(bad.nonzero()[0, 0])
         where = f"round {order.round}, client {int(order.clients[n])}"
         # The slow runner replays this client and names phase and step.
-        one = slice(n, n + 1)
+        culprit = slice(n, n + 1)
         Loop(culprit=where).run(
-            self.job, order.download.take(one), take(participants, one)
+            self.job, order.download.take(culprit), take(participants, culprit)
         )
         raise NumericalError(
             f"{where}: its result is not finite, though every loss on the way was."

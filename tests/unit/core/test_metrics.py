@@ -218,17 +218,20 @@ def test_clients_without_any_sample_send_zeros_that_stand_for_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("main", "classes", "names"),
+    ("main", "classes", "kinds"),
     [
-        ("accuracy", 10, ["loss", "accuracy", "nll", "brier", "ece"]),
-        ("accuracy", 2, ["loss", "accuracy", "nll", "brier", "ece", "auc", "f1"]),
-        ("mse", 2, ["loss", "mse", "rmse", "mae", "explained_variance"]),
+        ("accuracy", 10, {"all", "classes"}),
+        ("accuracy", 2, {"all", "classes", "two classes"}),
+        ("mse", 2, {"all", "numbers"}),
     ],
 )
 def test_a_task_has_the_metrics_that_apply_to_it(
-    main: str, classes: int, names: list[str]
+    main: str, classes: int, kinds: set[str]
 ) -> None:
-    assert [metric.name for metric in metrics_for(main, classes)] == names
+    chosen = metrics_for(main, classes)
+    assert chosen == [m for m in METRICS.values() if m.applies_to in kinds]
+    assert {metric.applies_to for metric in chosen} == kinds
+    assert main in {metric.name for metric in chosen}
 
 
 def test_what_metrics_share_is_sent_once() -> None:
