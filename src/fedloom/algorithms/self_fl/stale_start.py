@@ -4,14 +4,16 @@ Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang. NeurIPS 2022. Section 3.1.
 
 Eq. (10) takes a client's last model out of the shared one. With few clients in a round
 that model left the shared one long ago, and the start is pushed away from it all the
-same. Let n clients arrive in a round, of M who ever did, and let k precisions make the
-sums of Eq. (10). Without any training the shared model then follows
+same. Let n clients arrive in a round, of M who ever did, and let k precisions of equal
+size make the sums of Eq. (10). Without any training the shared model follows
 
-    theta^t = (1 + c) theta^{t-1} - c theta^{t-M/n},    c = 1 / (k - 1)
+    theta^t = (1 + c) theta^{t-1} - c theta^{t-tau},    c = 1 / (k - 1)
 
-whose largest root exceeds 1, so that it grows without bound, exactly when n k < M. In
-Algorithms 1 and 2 the sums run over the clients of the round: k = n and n^2 < M. Over
-the population k is M, and the start is always stable; over clusters k is their number.
+where tau is M / n on average. With clients drawn at random it grows by k / (k - 1) (1 -
+n / M) a round, which is above 1 exactly when n k < M. In Algorithms 1 and 2 the sums
+run over the clients of the round: k = n, and n^2 < M. Over the population k is M, and
+the start is always stable. Over clusters k is their number; representatives that stay
+from round to round then slow the growth, so that the rule is on the safe side.
 """
 
 from __future__ import annotations

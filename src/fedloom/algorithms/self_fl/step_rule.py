@@ -15,12 +15,14 @@ of the uploads is in the file of each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from fedloom.algorithms.self_fl.remarks import on_start, on_steps
 from fedloom.algorithms.self_fl.stale_start import StaleInit
 from fedloom.algorithms.self_fl.uncertainty import (
     TINY,
@@ -42,6 +44,7 @@ from fedloom.core.algorithm import (
     Work,
 )
 from fedloom.core.records import PerClient, take
+from fedloom.core.remarks import LogColumns, Remark
 from fedloom.core.settings import Count
 from fedloom.core.task import Task
 
@@ -175,6 +178,13 @@ class StepRule(Algorithm[Server, Memory, Down, Work, Upload]):
         self, work: Work, down: Down, memory: Memory, client: Client, task: Task
     ) -> Balance:
         return self.balance(down, memory, client)
+
+    def remarks(self, log: LogColumns) -> Iterator[Remark]:
+        if self.phases[0].length is not None:
+            floors = self.floor(torch.as_tensor(log["ordinary"])).numpy()
+            yield from on_steps(log, floors, self.most_steps)
+        if self.stale_init == "skip":
+            yield from on_start(log)
 
     def balance(self, down: Down, memory: Memory, client: Client) -> Balance:
         """What follows for a client from its past and the precision of the others.
