@@ -36,6 +36,8 @@ def columns(computed: list[list[int]], ordinary: int = 10) -> dict[str, Any]:
         "computed": rows.ravel(),
         "ordinary": np.full(rows.size, ordinary),
         "correction": np.full(rows.size, 0.1),
+        "wanted": rows.ravel().astype(float),
+        "train_loss": np.ones(rows.size),
     }
 
 
@@ -43,8 +45,9 @@ def topics(method: Any, log: dict[str, Any]) -> set[str]:
     return {remark.topic for remark in method.remarks(log)}
 
 
-FEW, ENDS, START = (
+FEW, HELD, ENDS, START = (
     "few local steps",
+    "step rule below its floor",
     "steps at the ends of their range",
     "start at the shared model",
 )
@@ -71,6 +74,22 @@ def test_few_steps_are_warned_of_and_ends_are_noted(
     assert topics(SelfFL(**settings), columns(computed)) == expected
     found = list(SelfFL(**settings).remarks(columns(computed)))
     assert all(remark.is_warning == (remark.topic == FEW) for remark in found)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fall", "expected"),
+    [(9.4, 0.04, {HELD}), (9.6, 0.04, set()), (9.4, 0.02, set()), (0.0, 0.5, {HELD})],
+)
+def test_a_floor_that_holds_clients_up_while_they_learn_is_warned_of(
+    wanted: float, fall: float, expected: set[str]
+) -> None:
+    """A quarter of the cases ask for `wanted` steps where the floor is 10."""
+    log = columns([[20, 20, 20, 10]] * 12)
+    log["wanted"][3::4] = wanted
+    log["train_loss"][24:] = 1 - fall
+    assert topics(SelfFL(), log) == expected
+    log["wanted"][3] = 20.0
+    assert not topics(SelfFL(), log)
 
 
 def test_a_start_that_was_switched_off_is_noted() -> None:

@@ -13,6 +13,10 @@ _FEW = 0.5
 """Share of the ordinary work below which a client has trained too little."""
 _LATE = 10
 """How many of the last rounds show where the step rule has settled."""
+_HELD = 0.25
+"""Share of the cases held up by the floor from which on it matters."""
+_FALL = 0.03
+"""Relative fall of the training loss from which on clients are still learning."""
 _MOST = 0.9
 """Share of the computed steps at an end of their range that counts as all of them."""
 
@@ -42,6 +46,22 @@ def on_steps(
             ),
             is_warning=True,
         )
+    if not is_computed.any():
+        return
+    held = (np.round(log["wanted"]) < floors)[is_computed].mean()
+    fall = _fall(log)
+    if held >= _HELD and fall >= _FALL:
+        yield Remark(
+            topic="step rule below its floor",
+            text=(
+                f"In {held:.0%} of the cases the step rule asked for fewer local steps "
+                f"than its floor, and the training loss was still falling at the end "
+                f"(by {fall:.0%}): clients may have trained too little. Train for more "
+                "rounds, raise lr, since a smaller one asks for fewer steps, or set "
+                'target = "posterior".'
+            ),
+            is_warning=True,
+        )
     is_late = is_computed & (log["round"] > log["round"].max() - _LATE)
     if not is_late.any():
         return
@@ -58,6 +78,21 @@ def on_steps(
                 "(use_steps = false) would do the same."
             ),
         )
+
+
+def _fall(log: LogColumns) -> float:
+    """By how much of itself the training loss fell, late rounds against those before.
+
+    0 in a run of fewer than two rounds.
+    """
+    last = int(log["round"].max())
+    width = min(_LATE, last // 2)
+    is_late = log["round"] > last - width
+    is_before = ~is_late & (log["round"] > last - 2 * width)
+    if not is_before.any() or not is_late.any():
+        return 0.0
+    before, late = (log["train_loss"][rows].mean() for rows in (is_before, is_late))
+    return float(1 - late / before) if before > 0 else 0.0
 
 
 def on_start(log: LogColumns) -> Iterator[Remark]:
