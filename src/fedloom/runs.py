@@ -24,6 +24,7 @@ from fedloom.core.errors import (
     unknown,
     with_resume_hint,
 )
+from fedloom.core.remarks import Remark
 from fedloom.core.task import Loss
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.export import Models, alone_like
@@ -63,6 +64,11 @@ class Result(Models):
     def table(self) -> ClosingTable:
         """The numbers of the last round, shared and personal; prints as a table."""
         return closing_table(self.history.rounds, self._plan.simulation.task.metric)
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """What the method has to say of the run: warnings and notes."""
+        return self.history.remarks
 
     def scores(
         self, kind: str = "personal", part: str = "test", number: str | None = None

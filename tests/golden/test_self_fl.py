@@ -40,6 +40,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
+from fedloom.engine.job import planned_steps
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.server.simulation import Simulation
@@ -49,6 +50,8 @@ SIZES = (4, 9, 2, 6, 3)
 OPTIMA = (1.0, -0.5, 2.0, 0.4, 1.5)
 TEAMS = (0, 0, 1, 1, 2)
 LR = 0.04
+PAPER: dict[str, Any] = {"least_steps": 1, "stale_init": "correct"}
+"""As the paper has it, for what the defaults deviate in."""
 
 
 def f64(*values: float) -> Tensor:
@@ -91,15 +94,14 @@ def go(theta: float, z: float, steps: int) -> float:
     return theta
 
 
-def ell(s: float, rest: float, size: int, cap: int) -> int:
+def ell(s: float, rest: float, size: int, least: int, cap: int) -> int:
     """Eq. (8) with its limits: a pace above the variance, and a variance of zero."""
     s = max(s, EPS)
     kappa = LR / size / s
     if kappa >= 1:
-        return 1
-    return min(
-        max(round(math.log(rest / (1 / s + rest)) / math.log(1 - kappa)), 1), cap
-    )
+        return min(least, cap)
+    wanted = round(math.log(rest / (1 / s + rest)) / math.log(1 - kappa))
+    return min(max(wanted, least), cap)
 
 
 def imputed(values: list[float], warm: list[bool]) -> list[float]:
@@ -114,10 +116,18 @@ def wmean(values: list[float], weights: list[float]) -> float:
 
 
 def reference(
-    cohorts: list[list[int]], *, ordinary: int, smoothing: float, extra: int | None
+    cohorts: list[list[int]],
+    *,
+    ordinary: int,
+    smoothing: float,
+    extra: int | None,
+    least_steps: int = 3,
+    stale_init: str = "skip",
 ) -> tuple[float, list[float], list[list[int]]]:
     """Algorithm 1, or Algorithm 2 when `extra` epochs are given."""
     theta, s0 = 0.25, 0.0
+    met: set[int] = set()
+    before: list[int] = []
     personal: list[float | None] = [None] * 5
     pasts: list[list[float]] = [[] for _ in range(5)]
     reports = [(0.0, 0)] * 5
@@ -126,6 +136,7 @@ def reference(
         warm = [reports[m][1] >= 2 for m in cohort]
         w = [1 / (s0 + s + EPS) for s in imputed([reports[m][0] for m in cohort], warm)]
         total, steps, sent = sum(w), [], []
+        is_stable = len(before) * len(cohort) >= len(met)
         for place, m in enumerate(cohort):
             rest = total - w[place]
             past, old = (
@@ -135,8 +146,14 @@ def reference(
             if len(past) >= 2 and rest > 0:
                 s = max(old[0], EPS)
                 own = 1 / (s0 + s + EPS)
-                start = theta - min(own / rest, 1.0) * (past[-1] - theta)
-                count = ell(s, rest, SIZES[m], 40)
+                corrects = {
+                    "correct": True,
+                    "skip": is_stable,
+                    "recent": m in before,
+                }[stale_init]
+                beyond = min(own / rest, 1.0) * (past[-1] - theta)
+                start = theta - beyond if corrects else theta
+                count = ell(s, rest, SIZES[m], least_steps, 40)
             else:
                 start, count = theta, ordinary
             end = go(start, OPTIMA[m], count)
@@ -155,6 +172,8 @@ def reference(
         hat = wmean([x for x, _, _ in sent], [1 / (s0 + s + EPS) for s in within])
         theta = (1 - smoothing) * theta + smoothing * hat
         taken.append(steps)
+        before = cohort
+        met.update(cohort)
     return theta, [theta if p is None else p for p in personal], taken
 
 
@@ -194,28 +213,35 @@ def check(
 
 runners = pytest.mark.parametrize("runner", [Loop(), Weave(2)], ids=["loop", "weave"])
 rates = pytest.mark.parametrize("rate", [0.2, 0.4, 0.8, 1.0])
+choices = pytest.mark.parametrize(
+    "choice", [{}, PAPER, {"stale_init": "recent"}], ids=["default", "paper", "recent"]
+)
 
 
 @runners
 @rates
+@choices
 @pytest.mark.parametrize("smoothing", [1.0, 0.3, "activity"])
-def test_algorithm_1_by_hand(runner: Any, rate: float, smoothing: Any) -> None:
+def test_algorithm_1_by_hand(
+    runner: Any, rate: float, choice: dict[str, Any], smoothing: Any
+) -> None:
     """At rate 0.2 one client is active (A5); one that never was has theta itself."""
-    method = SelfFL(lr=LR, steps=3, smoothing=smoothing)
+    method = SelfFL(lr=LR, steps=3, smoothing=smoothing, **choice)
     simulation = scalar_loom(method, runner, rate)
     cohorts, steps = run(simulation, 9)
     weight = rate if smoothing == "activity" else smoothing
-    check(
-        simulation, reference(cohorts, ordinary=3, smoothing=weight, extra=None), steps
-    )
+    expected = reference(cohorts, ordinary=3, smoothing=weight, extra=None, **choice)
+    check(simulation, expected, steps)
 
 
 @runners
 @rates
-def test_algorithm_2_by_hand(runner: Any, rate: float) -> None:
-    simulation = scalar_loom(SelfFLAugmented(lr=LR, steps=3), runner, rate)
+@choices
+def test_algorithm_2_by_hand(runner: Any, rate: float, choice: dict[str, Any]) -> None:
+    simulation = scalar_loom(SelfFLAugmented(lr=LR, steps=3, **choice), runner, rate)
     cohorts, steps = run(simulation, 7)
-    check(simulation, reference(cohorts, ordinary=3, smoothing=1.0, extra=10), steps)
+    expected = reference(cohorts, ordinary=3, smoothing=1.0, extra=10, **choice)
+    check(simulation, expected, steps)
 
 
 @runners
@@ -295,7 +321,7 @@ def test_each_switch_turns_off_its_part_alone() -> None:
     memory = memories(full)
     for m in range(5):
         one = (
-            down._replace(others=down.others[m]),
+            down._replace(others=down.others[m], corrects=down.corrects[m]),
             self_fl.Memory(memory.personal[m], Past(*(t[m] for t in memory.past))),
             client(SIZES[m], round_=5),
             full.task,
@@ -372,7 +398,7 @@ def balance(
 def at_hand(
     s: float, s0: float, rest: float, seen: int = 2
 ) -> tuple[Download, self_fl.Memory]:
-    down = Download(f64(0.0), f64(s0)[0], f64(rest)[0])
+    down = Download(f64(0.0), f64(s0)[0], f64(rest)[0], torch.tensor(True))
     return down, self_fl.Memory(f64(0.0), past(s, seen))
 
 
@@ -382,11 +408,55 @@ def test_the_step_formula_by_hand() -> None:
     """
     found = balance(SelfFL(lr=0.1), 0.5, 0.25, 4.0)
     assert float(found.wanted) == pytest.approx(math.log(2 / 3) / math.log(0.98))
-    assert int(found.steps) == 20
+    assert int(found.computed) == 20
     assert float(found.moved) == pytest.approx(1 / 3)
     assert float(found.gain) == pytest.approx(3.0)
     assert float(found.correction) == pytest.approx(1 / 0.75 / 4.0)
-    assert int(balance(SelfFL(lr=0.1, most_steps=12), 0.5, 0.25, 4.0).steps) == 12
+    assert int(balance(SelfFL(lr=0.1, most_steps=12), 0.5, 0.25, 4.0).computed) == 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 3),  # 25 samples in batches of 10
+        ({"batch_size": 4, "epochs": 2}, 14),
+        ({"steps": 9}, 9),
+        ({"steps": 50}, 40),
+        ({"least_steps": 5}, 5),
+        ({"least_steps": 30, "most_steps": 12}, 12),
+        ({"least_steps": 1}, 1),
+    ],
+    ids=str,
+)
+def test_the_floor_of_the_steps_and_the_cap_that_wins(
+    settings: dict[str, Any], expected: int
+) -> None:
+    """A variance of 0 asks for no step at all; the floor answers."""
+    found = balance(SelfFL(lr=0.1, **settings), 0.0, 0.25, 4.0, client(25.0))
+    assert (float(found.wanted), int(found.computed)) == (0.0, expected)
+
+
+@pytest.mark.parametrize("size", [1.0, 9.0, 10.0, 11.0, 25.0])
+@pytest.mark.parametrize("settings", [{}, {"epochs": 3}, {"steps": 4}], ids=str)
+def test_the_ordinary_steps_are_those_of_the_engine(
+    size: float, settings: dict[str, Any]
+) -> None:
+    method = SelfFL(**settings)
+    sizes = torch.tensor([int(size)])
+    planned = planned_steps(method.local_phase("step"), sizes, method.batch_size)
+    found = balance(method, 0.5, 0.25, 4.0, client(size))
+    assert int(found.ordinary) == int(planned)
+
+
+def test_momentum_quickens_the_pace_where_the_floor_is_ordinary() -> None:
+    """eta / (1 - 3/4) = 0.4 with the floor of the ordinary work, eta = 0.1 without."""
+    for least, kappa in [("ordinary", 0.08), (1, 0.02)]:
+        method = SelfFL(lr=0.1, momentum=0.75, least_steps=least)  # type: ignore[arg-type]
+        found = balance(method, 0.5, 0.25, 4.0)
+        expected = math.log(2 / 3) / math.log(1 - kappa)
+        assert float(found.wanted) == pytest.approx(expected)
+    still = balance(SelfFL(momentum=1.0, steps=6), 0.5, 0.25, 4.0)
+    assert (float(still.wanted), int(still.computed)) == (0.0, 6)
 
 
 @pytest.mark.parametrize(("scale", "divisor"), [("size", 10), ("one", 1), ("batch", 5)])
@@ -406,15 +476,15 @@ def test_a_batch_is_no_larger_than_its_client() -> None:
 @pytest.mark.parametrize("s", [0.01, 0.005, 1e-9, 0.0])
 def test_a_learning_rate_beyond_the_variance_is_one_step(s: float) -> None:
     """A2 and A4: kappa = 0.1 / 10 / s >= 1, down to a client that never moved."""
-    found = balance(SelfFL(lr=0.1), s, 0.25, 4.0)
-    assert int(found.steps) == 1
+    found = balance(SelfFL(lr=0.1, least_steps=1), s, 0.25, 4.0)
+    assert int(found.computed) == 1
     assert all(bool(torch.isfinite(t).all()) for t in found)
 
 
 def test_a_huge_variance_takes_no_more_than_its_limit() -> None:
     """As s grows, ln(1 + 1/(s S)) / kappa tends to N / (S eta) = 10 / (4 * 0.1)."""
-    assert int(balance(SelfFL(lr=0.1), 1e9, 0.25, 4.0).steps) == 25
-    assert int(balance(SelfFL(lr=0.01), 1e9, 0.25, 4.0).steps) == 40
+    assert int(balance(SelfFL(lr=0.1), 1e9, 0.25, 4.0).computed) == 25
+    assert int(balance(SelfFL(lr=0.01), 1e9, 0.25, 4.0).computed) == 40
 
 
 def test_the_correction_is_at_most_one() -> None:
@@ -435,7 +505,8 @@ def test_a_client_that_is_cold_or_alone_does_the_ordinary_work(
 ) -> None:
     method, task = SelfFL(), population().task
     found = balance(method, 0.5, 0.25, rest, seen=seen)
-    assert int(found.steps) == 0
+    assert int(found.computed) == 0
+    assert float(found.wanted) == float(found.ordinary) == 1.0
     assert float(found.correction) == 0.0
     cannot, can = at_hand(0.5, 0.25, rest, seen), at_hand(0.5, 0.25, 4.0)
     assert int(method.ordinary(*cannot, client(), task)) > 10**9
@@ -521,7 +592,10 @@ def test_what_goes_down_by_hand() -> None:
     its scope, 2 among clients 0, 1 and 2 and 5/4 among all; S_m is the others' sum.
     """
     server = self_fl.Server(
-        f64(1.0), f64(1.0)[0], reports([1.0, 50.0, 3.0, 0.0, 1.0], [2, 1, 3, 4, 2])
+        f64(1.0),
+        f64(1.0)[0],
+        reports([1.0, 50.0, 3.0, 0.0, 1.0], [2, 1, 3, 4, 2]),
+        torch.zeros(5, dtype=torch.int64),
     )
     active = SelfFL().download(server, cohort(0, 1, 2))
     w = [1 / 2, 1 / 3, 1 / 4]
@@ -627,6 +701,9 @@ def test_a_client_never_active_uses_the_shared_model(name: str) -> None:
         ({"smoothing": 1.5}, "smoothing"),
         ({"smoothing": "C"}, "smoothing"),
         ({"most_steps": 0}, "most_steps"),
+        ({"least_steps": 0}, "least_steps"),
+        ({"least_steps": "epoch"}, "least_steps"),
+        ({"stale_init": True}, "stale_init"),
         ({"step_scale": "n"}, "step_scale"),
         ({"normalise": "n+1"}, "normalise"),
         ({"target": "local"}, "target"),

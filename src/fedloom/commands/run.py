@@ -160,5 +160,7 @@ def _show(result: Result, sentence: str = "") -> None:
     console.print(table)
     if sentence:
         say(f"\n{sentence}")
+    for remark in result.remarks:
+        say(f"\n{remark}")
     if result.path is not None:
         say(f"\nWritten to {result.path}")

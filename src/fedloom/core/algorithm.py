@@ -22,7 +22,7 @@ except `init_server`, `download`, `model_download`, `aggregate`, `end_round`,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
@@ -32,6 +32,7 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError
 from fedloom.core.phases import Phase as Phase
 from fedloom.core.records import Empty, Logged, add_place, without_log
+from fedloom.core.remarks import LogColumns, Remark
 from fedloom.core.settings import (
     Count,
     Interval,
@@ -326,6 +327,14 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         only a simulation collects it.
         """
         return Empty()
+
+    def remarks(self, log: LogColumns) -> Iterable[Remark]:
+        """What the user of a run should know, once it is over, from its client log.
+
+        By default nothing. Asked of a run in a simulation only, and only if it has a
+        log; `log` has the fields of `client_log` as columns, with `round` and `client`.
+        """
+        return ()
 
     def personal(
         self, down: Download, memory: Memory, client: Client, task: Task

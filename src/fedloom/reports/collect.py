@@ -227,6 +227,21 @@ def _check_metric(runs: Sequence[Run]) -> None:
         )
 
 
+def _method_remarks(collection: Collection) -> Iterator[str]:
+    """What the methods have to say of their runs, once for all seeds of a method."""
+    for method in collection.methods:
+        runs = [run for run in collection.runs.values() if run.method == method]
+        by_topic: dict[str, list[tuple[int, str]]] = {}
+        for run in runs:
+            for remark in run.reader.remarks():
+                by_topic.setdefault(remark.topic, []).append((run.seed, remark.text))
+        for texts in by_topic.values():
+            seed, text = texts[0]
+            if len(runs) > 1:
+                text += f" ({len(texts)} of {len(runs)} seeds; numbers of seed {seed}.)"
+            yield f"{method}: {text}"
+
+
 def _remarks(collection: Collection) -> Iterator[str]:
     runs = collection.runs.values()
     several = len(collection.methods) > 1
@@ -255,3 +270,4 @@ def _remarks(collection: Collection) -> Iterator[str]:
             "There are no validation data, so no round and no method could be chosen "
             "without looking at the test data. Set split.validation=0.1 for that."
         )
+    yield from _method_remarks(collection)

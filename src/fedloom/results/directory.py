@@ -12,6 +12,7 @@
     arrays/000010.safetensors  larger things a method recorded, such as a matrix
     checkpoint.safetensors all that is needed to go on; beside it the one before
     failure.json           why and where the run could not go on, if it diverged
+    remarks.json           what the method has to say of the run, if anything
     rounds.csv, tensorboard/, mlflow.json  what trackers keep, if there were any
     .run.lock              held by the process that writes
 
@@ -22,7 +23,7 @@ hidden and its name ends in .part.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from safetensors.numpy import save_file
 
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import PART, atomic_write, cannot_write, remove, sync
+from fedloom.core.remarks import Remark
 from fedloom.results.gain import Gain
 from fedloom.results.lock import hold
 from fedloom.results.rows import Round, RowTail
@@ -60,6 +62,7 @@ class RunDirectory:
         self.rounds = path / "rounds.jsonl"
         self.checkpoint = path / "checkpoint.safetensors"
         self.failure = path / "failure.json"
+        self.remarks = path / "remarks.json"
         self.gain = path / "gain.parquet"
         self.clients = path / "clients"
         self.client_log = path / "client_log"
@@ -158,6 +161,7 @@ class RunDirectory:
             self.rounds,
             *self.path.glob("checkpoint*"),
             self.failure,
+            self.remarks,
             self.gain,
             self.path / "rounds.csv",
             self.path / "mlflow.json",
@@ -225,6 +229,20 @@ class RunDirectory:
             return None
         failure = json.loads(self.failure.read_text())
         return failure["round"], failure["exchange"]
+
+    def write_remarks(self, remarks: Sequence[Remark]) -> None:
+        """Keep what the method has to say of the run; no file if that is nothing."""
+        if not remarks:
+            remove(self.remarks)
+            return
+        texts = [remark._asdict() for remark in remarks]
+        self.write_text(self.remarks, json.dumps(texts, indent=2) + "\n")
+
+    def read_remarks(self) -> tuple[Remark, ...]:
+        """What the method had to say of the run."""
+        if not self.remarks.is_file():
+            return ()
+        return tuple(Remark(**texts) for texts in json.loads(self.remarks.read_text()))
 
     def append(self, row: Round) -> None:
         """Add one line to rounds.jsonl; another process sees it when this returns."""
@@ -301,6 +319,15 @@ class RunDirectory:
             exchange: which of its exchanges, if it has several.
         """
         self._write_parquet("client_log", round_, columns, exchange)
+
+    def read_client_log(self) -> dict[str, NDArray[Any]]:
+        """The columns of the client log, all rounds and exchanges after each other."""
+        files = sorted(self.client_log.glob("*.parquet"))
+        if not files:
+            return {}
+        tables = [pq.read_table(file) for file in files]
+        table = pa.concat_tables(tables, promote_options="default")
+        return {name: table[name].to_numpy() for name in table.column_names}
 
     def write_arrays(
         self,

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedloom.core.errors import DataError
+from fedloom.core.remarks import Remark
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.rows import Round, RowTail
 
@@ -108,6 +109,13 @@ class RunReader:
     def failure(self) -> str | None:
         """Why the run could not go on; None if nothing stopped it."""
         return self.files.read_failure()
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """What the method has to say of the run; nothing before it is over."""
+        try:
+            return self.files.read_remarks()
+        except _UNREADABLE:
+            return ()
 
     def scores(self, round_: int) -> ClientScores | None:
         """Every client's numbers at a round; None if they were not written."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.messages import PARTS
 from fedloom.core.records import client_dims, named
 from fedloom.results.directory import RunDirectory
@@ -47,6 +48,8 @@ class History:
         once there is a directory to write it to."""
         self.arrays: dict[tuple[int, int], Columns] = {}
         """By round and exchange, whatever larger a method recorded."""
+        self.remarks = directory.read_remarks() if directory is not None else ()
+        """What the method has to say of the run, once it is over."""
         self._scalars: dict[str, float] = {}
 
     def open_round(self) -> None:
@@ -82,6 +85,20 @@ class History:
         self._keep(row)
         return row
 
+    def close_run(self) -> None:
+        """Record what the method has to say of the run, whose last round is over."""
+        algorithm = self.training.algorithm
+        if type(algorithm).remarks is Algorithm.remarks:
+            return
+        if self.directory is not None:
+            log = self.directory.read_client_log()
+        else:
+            log = _joined(list(self.client_log.values()))
+        has_rows = len(log.get("round", ())) > 0
+        self.remarks = tuple(algorithm.remarks(log)) if has_rows else ()
+        if self.directory is not None:
+            self.directory.write_remarks(self.remarks)
+
     def evaluate(self, number: int) -> dict[str, Any]:
         """Score all models on every part that has samples, and sum up.
 
@@ -109,6 +126,7 @@ class History:
             self._write_logs(at, columns, self.arrays[at], directory)
         for row in self.rounds:
             self._write(row, directory)
+        directory.write_remarks(self.remarks)
 
     def _keep(self, row: Round) -> None:
         self.rounds.append(row)
@@ -134,6 +152,12 @@ class History:
         directory.write_client_log(at[0], columns, exchange)
         if arrays:
             directory.write_arrays(at[0], arrays, exchange)
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    """The same columns of several exchanges, after each other."""
+    names = parts[0] if parts else ()
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _sort(log: ExchangeLog) -> tuple[Columns, Columns, dict[str, float]]:

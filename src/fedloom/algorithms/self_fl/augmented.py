@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.algorithms.self_fl import step_rule, uncertainty
+from fedloom.algorithms.self_fl import stale_start, step_rule, uncertainty
 from fedloom.algorithms.self_fl.self_fl import (
     Server,
     ServerLog,
@@ -120,8 +120,11 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
         return begun(population)
 
     def download(self, server: Server, cohort: Cohort) -> Download:
-        others = step_rule.others(server.between, server.reports, cohort, self.scope)
-        return Download(server.shared, server.between, others)
+        others, terms = step_rule.summands(
+            server.between, server.reports, cohort, self.scope
+        )
+        corrects = stale_start.corrects(self.stale_init, server.last, cohort, terms)
+        return Download(server.shared, server.between, others, corrects)
 
     def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
         return ModelDownload(server.shared)
@@ -141,6 +144,7 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
             shared=(1.0 - fresh) * server.shared + fresh * estimate,
             between=log.between,
             reports=client_models.with_rows(server.reports, reports, cohort),
+            last=stale_start.with_round(server.last, cohort),
         )
         return Logged(new, log)
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedloom.algorithms.self_fl import uncertainty
+from fedloom.algorithms.self_fl import stale_start, uncertainty
 from fedloom.algorithms.self_fl.self_fl import Memory, Upload, Work
 from fedloom.algorithms.self_fl.step_rule import Download, ModelDownload, StepRule
 from fedloom.algorithms.self_fl.uncertainty import Report
@@ -55,6 +55,8 @@ class Server(NamedTuple):
     """(M,) each."""
     member: PerClient[Tensor]
     """(M,) cluster of each client."""
+    last: PerClient[Tensor]
+    """(M,) the round in which each client's model was last taken in; -1 for never."""
 
 
 class ServerLog(NamedTuple):
@@ -105,12 +107,15 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
             has_within=nothing > 0,
             reports=reports,
             member=self._members(reports, population.teams),
+            last=stale_start.no_rounds(population.count, shared.device),
         )
 
     def download(self, server: Server, cohort: Cohort) -> Download:
         precisions = _precisions(server)
         others = precisions.sum() - precisions[server.member[cohort.clients]]
-        return Download(server.shared, server.between, others)
+        terms = server.has_model.sum()
+        corrects = stale_start.corrects(self.stale_init, server.last, cohort, terms)
+        return Download(server.shared, server.between, others, corrects)
 
     def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
         return ModelDownload(server.shared)
@@ -143,6 +148,7 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
             has_within=torch.where(is_active, warm.any(), server.has_within),
             reports=reports,
             member=member,
+            last=stale_start.with_round(server.last, cohort),
         )
         # Eq. (11), over clusters
         weights = _precisions(new)

@@ -14,7 +14,11 @@ Chen, Ding, Tramel, Wu, Sahu, Avestimehr, Zhang. NeurIPS 2022. Algorithm 1.
 Deviations: the recursion of Eq. (19) is corrected (uncertainty.py). Variances are
 divided by n, as in Eq. (18), and the step rule is scaled for a mean loss; `normalise`
 and `step_scale` have the printed forms. Smoothing by C (section 4.1) is off by default.
-w_m / S_m in Eq. (10) is held at 1. The paper does not say what a client does before its
+w_m / S_m in Eq. (10) is held at 1, and in rounds with so few clients that the start
+would be unstable it is off (stale_start.py; `stale_init`). The computed steps are at
+least the ordinary local work, since small variances and few steps make each other
+otherwise; with that floor Eq. (8) takes eta / (1 - momentum) for eta. `least_steps = 1`
+is the paper's rule. The paper does not say what a client does before its
 variance exists: until it has trained twice, and when it is alone in a round, it starts
 at the shared model and does the ordinary local work, `steps` or `epochs` as in every
 method; a cold client counts with the mean variance of the warm ones. Alg. 1 cites Eq.
@@ -29,7 +33,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedloom.algorithms.self_fl import step_rule, uncertainty
+from fedloom.algorithms.self_fl import stale_start, step_rule, uncertainty
 from fedloom.algorithms.self_fl.step_rule import (
     Download,
     ModelDownload,
@@ -48,13 +52,15 @@ Smoothing = Rate | Literal["activity"]
 
 
 class Server(NamedTuple):
-    """The shared model, and two scalars about each client of the population."""
+    """The shared model, and three scalars about each client of the population."""
 
     shared: Tensor
     between: Tensor
     """sigma_0^2."""
     reports: PerClient[Report]
     """(M,) each."""
+    last: PerClient[Tensor]
+    """(M,) the round in which each client's model was last taken in; -1 for never."""
 
 
 class Memory(NamedTuple):
@@ -91,7 +97,8 @@ def begun(population: Population) -> Server:
     """The server before the first round."""
     shared = population.theta(0)
     reports = uncertainty.no_reports(population.count, shared.device)
-    return Server(shared, reports.within.sum(), reports)
+    last = stale_start.no_rounds(population.count, shared.device)
+    return Server(shared, reports.within.sum(), reports, last)
 
 
 def freshness(smoothing: Smoothing, cohort: Cohort, warm_rounds: int) -> float:
@@ -147,8 +154,11 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
         return begun(population)
 
     def download(self, server: Server, cohort: Cohort) -> Download:
-        others = step_rule.others(server.between, server.reports, cohort, self.scope)
-        return Download(server.shared, server.between, others)
+        others, terms = step_rule.summands(
+            server.between, server.reports, cohort, self.scope
+        )
+        corrects = stale_start.corrects(self.stale_init, server.last, cohort, terms)
+        return Download(server.shared, server.between, others, corrects)
 
     def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
         return ModelDownload(server.shared)
@@ -168,6 +178,7 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
             shared=(1.0 - fresh) * server.shared + fresh * estimate,
             between=log.between,
             reports=client_models.with_rows(server.reports, reports, cohort),
+            last=stale_start.with_round(server.last, cohort),
         )
         return Logged(new, log)
 

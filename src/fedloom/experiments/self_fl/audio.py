@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -88,10 +88,17 @@ class Arm(NamedTuple):
     rate: float = 1.0
 
 
-_SMOOTHED = SelfFL(most_steps=STEPS, smoothing="activity")
+_PAPER: dict[str, Any] = {
+    "most_steps": STEPS,
+    "least_steps": 1,
+    "stale_init": "correct",
+    "target": "paper",
+}
+"""The step rule and the start as the paper has them."""
+_SMOOTHED = SelfFL(smoothing="activity", **_PAPER)
 ARMS = {
-    "Self-FL": Arm(SelfFL(most_steps=STEPS)),
-    "Self-FL (Algorithm 2)": Arm(SelfFLAugmented(most_steps=STEPS, extra_epochs=3)),
+    "Self-FL": Arm(SelfFL(**_PAPER)),
+    "Self-FL (Algorithm 2)": Arm(SelfFLAugmented(extra_epochs=3, **_PAPER)),
     "FedAvg-w": Arm(FedAvg(weights="size", tuning=1)),
     "FedAvg-e": Arm(FedAvg(weights="equal", tuning=1)),
     "PerFedAvg": Arm(PerFedAvg(weights="equal")),
@@ -99,7 +106,7 @@ ARMS = {
     "DITTO-e": Arm(Ditto(weights="equal")),
     "client-level, C = 0.25": Arm(_SMOOTHED, 4, 0.25),
     "client-level, C = 0.1": Arm(_SMOOTHED, 4, 0.1),
-    "cluster-level": Arm(SelfFLCluster(most_steps=STEPS, clusters="teams"), 4, 0.25),
+    "cluster-level": Arm(SelfFLCluster(clusters="teams", **_PAPER), 4, 0.25),
 }
 """Every run of the tables. Under sampling the paper smooths by C."""
 

@@ -1,0 +1,159 @@
+"""What a method says of a run: when, and where a user meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedloom.algorithms import REGISTRY, SelfFL
+from fedloom.comparison import parse_comparison, run_comparison
+from fedloom.config import parse, to_toml
+from fedloom.core.remarks import Remark
+from fedloom.reports import write_report
+from fedloom.results.directory import RunDirectory
+from fedloom.runs import load, resume, run_config
+
+STARVED: dict[str, Any] = {
+    "rounds": 5,
+    "evaluate_every": 5,
+    "partition": {"name": "iid", "clients": 4},
+    "model": {"name": "mlr"},
+}
+STARVING = {"name": "self-fl", "lr": 1e-4, "least_steps": 1}
+"""A rate so small that a client's variance asks for one step."""
+
+
+def columns(computed: list[list[int]], ordinary: int = 10) -> dict[str, Any]:
+    """A client log of some rounds, with a number per client of each."""
+    rows = np.array(computed)
+    return {
+        "round": np.repeat(np.arange(1, len(rows) + 1), rows.shape[1]),
+        "computed": rows.ravel(),
+        "ordinary": np.full(rows.size, ordinary),
+        "correction": np.full(rows.size, 0.1),
+        "wanted": rows.ravel().astype(float),
+        "train_loss": np.ones(rows.size),
+    }
+
+
+def topics(method: Any, log: dict[str, Any]) -> set[str]:
+    return {remark.topic for remark in method.remarks(log)}
+
+
+FEW, HELD, ENDS, START = (
+    "few local steps",
+    "step rule below its floor",
+    "steps at the ends of their range",
+    "start at the shared model",
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "computed", "expected"),
+    [
+        ({"least_steps": 1}, [[0, 0], [5, 4]], set()),  # 10, 10, 5 and 4 of 10
+        ({"least_steps": 1}, [[0], [2], [2], [2], [2]], {FEW}),
+        ({"least_steps": 1}, [[0], [1], [1], [1], [1]], {FEW, ENDS}),
+        ({}, [[0, 0], [40, 40]], {ENDS}),
+        ({}, [[0, 0], [10, 40]], {ENDS}),
+        ({}, [[0, 0], [20, 40]], set()),
+        ({"most_steps": 4}, [[0]] + [[4]] * 8, {FEW, ENDS}),
+        ({"use_steps": False, "least_steps": 1}, [[1], [1], [1]], set()),
+        ({}, [[40]] * 5 + [[20]] * 10, set()),  # the last ten rounds count
+        ({}, [[0], [0]], set()),
+    ],
+)
+def test_few_steps_are_warned_of_and_ends_are_noted(
+    settings: dict[str, Any], computed: list[list[int]], expected: set[str]
+) -> None:
+    assert topics(SelfFL(**settings), columns(computed)) == expected
+    found = list(SelfFL(**settings).remarks(columns(computed)))
+    assert all(remark.is_warning == (remark.topic == FEW) for remark in found)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fall", "expected"),
+    [(9.4, 0.04, {HELD}), (9.6, 0.04, set()), (9.4, 0.02, set()), (0.0, 0.5, {HELD})],
+)
+def test_a_floor_that_holds_clients_up_while_they_learn_is_warned_of(
+    wanted: float, fall: float, expected: set[str]
+) -> None:
+    """A quarter of the cases ask for `wanted` steps where the floor is 10."""
+    log = columns([[20, 20, 20, 10]] * 12)
+    log["wanted"][3::4] = wanted
+    log["train_loss"][24:] = 1 - fall
+    assert topics(SelfFL(), log) == expected
+    log["wanted"][3] = 20.0
+    assert not topics(SelfFL(), log)
+
+
+def test_a_start_that_was_switched_off_is_noted() -> None:
+    log = columns([[0, 0], [20, 30], [20, 30]])
+    log["correction"][:4] = 0.0
+    (remark,) = SelfFL().remarks(log)
+    assert remark.topic == START
+    assert "In 1 of 2 rounds" in remark.text
+    assert not topics(SelfFL(stale_init="recent"), log)
+
+
+def test_a_run_keeps_its_remarks(tmp_path: Path) -> None:
+    config = parse({**STARVED, "algorithm": STARVING})
+    memory = run_config(config)
+    written = run_config(config, out=tmp_path / "a")
+    (few, *_) = written.remarks
+    assert (few.topic, few.is_warning) == (FEW, True)
+    assert memory.remarks == written.remarks
+    assert load(tmp_path / "a").remarks == written.remarks
+    assert resume(tmp_path / "a").remarks == written.remarks
+    saved = memory.save(tmp_path / "b")
+    assert RunDirectory(saved).read_remarks() == written.remarks
+    run_config(parse({**STARVED, "algorithm": {"name": "local"}}), out=tmp_path / "c")
+    assert not (tmp_path / "c" / "remarks.json").exists()
+
+
+def test_the_command_line_ends_with_the_remarks(tmp_path: Path) -> None:
+    file = tmp_path / "starved.toml"
+    file.write_text(to_toml({**STARVED, "algorithm": STARVING}))
+    code = "from fedloom.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", str(file), "--out", str(tmp_path / "a")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "\nwarning: The step rule gave clients" in done.stdout
+
+
+def test_a_comparison_says_the_remarks_of_its_methods_once(tmp_path: Path) -> None:
+    methods = {"starving": STARVING, "local": {}}
+    comparison = parse_comparison({**STARVED, "methods": methods, "seeds": 2})
+    run_comparison(comparison, tmp_path / "c", jobs=1)
+    findings, (page, *_) = write_report([tmp_path / "c"])
+    remarks = [r for r in findings.collection.remarks if "local steps a round" in r]
+    (text,) = remarks
+    assert text.startswith("starving: The step rule gave clients")
+    assert text.endswith("(2 of 2 seeds; numbers of seed 0.)")
+    assert "The step rule gave clients" in page.read_text()
+
+
+def test_a_damaged_file_of_remarks_says_nothing_in_a_report(tmp_path: Path) -> None:
+    config = parse({**STARVED, "algorithm": STARVING})
+    run_config(config, out=tmp_path / "a")
+    (tmp_path / "a" / "remarks.json").write_text("[{")
+    findings, _ = write_report([tmp_path / "a"])
+    assert not any("local steps" in text for text in findings.collection.remarks)
+
+
+def test_a_remark_says_how_bad_it_is() -> None:
+    assert str(Remark("work", "Little was done.", True)) == "warning: Little was done."
+    assert str(Remark("work", "Much was done.")) == "note: Much was done."
+
+
+def test_methods_say_nothing_by_default() -> None:
+    assert tuple(REGISTRY["fedavg"]().remarks({})) == ()
