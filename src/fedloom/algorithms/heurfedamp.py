@@ -115,7 +115,7 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         # xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos)
         scores = torch.where(counts, self.sharpness * cosines, -torch.inf)
         scores = torch.where(has_others, scores, 0.0)
-        own = torch.where(has_others, self.self_weight, 1.0).to(models.dtype)
+        own = torch.where(has_others, self.self_weight, torch.ones_like(cosines[:, :1]))
         others = (1.0 - own) * scores.softmax(1)
         log = DownloadLog(others + own * is_self)
         # u_i = xi_i1 w_1 + ... + xi_im w_m, to which the client adds xi_ii w_i
