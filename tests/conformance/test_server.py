@@ -143,7 +143,7 @@ def test_a_client_never_seen_has_the_model_that_a_first_meeting_gives(
     watch = Watch(algorithm)
     simulation = set_up(watch, rate=0.2)
     history(simulation, 2)
-    assert not bool(simulation.clients.memory.seen.all())
+    assert bool(simulation.clients.memory.seen.all()) == algorithm.trains_everyone
     watch.calls.clear()
     watch.results.clear()
     theta = simulation.personal(torch.arange(COUNT))
@@ -158,3 +158,19 @@ def test_a_client_never_seen_has_the_model_that_a_first_meeting_gives(
         if not algorithm.adaptation:
             assert torch.equal(theta[n], own)
     assert torch.isfinite(theta).all()
+
+
+@over_variants
+@pytest.mark.parametrize("protocol", ["train-selected", "train-all"])
+def test_a_model_does_not_depend_on_who_is_asked_beside_the_client(
+    algorithm: AnyAlgorithm, protocol: str
+) -> None:
+    """Clients that were never met, or never heard, included."""
+    simulation = set_up(algorithm, Weave(COUNT), rate=0.3, protocol=protocol)
+    advance(simulation, 2)
+    assert not bool((simulation.state.taken >= 0).all())
+    everyone = torch.arange(COUNT)
+    together = simulation.personal(everyone)
+    for asked in (everyone[:4], everyone[4:5], everyone[5:]):
+        found = {"personal": simulation.personal(asked)}
+        assert_same(found, {"personal": together[asked]}, 1e-12)

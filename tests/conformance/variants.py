@@ -109,8 +109,11 @@ OWN: dict[str, list[dict[str, Any]]] = {
         {"bayesian": "all", "confidence": "uncertainty", "server_momentum": 0.5},
         {"head_start": "model", "confidence": "deviation", "momentum": 0.0},
     ],
-    "fedacs": [{"similarity": "update", "scope": "all"}, {"quantile": 0.0}],
-    "pfedmt": [{"restart": False, "device_pull": 0.5, "weights": "equal"}],
+    "fedacs": [
+        {"similarity": "update", "scope": "all"},
+        {"similarity": "model", "quantile": 0.0},
+    ],
+    "pfedmt": [{"restart": True, "device_pull": None, "weights": "equal"}],
     "fedper": [{"epochs": 2, "weights": "equal"}],
     "fedrep": [{"head_epochs": 0}, {"epochs": 2, "weights": "equal"}],
     "lg-fedavg": [{"epochs": 2, "weights": "equal"}],

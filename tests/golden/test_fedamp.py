@@ -25,7 +25,6 @@ import torch
 from quadratic import (
     CURVATURES,
     OPTIMA,
-    SIZES,
     START,
     assert_exact,
     personal,
@@ -36,7 +35,12 @@ from torch import Tensor, nn
 
 from fedloom.algorithms import FedAMP, HeurFedAMP, Local, fedamp, heurfedamp
 from fedloom.core.algorithm import Cohort, Population
-from fedloom.core.client_models import squared_distances
+from fedloom.core.client_models import (
+    Mixture,
+    mean_of_known,
+    mixed,
+    squared_distances,
+)
 from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
 from fedloom.engine.weave import Weave
@@ -73,15 +77,32 @@ def cohort_of(*clients: int, count: int = 3) -> Cohort:
 def attentive(method: FedAMP, models: Tensor = ABC, known: Any = True) -> fedamp.Server:
     """The server after everybody, or those named, uploaded these models."""
     full = torch.tensor(known).expand(len(models))
-    return fedamp.Server(models, full, method._width(models, full))
+    mean = mean_of_known(models, full, torch.zeros_like(models[0]))
+    return fedamp.Server(models, full, mean, method._width(models, full, mean))
+
+
+def by_angles(models: Tensor, known: Any = True) -> heurfedamp.Server:
+    """The same for HeurFedAMP."""
+    full = torch.tensor(known).expand(len(models))
+    mean = mean_of_known(models, full, torch.zeros_like(models[0]))
+    return heurfedamp.Server(models, full, mean)
+
+
+def clouds(method: Any, server: Any, cohort: Cohort) -> Tensor:
+    """u_i of clients that have the models that the server has of them."""
+    down = method.download(server, cohort).record
+    mix = torch.func.vmap(lambda others, share, own: mixed(Mixture(others, share), own))
+    means: Tensor = mix(*down, server.models[cohort.clients])
+    return means
 
 
 def weights(method: FedAMP, server: fedamp.Server, cohort: Cohort) -> Tensor:
     """xi, as recorded; it must be what the means are made of."""
-    down, log = method.download(server, cohort)
-    assert_exact(down.cloud, log.weights @ server.models)
-    assert_exact(log.weights.sum(1), torch.ones(len(down.cloud)).double())
-    own = log.weights[torch.arange(len(down.cloud)), cohort.clients]
+    log = method.download(server, cohort).log
+    assert_exact(clouds(method, server, cohort), log.weights @ server.models)
+    count = len(cohort.clients)
+    assert_exact(log.weights.sum(1), torch.ones(count).double())
+    own = log.weights[torch.arange(count), cohort.clients]
     assert torch.equal(log.self_weight, own)
     return log.weights
 
@@ -146,13 +167,11 @@ def test_the_median_is_taken_among_those_who_took_part() -> None:
 def test_equal_models_stay_where_they_are(method: Any) -> None:
     models = f64(1.0, -2.0, 0.5).repeat(4, 1)
     cohort = cohort_of(0, 1, 2, 3, count=4)
-    everyone = torch.ones(4, dtype=torch.bool)
-    if isinstance(method, FedAMP):
-        found = method.download(attentive(method, models), cohort).record.cloud
-    else:
-        server = heurfedamp.Server(models, everyone)
-        found = method.download(server, cohort).record.cloud
-    torch.testing.assert_close(found, models, rtol=0, atol=1e-12)
+    is_by_distance = isinstance(method, FedAMP)
+    server = attentive(method, models) if is_by_distance else by_angles(models)
+    torch.testing.assert_close(
+        clouds(method, server, cohort), models, rtol=0, atol=1e-12
+    )
 
 
 def test_nobody_attends_to_a_client_that_was_never_here() -> None:
@@ -161,19 +180,19 @@ def test_nobody_attends_to_a_client_that_was_never_here() -> None:
     found = weights(method, server, cohort_of(0, 1, 2))
     assert not found[[0, 2], 1].any()
     assert_exact(found[0, 2], f64(math.exp(-2.0) / 4)[0])
-    # b itself, new here, hears of the others.
-    assert_exact(found[1], by_hand(0.5, 2.0)[1])
+    # b, new here, goes on from its own model, or from the mean of the others.
+    assert_exact(found[1], f64(0.0, 1.0, 0.0))
+    down = method.download(server, cohort_of(0, 1, 2)).record
+    assert_exact(down.others[1], ABC[[0, 2]].mean(0))
     alone = attentive(method, known=False)
-    assert torch.equal(
-        method.download(alone, cohort_of(2, 0)).record.cloud, ABC[[2, 0]]
-    )
+    assert torch.equal(clouds(method, alone, cohort_of(2, 0)), ABC[[2, 0]])
 
 
 def test_a_mean_does_not_depend_on_who_else_is_in_the_cohort() -> None:
     method = FedAMP(server_lr=0.7)
     server = attentive(method)
-    all_three = method.download(server, cohort_of(2, 0, 1)).record.cloud
-    alone = method.download(server, cohort_of(0)).record.cloud
+    all_three = clouds(method, server, cohort_of(2, 0, 1))
+    alone = clouds(method, server, cohort_of(0))
     assert_exact(alone[0], all_three[1])
 
 
@@ -189,7 +208,7 @@ def test_small_differences_of_long_models_are_seen_in_single_precision() -> None
 def test_the_angles_of_three_clients_by_hand() -> None:
     """(1, 0), (3, 4) and (0, 2) have the cosines 0.6, 0 and 0.8."""
     models = f64([1.0, 0.0], [3.0, 4.0], [0.0, 2.0])
-    server = heurfedamp.Server(models, torch.ones(3, dtype=torch.bool))
+    server = by_angles(models)
     method = HeurFedAMP(self_weight=0.3, sharpness=5.0)
     cohort = cohort_of(0, 1, 2)
     found = method.download(server, cohort).log.weights
@@ -197,18 +216,19 @@ def test_the_angles_of_three_clients_by_hand() -> None:
     assert_exact(found[0], f64(0.3, 0.7 * ab / (ab + ac), 0.7 * ac / (ab + ac)))
     assert_exact(found[1], f64(0.7 * ab / (ab + bc), 0.3, 0.7 * bc / (ab + bc)))
     assert_exact(found[2], f64(0.7 * ac / (ac + bc), 0.7 * bc / (ac + bc), 0.3))
-    assert_exact(method.download(server, cohort).record.cloud, found @ models)
+    assert_exact(clouds(method, server, cohort), found @ models)
 
 
 def test_angles_to_nobody_leave_a_client_its_own_model() -> None:
     models = f64([1.0, 0.0], [3.0, 4.0], [0.0, 2.0])
-    known = torch.tensor([False, True, False])
-    server = heurfedamp.Server(models, known)
-    found = HeurFedAMP(self_weight=0.0).download(server, cohort_of(0, 1)).record.cloud
-    # Only b is known: a starts from b, and b, who knows nobody else, from itself.
-    assert_exact(found, models[[1, 1]])
-    zeros = heurfedamp.Server(torch.zeros_like(models), ~known)
-    assert not HeurFedAMP().download(zeros, cohort_of(0, 1, 2)).record.cloud.any()
+    known = [False, True, False]
+    method = HeurFedAMP(self_weight=0.0)
+    down = method.download(by_angles(models, known), cohort_of(0, 1)).record
+    # Only b is known: a, if it has no model, starts from b, and b from itself.
+    assert_exact(down.own_share, f64(1.0, 1.0))
+    assert_exact(down.others, models[[1, 1]])
+    zeros = by_angles(torch.zeros_like(models), [True, False, True])
+    assert not clouds(HeurFedAMP(), zeros, cohort_of(0, 1, 2)).any()
 
 
 def proximal(u: Tensor, eta: float, c: float, k: int) -> Tensor:
@@ -254,30 +274,20 @@ def test_the_pull_changes_training_and_a_strong_one_holds_a_client(kind: Any) ->
     assert ((personal(held) - u).abs() < 0.2 * moved).all()
     again = rounds(held, 1)
     cohort = again.coordinator.cohort(torch.arange(4))
-    cloud = again.algorithm.download(again.state.server, cohort).record.cloud[:, 0]
+    cloud = clouds(again.algorithm, again.state.server, cohort)[:, 0]
     after = personal(rounds(again, 1))
     torch.testing.assert_close(after, cloud, rtol=0, atol=5e-3)
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.5])
 @pytest.mark.parametrize(
     "method", [FedAMP(pull=0.0, width=1e-9), HeurFedAMP(pull=0.0, self_weight=1.0)]
 )
-def test_without_pull_and_attention_it_is_local_training(
-    method: Any, rate: float
-) -> None:
+def test_without_pull_and_attention_it_is_local_training(method: Any) -> None:
     ordinary: dict[str, Any] = {"lr": 0.1, "batch_size": 3, "momentum": 0.9}
     method = replace(method, epochs=2, weight_decay=0.1, **ordinary)
-    found = rounds(weave_of(method, Weave(3), rate=rate), 4)
+    found = rounds(weave_of(method, Weave(3)), 4)
     local = Local(epochs=2, weight_decay=0.1, **ordinary)
-    assert_exact(personal(found), personal(rounds(weave_of(local, rate=rate), 4)))
-
-
-def test_a_client_never_sampled_has_the_common_start() -> None:
-    simulation = rounds(weave_of(FedAMP(), rate=0.25), 1)
-    absent = ~simulation.state.server.known
-    assert int(absent.sum()) == len(SIZES) - 1
-    assert_exact(personal(simulation)[absent], f64(*[START] * 3))
+    assert_exact(personal(found), personal(rounds(weave_of(local), 4)))
 
 
 @pytest.mark.parametrize(

@@ -320,6 +320,8 @@ def test_pfedme_with_one_local_round_is_pfedmt_with_one_team() -> None:
         team_iterations=1,
         batch_size=ALL,
         weights="equal",
+        restart=True,
+        device_pull=None,
     )
     pfedme = PFedMe(
         lr=team_lr,

@@ -143,30 +143,31 @@ def alg_1(
     return x, w, theta
 
 
+TEXT: dict[str, Any] = {"batch_size": 10, "restart": True, "device_pull": None}
+"""The text below Eq. (9): theta restarts at w_i, with one lambda everywhere."""
 PAPER: dict[str, Any] = {
-    "batch_size": 10,
+    **TEXT,
     "lr": 0.01,
     "team_lr": 0.03,
     "pull": 15.0,
     "team_iterations": 30,
+    "steps": 20,
 }
 FEW: dict[str, Any] = {"batch_size": 10, "steps": 4, "team_iterations": 3}
 VARIANTS = [
     PFedMT(**FEW),
     PFedMT(**FEW, weights="equal"),
-    PFedMT(**FEW, restart=False, device_pull=0.1),
-    PFedMT(**FEW, restart=False, team_pull=0.1),
-    PFedMT(**FEW, device_pull=0.0),
-    PFedMT(batch_size=10, steps=3, team_iterations=1, shared_lr=0.5, pull=3.0),
+    PFedMT(**FEW, device_pull=None, team_pull=0.1),
+    PFedMT(**FEW | TEXT),
+    PFedMT(**FEW, restart=True, device_pull=0.0),
+    PFedMT(**TEXT, steps=3, team_iterations=1, shared_lr=0.5, pull=3.0),
 ]
 by_variant = pytest.mark.parametrize("algorithm", VARIANTS)
 
 
 @pytest.mark.parametrize("weights", ["size", "equal"])
 def test_a_round_has_its_closed_form(weights: Any) -> None:
-    m = PFedMT(
-        batch_size=10, steps=7, team_iterations=5, team_pull=0.4, weights=weights
-    )
+    m = PFedMT(**TEXT, steps=7, team_iterations=5, team_pull=0.4, weights=weights)
     simulation = play(simulation_of(m), 4)
     c, size, team = centres(), np.array(SIZES, float), np.array(TEAMS)
     if weights == "equal":
@@ -220,7 +221,7 @@ def test_line_12_as_printed_diverges_where_equation_4_converges() -> None:
 
 
 def test_many_rounds_reach_the_mean_of_all_optima() -> None:
-    m = PFedMT(batch_size=10, steps=2, team_iterations=6, lr=0.05)
+    m = PFedMT(**TEXT, steps=2, team_iterations=6, lr=0.05)
     size = np.array(SIZES, float)
     simulation = play(simulation_of(m, Weave(5)), 60)
     np.testing.assert_allclose(
@@ -235,9 +236,7 @@ def test_one_team_and_one_iteration_is_pfedme_with_one_local_round() -> None:
     beta' mean_j w_j. Here the mean comes first: the same, because both are linear.
     """
     teams = (0,) * len(SIZES)
-    m = PFedMT(
-        batch_size=10, team_iterations=1, steps=6, weights="equal", team_pull=0.5
-    )
+    m = PFedMT(**TEXT, team_iterations=1, steps=6, weights="equal", team_pull=0.5)
     x, c = np.array([5.0, -3.0]), centres()
     for _ in range(5):
         w = np.empty_like(c)
@@ -316,8 +315,8 @@ def test_the_files_learn_how_far_teams_and_clients_are() -> None:
     [
         ({"pull": 15.0, "team_lr": 0.0625}, r"0\.0625 \* \(15 \+ 1\) = 1"),
         ({"shared_lr": 1.5}, r"1\.5 \* 1 = 1\.5"),
-        ({"lr": 0.25}, r"0\.25 \* 5 = 1\.25"),
-        ({"lr": 0.01, "device_pull": 100.0}, r"0\.01 \* 100 = 1"),
+        ({"lr": 0.25, "device_pull": None}, r"lr \* pull .* 0\.25 \* 5 = 1\.25"),
+        ({"lr": 0.01, "device_pull": 100.0}, r"lr \* device_pull .* 0\.01 \* 100 = 1"),
         ({"team_iterations": 0}, "at least 1"),
     ],
 )
@@ -326,3 +325,52 @@ def test_unstable_settings_are_refused_with_the_numbers(
 ) -> None:
     with pytest.raises(ConfigError, match=numbers):
         PFedMT(**settings)
+
+
+def test_the_pull_of_the_teams_does_not_bound_the_rate_of_a_client() -> None:
+    """With a pull of their own, clients never step by lr * pull."""
+    assert PFedMT(lr=0.25).lr * PFedMT().pull > 1
+
+
+def test_momentum_goes_on_through_the_exchanges_of_a_round_and_no_further() -> None:
+    """v <- .9 v + g, theta <- theta - lr v; v is 0 when a round begins."""
+    m = PFedMT(**FEW, momentum=0.9, device_pull=0.5)
+    simulation = simulation_of(m)
+    c, team = centres(), np.array(TEAMS)
+    theta = np.tile([5.0, -3.0], (len(SIZES), 1))
+    for _ in range(2):
+        velocity = np.zeros_like(theta)
+        for exchange in range(m.team_iterations):
+            server = simulation.state.server
+            near = server.teams.numpy()[team] if exchange else server.shared.numpy()
+            for _ in range(m.steps or 0):
+                velocity = 0.9 * velocity + A * (theta - c) + 0.5 * (theta - near)
+                theta = theta - m.lr * velocity
+            simulation.run_exchange()
+            np.testing.assert_allclose(personal(simulation), theta, atol=1e-10)
+
+
+def test_momentum_starts_anew_where_the_model_does() -> None:
+    m = PFedMT(**FEW | TEXT, momentum=0.9)
+    simulation = simulation_of(m)
+    c, team = centres(), np.array(TEAMS)
+    for exchange in range(m.team_iterations):
+        server = simulation.state.server
+        near = server.teams.numpy()[team] if exchange else server.shared.numpy()
+        theta, velocity = np.tile(near, (len(SIZES) // len(np.atleast_2d(near)), 1)), 0
+        for _ in range(m.steps or 0):
+            velocity = 0.9 * velocity + A * (theta - c) + m.pull * (theta - near)
+            theta = theta - m.lr * velocity
+        simulation.run_exchange()
+        np.testing.assert_allclose(personal(simulation), theta, atol=1e-10)
+
+
+def test_a_client_that_never_trained_uses_its_teams_model() -> None:
+    simulation = play(simulation_of(PFedMT(**FEW), rate=0.4), 1)
+    unseen = ~simulation.clients.memory.seen
+    server, team = simulation.state.server, torch.tensor(TEAMS)
+    moved = (server.teams != simulation.task.start).all(1)
+    assert bool((unseen & moved[team]).any())
+    theta = simulation.personal(torch.arange(len(SIZES)))
+    assert torch.equal(theta[unseen], server.teams[team][unseen])
+    assert not torch.equal(server.teams[0], server.shared)

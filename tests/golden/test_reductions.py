@@ -16,6 +16,7 @@ from fedloom.clients.batches import plan_batches
 from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
+from fedloom.core.records import message_bytes
 from fedloom.core.streams import fold, key, seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
@@ -31,20 +32,26 @@ ordinary = pytest.mark.parametrize("settings", ORDINARY, ids=["plain", "heavy", 
 
 
 @ordinary
-@pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_ditto_without_pull_is_local_training(
-    settings: dict[str, Any], rate: float
-) -> None:
-    """The personal model then never hears of the shared one, but for its start.
+def test_ditto_without_pull_is_local_training(settings: dict[str, Any]) -> None:
+    """The personal model then never hears of the shared one, but for its start."""
+    ditto = rounds(weave_of(Ditto(pull=0.0, **settings), Weave(3)), 3)
+    local = rounds(weave_of(Local(**settings), Weave(3)), 3)
+    assert torch.equal(personal(ditto), personal(local))
 
-    A client met late starts at the shared model of that round, so at rate 0.5 only
-    clients met in the first round can be compared.
-    """
-    ditto = rounds(weave_of(Ditto(pull=0.0, **settings), Weave(3), rate=rate), 3)
-    local = rounds(weave_of(Local(**settings), Weave(3), rate=rate), 3)
-    early = local.coordinator.sampling.draw(len(SIZES), 0, 0)
-    assert torch.equal(personal(ditto)[early], personal(local)[early])
-    assert torch.equal(ditto.clients.memory.seen, local.clients.memory.seen)
+
+def test_local_trains_everybody_whoever_is_sampled() -> None:
+    everyone = rounds(weave_of(Local(), Weave(3)), 3)
+    some = rounds(weave_of(Local(), Weave(3), rate=0.5), 3)
+    assert torch.equal(personal(some), personal(everyone))
+    last = some.last
+    assert last is not None
+    assert len(last.clients) == len(SIZES)
+    # The sampled count as uploaders, and what they upload is nothing.
+    assert len(last.uploaders) == len(SIZES) // 2
+    cost = some.run_exchange()
+    assert cost is not None
+    assert cost.participants == len(SIZES)
+    assert cost.bytes_up == len(SIZES) * message_bytes(last.reports)
 
 
 @ordinary

@@ -284,8 +284,8 @@ def assert_fedavg(method: Any, task: Task, settings: dict[str, Any]) -> None:
 
 def assert_local(method: Any, task: Task, settings: dict[str, Any]) -> None:
     """Every personal model is that of training alone, to the last bit, for no bytes."""
-    simulation = run(method, task, rate=0.5)
-    found, alone = simulation.personal(EVERYONE), run(Local(**settings), task, rate=0.5)
+    simulation = run(method, task)
+    found, alone = simulation.personal(EVERYONE), run(Local(**settings), task)
     assert torch.equal(found, alone.personal(EVERYONE))
     assert not torch.equal(found[0], found[1])
     cost, least = simulation.run_exchange(), alone.run_exchange()

@@ -5,7 +5,7 @@ Non-IID Data. AAAI 2021. arXiv:2007.03797.
 
     paper    here                 lives
     w_i      Memory.personal      on client i, and sent; the server keeps the last one
-    u_i      Download.cloud       sent to client i alone
+    u_i      Work.cloud           on client i, of Download and its own w_i
     xi_ij    DownloadLog.weights  on the server
     sigma    width                configuration: A(y) = 1 - exp(-y / sigma)
     alpha_k  server_lr            configuration
@@ -16,7 +16,10 @@ down to 1 for that client, so that u_i is always a mean and no weight is negativ
 pull stays lambda / alpha_k. alpha_k is constant. By default sigma is the median squared
 distance between the models, since with a sigma of another scale all weights are equal
 or 0. The proximal problem is solved by ordinary local training, which starts at u_i.
-Only clients that ever took part are attended to, by their last model.
+Only clients that ever uploaded are attended to, by their last model. w_i in u_i is the
+client's own copy, which may be newer than its last upload. A client that the server has
+no model of goes on from its own; if it has none either, from the mean of all known
+models, which is also its personal model.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ class Server(NamedTuple):
     """(M, d); the common start for a client that was never here."""
     known: PerClient[Tensor]
     """(M,) whether the client ever uploaded."""
+    mean: Tensor
+    """(d,) mean of the known models; the common start while there is none."""
     width: Tensor
     """sigma in the coming round, a scalar."""
 
@@ -55,14 +60,17 @@ class Memory(NamedTuple):
     personal: Tensor
 
 
-class Download(NamedTuple):
-    """Server to client: the mean of models near this one client's."""
-
-    cloud: PerClient[Tensor]
+Download = client_models.Mixture
+"""Server to client: the mean of models near its own, and what its own counts."""
 
 
-Work = SGDState
-"""During a round: the personal model, as it is trained."""
+class Work(NamedTuple):
+    """During a round."""
+
+    cloud: Tensor
+    """u_i, what the client is pulled to."""
+    personal: SGDState
+    """The personal model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -95,7 +103,6 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedamp"
     group = "personalised"
-    model_download = client_models.no_download
 
     epochs: Count = 5
     """Local epochs per round, to come near the minimum of the proximal problem."""
@@ -120,15 +127,16 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def init_server(self, population: Population) -> Server:
         models, known = client_models.no_models(population)
-        return Server(models, known, self._width(models, known))
+        start = population.theta(0)
+        return Server(models, known, start, self._width(models, known, start))
 
-    def _width(self, models: Tensor, known: Tensor) -> Tensor:
+    def _width(self, models: Tensor, known: Tensor, centre: Tensor) -> Tensor:
         """sigma: as configured, or the median over pairs of known models."""
         unit = torch.ones((), dtype=models.dtype, device=models.device)
         if self.width != "median":
             return unit * self.width
         some = models[known]
-        among = client_models.squared_distances(some, some, models.mean(0))
+        among = client_models.squared_distances(some, some, centre)
         pairs = among[torch.ones_like(among, dtype=torch.bool).triu(1)]
         if not len(pairs):
             return unit
@@ -136,47 +144,62 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         return torch.where(median > _TINY, median, unit)
 
     def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
-        weights = self._attend(server, cohort)
-        own = weights.gather(1, cohort.clients[:, None])[:, 0]
-        # u_i = xi_i1 w_1 + ... + xi_im w_m
-        return Logged(Download(weights @ server.models), DownloadLog(weights, own))
+        others = self._attend(server, cohort)
+        own = (1.0 - others.sum(1)).clamp(min=0.0)
+        clients = cohort.clients[:, None]
+        log = DownloadLog(others.scatter_add(1, clients, own[:, None]), own)
+        # u_i = xi_i1 w_1 + ... + xi_im w_m, to which the client adds xi_ii w_i
+        down = client_models.mixture(others, own, server.models, server.mean)
+        return Logged(down, log)
+
+    def model_download(
+        self, server: Server, cohort: Cohort
+    ) -> client_models.FirstModel:
+        return client_models.FirstModel(server.mean)
 
     def _attend(self, server: Server, cohort: Cohort) -> Tensor:
-        """(n, M) the weights xi."""
+        """(n, M) the weights xi of the others; 0 for a client's own."""
         models, clients = server.models, cohort.clients
         distances = client_models.squared_distances(
-            models[clients], models, models.mean(0)
+            models[clients], models, server.mean
         )
         is_self = clients[:, None] == torch.arange(len(models), device=clients.device)
+        counts = server.known & server.known[clients][:, None] & ~is_self
         # A'(y) = exp(-y / sigma) / sigma, at y = ||w_i - w_j||^2
         attention = torch.exp(-distances / server.width) / server.width
-        attention = torch.where(server.known & ~is_self, attention, 0.0)
         # xi_ij = alpha_k A'(||w_i - w_j||^2) for j != i, and all xi_ij sum to 1
-        others = self.server_lr * attention
-        others = others / others.sum(1, keepdim=True).clamp(min=1.0)
-        rest = (1.0 - others.sum(1, keepdim=True)).clamp(min=0.0)
-        return torch.where(is_self, rest, others)
+        others = self.server_lr * torch.where(counts, attention, 0.0)
+        return others / others.sum(1, keepdim=True).clamp(min=1.0)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
         models, known = client_models.with_uploads(
             server.models, server.known, uploads.personal, cohort
         )
-        return Server(models, known, self._width(models, known))
+        mean = client_models.mean_of_known(models, known, server.mean)
+        return Server(models, known, mean, self._width(models, known, mean))
+
+    def initial_memory(
+        self, down: Download | client_models.FirstModel, client: Client, task: Task
+    ) -> Memory:
+        return Memory(down.others)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return self.sgd_start(down.cloud)
+        cloud = client_models.mixed(down, memory.personal)
+        return Work(cloud, self.sgd_start(cloud))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step down F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2."""
-        toward = self.pull / self.server_lr * (work.at - down.cloud)
-        return self.sgd_step(work, task.grad(work.at, batch) + toward, batch)
+        at = work.personal.at
+        toward = self.pull / self.server_lr * (at - work.cloud)
+        gradient = task.grad(at, batch) + toward
+        return work._replace(personal=self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        return Memory(work.at), Upload(work.at)
+        return Memory(work.personal.at), Upload(work.personal.at)
 
     def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
-        return ClientLog(torch.linalg.vector_norm(down.cloud - memory.personal))
+        return ClientLog(torch.linalg.vector_norm(work.cloud - memory.personal))

@@ -5,14 +5,17 @@ Non-IID Data. AAAI 2021. arXiv:2007.03797.
 
     paper             here                 lives
     w_i               Memory.personal      on client i, and sent; the last is kept
-    u_i               Download.cloud       sent to client i alone
+    u_i               Work.cloud           on client i, of Download and its own w_i
     xi_ij             DownloadLog.weights  on the server
     xi_ii, sigma, lambda / alpha_k         self_weight, sharpness, pull
 
 Deviations: the proximal problem is solved by ordinary local training, which starts at
-u_i. Only clients that ever took part are attended to, by their last model; while there
-is none, a client keeps its own. A model of zeros has cosine 0 with every other. lambda
-and alpha_k, which occur as a ratio only, are one setting.
+u_i. Only clients that ever uploaded are attended to, by their last model; while there
+is none, a client keeps its own. w_i in u_i is the client's own copy, which may be newer
+than its last upload. A client that the server has no model of goes on from its own; if
+it has none either, from the mean of all known models, which is also its personal model.
+A model of zeros has cosine 0 with every other. lambda and alpha_k, which occur as a
+ratio only, are one setting.
 """
 
 from __future__ import annotations
@@ -29,8 +32,16 @@ from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Share
 from fedloom.core.task import Batch, Task
 
-Server = client_models.ClientModels
-"""The last model of every client, and whether it ever uploaded."""
+
+class Server(NamedTuple):
+    """The last model of every client."""
+
+    models: PerClient[Tensor]
+    """(M, d); the common start for a client that was never here."""
+    known: PerClient[Tensor]
+    """(M,) whether the client ever uploaded."""
+    mean: Tensor
+    """(d,) mean of the known models; the common start while there is none."""
 
 
 class Memory(NamedTuple):
@@ -39,14 +50,17 @@ class Memory(NamedTuple):
     personal: Tensor
 
 
-class Download(NamedTuple):
-    """Server to client: the mean of models like this one client's."""
-
-    cloud: PerClient[Tensor]
+Download = client_models.Mixture
+"""Server to client: the mean of models like its own, and what its own counts."""
 
 
-Work = SGDState
-"""During a round: the personal model, as it is trained."""
+class Work(NamedTuple):
+    """During a round."""
+
+    cloud: Tensor
+    """u_i, what the client is pulled to."""
+    personal: SGDState
+    """The personal model, as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -75,7 +89,6 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "heurfedamp"
     group = "personalised"
-    model_download = client_models.no_download
 
     epochs: Count = 5
     """Local epochs per round, to come near the minimum of the proximal problem."""
@@ -91,39 +104,57 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         self.limit("lr * pull", "models jump past what pulls them", below=1)
 
     def init_server(self, population: Population) -> Server:
-        return client_models.no_models(population)
+        return Server(*client_models.no_models(population), population.theta(0))
 
     def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
         models, clients = server.models, cohort.clients
         cosines = client_models.cosines(models, clients)
         is_self = clients[:, None] == torch.arange(len(models), device=clients.device)
-        counts = server.known & ~is_self
+        counts = server.known & server.known[clients][:, None] & ~is_self
+        has_others = counts.any(1, keepdim=True)
         # xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos)
         scores = torch.where(counts, self.sharpness * cosines, -torch.inf)
-        is_alone = ~counts.any(1, keepdim=True)
-        scores = torch.where(is_alone & is_self, 0.0, scores)
-        own = self.self_weight * (~is_alone).to(models.dtype)
-        weights = (1.0 - own) * scores.softmax(1) + own * is_self
-        # u_i = xi_i1 w_1 + ... + xi_im w_m
-        return Logged(Download(weights @ models), DownloadLog(weights))
+        scores = torch.where(has_others, scores, 0.0)
+        own = torch.where(has_others, self.self_weight, torch.ones_like(cosines[:, :1]))
+        others = (1.0 - own) * scores.softmax(1)
+        log = DownloadLog(others + own * is_self)
+        # u_i = xi_i1 w_1 + ... + xi_im w_m, to which the client adds xi_ii w_i
+        down = client_models.mixture(others, own[:, 0], models, server.mean)
+        return Logged(down, log)
+
+    def model_download(
+        self, server: Server, cohort: Cohort
+    ) -> client_models.FirstModel:
+        return client_models.FirstModel(server.mean)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        return client_models.with_uploads(*server, uploads.personal, cohort)
+        models, known = client_models.with_uploads(
+            server.models, server.known, uploads.personal, cohort
+        )
+        mean = client_models.mean_of_known(models, known, server.mean)
+        return Server(models, known, mean)
+
+    def initial_memory(
+        self, down: Download | client_models.FirstModel, client: Client, task: Task
+    ) -> Memory:
+        return Memory(down.others)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
-        return self.sgd_start(down.cloud)
+        cloud = client_models.mixed(down, memory.personal)
+        return Work(cloud, self.sgd_start(cloud))
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step down F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2."""
-        toward = self.pull * (work.at - down.cloud)
-        return self.sgd_step(work, task.grad(work.at, batch) + toward, batch)
+        at = work.personal.at
+        gradient = task.grad(at, batch) + self.pull * (at - work.cloud)
+        return work._replace(personal=self.sgd_step(work.personal, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        return Memory(work.at), Upload(work.at)
+        return Memory(work.personal.at), Upload(work.personal.at)
 
     def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
-        return ClientLog(torch.linalg.vector_norm(down.cloud - memory.personal))
+        return ClientLog(torch.linalg.vector_norm(work.cloud - memory.personal))

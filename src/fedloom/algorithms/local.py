@@ -4,7 +4,8 @@
     w^0     Task.start         in the model that every client is given beforehand
     v_k     Memory.personal    on client k, never sent
 
-Deviations: none known. A client that was never sampled has the common start.
+Deviations: none known. Every client trains in every round, whoever is sampled: nobody
+needs a server to train alone.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Local(Algorithm[Empty, Memory, Empty, Work, Empty]):
 
     name = "local"
     group = "local"
+    trains_everyone = True
 
     def init_server(self, population: Population) -> Empty:
         return Empty()

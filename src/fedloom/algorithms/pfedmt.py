@@ -18,7 +18,11 @@ Deviations: line 12 of Alg. 1 is printed without the gamma of Eq. (4), which div
 unless gamma = 1; this is Eq. (4). Exactly K and L steps are taken, not K + 1 and L + 1.
 Each local step uses one batch. With partial participation only teams that have a
 client in the cohort move, a team counts by the samples of those clients, and an absent
-team keeps its last model. Without teams all clients are one team.
+team keeps its last model. Without teams all clients are one team. By default theta_ij
+is kept from exchange to exchange, as Alg. 1 prints it, and its own steps have a weaker
+pull than lambda; the text below Eq. (9) is `restart = true` with `device_pull` equal to
+`pull`. Momentum, which the paper has not, goes on through the exchanges of a round
+where theta_ij does. A client that never trained uses its team's model.
 """
 
 from __future__ import annotations
@@ -53,9 +57,12 @@ class Server(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """On one client, from exchange to exchange; sent to its team after each."""
+    """On one client, from exchange to exchange."""
 
     personal: Tensor
+    """Sent to its team after each exchange."""
+    velocity: Tensor
+    """Momentum of the round's steps so far, never sent; empty when there is none."""
 
 
 class Download(NamedTuple):
@@ -106,15 +113,16 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
     group = "tiered"
 
     lr: Positive = 0.03
-    """Learning rate of a client's steps (alpha); times `pull` it must be below 1."""
+    """Learning rate of a client's steps (alpha); times the pull in them it must be
+    below 1."""
     batch_size: Count = 20
     """Samples per step; a client with fewer takes all it has in one batch."""
-    steps: Count | None = 20
+    steps: Count | None = 10
     """Local steps per exchange (L)."""
-    team_iterations: Count = 10
+    team_iterations: Count = 4
     """Exchanges between clients and their team in one round (K)."""
     pull: Positive = 5.0
-    """Strength of the pull of a client toward its team (lambda)."""
+    """Strength of the pull between a client and its team (lambda)."""
     team_pull: Positive = 1.0
     """Strength of the pull of a team toward the shared model (gamma)."""
     team_lr: Positive = 0.1
@@ -122,24 +130,32 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
     1."""
     shared_lr: Positive = 1.0
     """Learning rate of the shared model (beta); times `team_pull` at most 1."""
-    restart: bool = True
+    restart: bool = False
     """A client's model starts each exchange at its team's; if false, where it was."""
-    device_pull: NonNegative | None = None
-    """The pull in the client's own steps, if it is not `pull`."""
+    device_pull: NonNegative | None = 0.1
+    """Strength of the pull in the client's own steps; the paper's is `pull`, which is
+    taken where there is none here."""
     weights: Weighting = "size"
     """Clients in a team, and teams, count by training samples or equally."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own = self.pull if self.device_pull is None else self.device_pull
-        _refuse_jumps("lr * pull", self.lr, self.pull)
-        _refuse_jumps("lr * device_pull", self.lr, own)
-        _refuse_jumps(
-            "team_lr * (pull + team_pull)", self.team_lr, self.pull, self.team_pull
-        )
-        _refuse_jumps(
-            "shared_lr * team_pull", self.shared_lr, self.team_pull, bound="at most 1"
-        )
+        jumps = "models jump past what pulls them"
+        own = "pull" if self.device_pull is None else "device_pull"
+        self.limit(f"lr * {own}", jumps, below=1)
+        self.limit("shared_lr * team_pull", jumps, most=1)
+        step = self.team_lr * (self.pull + self.team_pull)
+        if step >= 1:
+            raise ConfigError(
+                f"pfedmt: team_lr * (pull + team_pull) must be below 1, or {jumps}; "
+                f"found {self.team_lr:g} * ({self.pull:g} + {self.team_pull:g}) = "
+                f"{step:g}. Lower one of them."
+            )
+
+    @property
+    def _own_pull(self) -> float:
+        """The pull in the client's own steps."""
+        return self.pull if self.device_pull is None else self.device_pull
 
     @property
     def exchanges(self) -> int:
@@ -152,6 +168,9 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
     def download(self, server: Server, cohort: Cohort) -> Download:
         # Alg. 1, line 4
         return Download(_teams(server, cohort)[cohort.teams])
+
+    def model_download(self, server: Server, cohort: Cohort) -> Download:
+        return Download(server.teams[cohort.teams])
 
     def aggregate(
         self, server: Server, uploads: Upload, cohort: Cohort
@@ -193,41 +212,30 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         return Link(server.shared), Link(server.teams[0])
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
-        return Memory(down.team)
+        return Memory(*self.sgd_start(down.team))
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         # The text below Eq. (9) restarts at w_i; Alg. 1 as printed never resets theta.
-        return self.sgd_start(down.team if self.restart else memory.personal)
+        if self.restart:
+            return self.sgd_start(down.team)
+        goes_on = (client.exchange > 0).to(memory.velocity.dtype)
+        return SGDState(memory.personal, goes_on * memory.velocity)
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Eq. (10): theta <- theta - alpha (grad f + lambda (theta - w_i))."""
         theta = work.at
-        pull = self.pull if self.device_pull is None else self.device_pull
-        gradient = task.grad(theta, batch) + pull * (theta - down.team)
+        gradient = task.grad(theta, batch) + self._own_pull * (theta - down.team)
         return self.sgd_step(work, gradient, batch)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> tuple[Memory, Upload]:
-        return Memory(work.at), Upload(work.at)
+        return Memory(*work), Upload(work.at)
 
     def client_log(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task
     ) -> ClientLog:
         return ClientLog(torch.linalg.vector_norm(work.at - down.team))
-
-
-def _refuse_jumps(
-    product: str, rate: float, *pulls: float, bound: str = "below 1"
-) -> None:
-    jump = rate * sum(pulls)
-    if jump > 1 or (jump == 1 and bound == "below 1"):
-        spelled = " + ".join(f"{pull:g}" for pull in pulls)
-        spelled = f"({spelled})" if len(pulls) > 1 else spelled
-        raise ConfigError(
-            f"pfedmt: {product} must be {bound}, or models jump past what pulls them; "
-            f"found {rate:g} * {spelled} = {jump:g}. Lower one of them."
-        )
 
 
 def _teams(server: Server, cohort: Cohort) -> Tensor:

@@ -2,7 +2,8 @@
 
 An epoch is a permutation of the client's samples: the order of SplitMix64 values of
 the stream (client key, epoch), so it is the same in whatever chunk, order or width the
-client is planned, on the host or on the GPU.
+client is planned, on the host or on the GPU. It is cut into batches whose sizes differ
+by at most one: no step is taken on the few samples that are left over.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Plan(NamedTuple):
 
 
 def steps_per_epoch(sizes: Tensor, batch_size: int) -> Tensor:
-    """How many batches one pass takes; the last may be smaller."""
+    """The fewest batches that hold all samples once: what one pass takes."""
     return (sizes + batch_size - 1) // batch_size
 
 
@@ -47,6 +48,9 @@ def permutations(keys: Tensor, sizes: Tensor, epochs: int) -> Tensor:
 
 def plan_batches(keys: Tensor, sizes: Tensor, steps: Tensor, batch_size: int) -> Plan:
     """Consecutive batches of shuffled epochs, `steps` of them for each client.
+
+    The batches of an epoch are as equal as they can be: their sizes differ by at most
+    one, the larger ones first.
 
     Args:
         keys: (C,) one stream per client.
@@ -76,11 +80,14 @@ def _plan(
     step = torch.arange(longest, device=keys.device)
     epoch = step // per_epoch[:, None]
     within = step % per_epoch[:, None]
-    place = within[..., None] * batch_size + torch.arange(
-        batch_size, device=keys.device
-    )
+    smaller = (sizes // per_epoch)[:, None]
+    larger_count = (sizes % per_epoch)[:, None]
+    first = within * smaller + torch.minimum(within, larger_count)
+    width = smaller + (within < larger_count)
+    column = torch.arange(batch_size, device=keys.device)
+    place = first[..., None] + column
     is_planned = step < steps[:, None]
-    mask = (place < sizes[:, None, None]) & is_planned[..., None]
+    mask = (column < width[..., None]) & is_planned[..., None]
     flat = epoch.clamp(max=order.shape[1] - 1)[..., None] * order.shape[2] + place
     flat = torch.where(mask, flat, 0)
     positions = order.flatten(1).gather(1, flat.flatten(1)).view_as(flat)

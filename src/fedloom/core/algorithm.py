@@ -165,6 +165,9 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     """The published name in lower case, as on the command line."""
     group: ClassVar[str]
     """Kind of method: local, global, personalised, Bayesian, clustered or tiered."""
+    trains_everyone: ClassVar[bool] = False
+    """Whether all clients train in every round, whoever is sampled to upload; for
+    methods in which clients need nothing from the server."""
     records: ClassVar[tuple[type[Any], ...]]
     """The five record types: server, memory, download, work, upload."""
 

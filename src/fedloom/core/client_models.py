@@ -1,4 +1,11 @@
-"""The last model of every client, for servers that keep them: `models` and `known`."""
+"""The last model of every client, for servers that keep them and mix them.
+
+A client's own model is its own copy, not the server's: it may have trained since it
+last uploaded. So the server sends the mean of others' models and the share that the
+client's own has beside it (`Mixture`), and the client puts them together (`mixed`).
+A client that the server has no model of goes on from its own; if it has none either,
+its first one is the mean of all models that there are (`FirstModel`).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +29,22 @@ class ClientModels(NamedTuple):
     """(M,) whether the client ever uploaded."""
 
 
+class Mixture(NamedTuple):
+    """Server to client: a mean of others' models, and what its own counts beside it."""
+
+    others: PerClient[Tensor]
+    """(d,) the mean; that of all known clients where no other model counts."""
+    own_share: PerClient[Tensor]
+    """Share of the client's own model; 1 where no other model counts."""
+
+
+class FirstModel(NamedTuple):
+    """Server to client, for the use of its model: what it has if it never trained."""
+
+    others: Tensor
+    """(d,) the mean of all known clients' models."""
+
+
 def no_models(population: Population) -> ClientModels:
     """The common start for everybody, and that nobody ever uploaded."""
     theta, count = population.theta(0), population.count
@@ -35,6 +58,32 @@ def with_uploads(
     """Both with the models (n, d) of a cohort filed, as far as it has data."""
     news = ClientModels(uploaded, torch.ones_like(known[cohort.clients]))
     return with_rows(ClientModels(models, known), news, cohort)
+
+
+def mean_of_known(models: Tensor, known: Tensor, start: Tensor) -> Tensor:
+    """(d,) the mean of the models that were uploaded; `start` if none was."""
+    return models[known].mean(0) if bool(known.any()) else start
+
+
+def mixture(weights: Tensor, own: Tensor, models: Tensor, mean: Tensor) -> Mixture:
+    """What a cohort of n clients is sent.
+
+    Args:
+        weights: (n, k) how much each of k models counts for each client, its own 0.
+        own: (n,) how much its own counts.
+        models: (k, d).
+        mean: (d,) sent where no other model counts.
+    """
+    total = weights.sum(1, keepdim=True)
+    has_others = total > 0
+    means = (weights / torch.where(has_others, total, 1.0)) @ models
+    share = torch.where(has_others[:, 0], own / (own + total[:, 0]), 1.0)
+    return Mixture(torch.where(has_others, means, mean), share)
+
+
+def mixed(down: Mixture, personal: Tensor) -> Tensor:
+    """(d,) the mean of a client's own model and the others'; its own if that is all."""
+    return personal + (1.0 - down.own_share) * (down.others - personal)
 
 
 def with_rows(table: R, rows: R, cohort: Cohort) -> R:

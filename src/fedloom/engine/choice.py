@@ -115,7 +115,7 @@ def choose(
     """Pick the runner for `bundle_size` runs of `rounds` rounds in the same passes."""
     if settings.runner == "loop":
         return Choice(Loop(), 1, False, "one client after another (runner = loop)")
-    trains_all = sampling.protocol == "train-all"
+    trains_all = sampling.protocol == "train-all" or algorithm.trains_everyone
     cohort = bundle_size * federation.count * (1.0 if trains_all else sampling.rate)
     features = sum(math.prod(x.shape[1:]) for x in federation.dataset.inputs)
     chunk = settings.chunk or _chunk(

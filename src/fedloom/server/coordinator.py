@@ -149,7 +149,7 @@ class Coordinator:
         drawn = self.sampling.draw(self.roster.count, self.seed, self.state.round)
         clients = torch.as_tensor(drawn, device=self.task.device)
         uploads = torch.ones_like(clients, dtype=torch.bool)
-        if self.sampling.protocol == "train-all":
+        if self.sampling.protocol == "train-all" or self.algorithm.trains_everyone:
             sampled = clients
             clients = self.everyone
             uploads = torch.isin(clients, sampled)

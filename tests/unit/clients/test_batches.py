@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,10 +49,11 @@ def test_every_sample_is_met_once_in_every_epoch(
         for epoch in range(epochs):
             met = batches[epoch * per_epoch : (epoch + 1) * per_epoch]
             assert sorted(chain(*met)) == list(range(size))
-            # All batches are full but the last.
+            # As equal as can be, the larger batches first.
             widths = [len(batch) for batch in met]
-            assert widths[:-1] == [batch_size] * (per_epoch - 1)
-            assert widths[-1] == size - batch_size * (per_epoch - 1)
+            assert widths == sorted(widths, reverse=True)
+            assert widths[0] - widths[-1] <= 1
+            assert widths[0] <= batch_size
         ends = plan.ends_epoch[client, : int(steps[client])].nonzero()[:, 0]
         assert ends.tolist() == [(e + 1) * per_epoch - 1 for e in range(epochs)]
 
@@ -123,8 +125,27 @@ def test_steps_beyond_an_epoch_go_on_into_the_next_shuffled_one() -> None:
     epochs = [list(chain(*batches[0:3])), list(chain(*batches[3:6]))]
     assert [sorted(epoch) for epoch in epochs] == [list(range(7))] * 2
     assert epochs[0] != epochs[1]
-    assert len(list(chain(*batches[6:]))) == 6
+    assert [len(batch) for batch in batches[6:]] == [3, 2]
     assert plan.ends_epoch[0].tolist() == [False, False, True] * 2 + [False, False]
+
+
+@pytest.mark.parametrize(
+    ("size", "batch_size", "widths"),
+    [
+        (11, 10, [6, 5]),
+        (21, 10, [7, 7, 7]),
+        (20, 10, [10, 10]),
+        (23, 10, [8, 8, 7]),
+        (5, 2, [2, 2, 1]),
+        (1, 10, [1]),
+    ],
+)
+def test_no_batch_is_what_the_others_left_over(
+    size: int, batch_size: int, widths: list[int]
+) -> None:
+    steps = torch.tensor([2 * len(widths)])
+    plan = plan_batches(streams(1, 1), torch.tensor([size]), steps, batch_size)
+    assert [len(batch) for batch in own(plan, 0, int(steps))] == 2 * widths
 
 
 def test_a_client_smaller_than_a_batch_takes_all_it_has_every_step() -> None:
