@@ -22,6 +22,7 @@ from fedloom.comparison import (
     run_comparison,
     run_directory,
 )
+from fedloom.comparison import train as train_module
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Digits
 from fedloom.data.dataset import Dataset
@@ -292,3 +293,48 @@ def test_mistakes_of_a_comparison_from_python_are_named(
     with pytest.raises(ConfigError, match=message):
         fedloom.compare(methods, own_model, own_clients(), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def regression_table(path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(120, 3)) * [1, 50, 0.1] + [5, 0, -3]
+    y = 2000 + 300 * x[:, 0] + 4 * x[:, 1] + draw.normal(size=120)
+    rows = [
+        f"{a},{b},{c},{target},{n % 4}"
+        for n, ((a, b, c), target) in enumerate(zip(x, y, strict=True))
+    ]
+    path.write_text("\n".join(["a,b,c,y,site", *rows]))
+    return path
+
+
+def test_seeds_of_a_table_are_woven_to_what_each_comes_to_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    make = train_module.SimulationBundle
+
+    def bundle(simulations: list[Any], runner: Any) -> Any:
+        sizes.append(len(simulations))
+        return make(simulations, runner)
+
+    monkeypatch.setattr(train_module, "SimulationBundle", bundle)
+    path = regression_table(tmp_path / "sites.csv")
+    data = {"name": "file", "path": str(path), "client": "site"}
+    tables = QUICK | {"data": data, "seeds": 3, "methods": ["ditto"]}
+    lines: list[str] = []
+    comparison = parse_comparison(tables)
+    out = run_comparison(comparison, tmp_path / "out", jobs=1, tell=lines.append)
+    assert sizes == [3]
+    assert lines[0] == (
+        f"{path}: regression of 'y', scores in its own units, standardised for "
+        "training; 3 features (a, b, c); 4 clients from column 'site'; tested on 25% "
+        "of each client's rows, at random"
+    )
+    for seed in range(3):
+        alone = run_config(comparison.config("ditto", seed))
+        woven = load(run_directory(out, "ditto", seed))
+        np.testing.assert_allclose(woven.scores(), alone.scores(), rtol=1e-9)
+        for client in range(4):
+            x = np.ones((1, 3))
+            expected = alone.predict(client, x)
+            torch.testing.assert_close(woven.predict(client, x), expected)

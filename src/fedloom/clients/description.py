@@ -17,9 +17,7 @@ _LONG = 5
 def describe(federation: Federation) -> str:
     """The task, its target and features, who the clients are, and what is tested."""
     data = federation.dataset
-    clients = f"{federation.count} clients"
-    if federation.clients_from:
-        clients += f" from {federation.clients_from}"
+    clients = f"{federation.count} clients {federation.clients_from}".rstrip()
     parts = [_task(federation), _inputs(data), clients]
     if federation.split is not None:
         parts.append(_split(federation.split))

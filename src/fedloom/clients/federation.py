@@ -72,7 +72,7 @@ class Federation:
     split: Split | None = None
     """How each client's samples were divided, if that is known."""
     clients_from: str = ""
-    """Where the clients came from: a column, or a partition."""
+    """Where the clients came from, such as `from column 'hospital'`."""
 
     def __post_init__(self) -> None:
         fields = (*_PARTS, "names", "teams")
@@ -413,10 +413,10 @@ def divide(
 def _source_of_clients(dataset: Dataset, partition: Partition) -> str:
     if not isinstance(partition, Natural):
         names = [name for name, kind in PARTITIONS.items() if kind is type(partition)]
-        return f"partition {names[0] if names else type(partition).__name__}"
+        return f"from partition {names[0] if names else type(partition).__name__}"
     if dataset.owner_name is None:
-        return "the clients that the data name"
-    return f"column {dataset.owner_name!r}"
+        return "as the data name them"
+    return f"from column {dataset.owner_name!r}"
 
 
 def _assign(
