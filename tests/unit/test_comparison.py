@@ -82,7 +82,8 @@ def test_processes_come_to_the_same_bits(done: Path, tmp_path: Path) -> None:
     out = run_comparison(
         parse_comparison(QUICK), tmp_path / "out", jobs=2, tell=lines.append
     )
-    assert sorted(line.partition(":")[0] for line in lines) == ["ditto", "fedavg"]
+    assert lines[0].startswith("digits: classification into 10 classes")
+    assert sorted(line.partition(":")[0] for line in lines[1:]) == ["ditto", "fedavg"]
     for arm in ("fedavg", "ditto"):
         path = run_directory(out, arm, 1)
         assert torch.equal(theta(path, 3), theta(run_directory(done, arm, 1), 3))
@@ -138,7 +139,7 @@ def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -
     out = run_comparison(
         parse_comparison(tables), tmp_path / "out", jobs=1, tell=lines.append
     )
-    assert lines == ["fedavg: (2 of 2 seeds diverged)"]
+    assert lines[1:] == ["fedavg: (2 of 2 seeds diverged)"]
     failure = json.loads((run_directory(out, "fedavg", 0) / "failure.json").read_text())
     assert "round 0" in failure["why"] or "round 1" in failure["why"]
 
@@ -254,7 +255,7 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
         )
 
     out = compare()
-    assert [line.partition(":")[0] for line in told] == ["near", "far", "alone"]
+    assert [line.partition(":")[0] for line in told[1:]] == ["near", "far", "alone"]
     assert compare() == out
     assert len(told) == 3  # all was there already
     alone = fedloom.run(methods["near"], own_model, own_clients(), rounds=2, seed=1)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedloom
 from fedloom.clients import Federation, Natural, Split, divide, federation, torn_groups
 from fedloom.data import from_arrays
 
@@ -111,3 +112,27 @@ def test_only_tables_that_are_split_at_random_are_looked_at() -> None:
     assert torn_groups(federation(images, y, clients=WHO)) == ""
     whole = dataclasses.replace(federation(images, y, clients=WHO), split=None)
     assert torn_groups(whole) == ""
+
+
+def test_random_rows_flatter_where_groups_do_not() -> None:
+    """Half of each client's visits end well, whichever: there is nothing to learn."""
+    scores = []
+    for seed in range(3):
+        draw = np.random.default_rng(seed)
+        visit = np.repeat(np.arange(200), 6)
+        x = draw.normal(size=(200, 40))[visit]
+        x = (x + draw.normal(scale=0.3, size=x.shape)).astype("float32")
+        ends = np.concatenate([draw.permutation(20) % 2 for _ in range(10)])
+        y, who = ends[visit], visit // 20
+        with pytest.warns(UserWarning, match="follow one another"):
+            torn = federation(x, y, clients=who)
+        kept = federation(x, y, clients=who, groups=visit)
+        scores.append(
+            [
+                fedloom.run("local", "mlr", clients, rounds=10).scores().mean()
+                for clients in (torn, kept)
+            ]
+        )
+    at_random, by_visit = np.array(scores).T
+    assert (at_random > 0.95).all()
+    assert by_visit.mean() == pytest.approx(0.5, abs=0.1)
