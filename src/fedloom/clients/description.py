@@ -38,9 +38,10 @@ def _inputs(data: Dataset) -> str:
     if data.features is None:
         shapes = [" x ".join(map(str, x.shape[1:])) or "1" for x in data.inputs]
         return f"inputs of {' and '.join(shapes)}"
-    text = f"{len(data.features)} features ({_listed(data.features)})"
+    text = f"{_counted(data.features, 'feature')} ({_listed(data.features)})"
     if data.left_out:
-        text += f", {len(data.left_out)} columns left out ({_listed(data.left_out)})"
+        columns = _counted(data.left_out, "column")
+        text += f", {columns} left out ({_listed(data.left_out)})"
     return text
 
 
@@ -55,6 +56,10 @@ def _split(split: Split) -> str:
     if split.folds is not None and split.fold is not None:
         return f"tested on fold {split.fold + 1} of {split.folds}{groups}"
     return f"tested on {split.test:.0%} of each client's rows, at random{groups}"
+
+
+def _counted(names: tuple[str, ...], noun: str) -> str:
+    return f"{len(names)} {noun}{'s' if len(names) > 1 else ''}"
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -22,7 +22,7 @@ def test_a_sentence_says_task_features_clients_and_test() -> None:
     clients = divide(data, Natural(), Split(test=0.5), seed=0)
     assert clients.describe() == (
         "pets.csv: classification of 'kind' into 2 classes (cat, dog); 12 features (a, "
-        "b, c, d, e and 7 more), 1 columns left out (row); 3 clients from column "
+        "b, c, d, e and 7 more), 1 column left out (row); 3 clients from column "
         "'home'; tested on 50% of each client's rows, at random"
     )
 
