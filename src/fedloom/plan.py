@@ -85,9 +85,16 @@ def make_clients(
     """
     seed = config.schedule.seed
     if dataset is None:
-        dataset = config.data.load(data_dir, seed)
+        dataset = config.data.with_tags(config.split.columns).load(data_dir, seed)
     partition = config.partition
     if partition is None:
+        if dataset.owner is None and config.data.needs_clients:
+            raise ConfigError(
+                f"{dataset.name}: expected a column that says whose each row is, found "
+                "none. Name it (--set data.client=COLUMN), or say how to divide the "
+                "rows among clients that are made up (--partition iid, dirichlet, ...; "
+                "`fedloom list` shows all)."
+            )
         partition = Natural() if dataset.owner is not None else DEFAULT_PARTITION
     clients = divide(
         dataset,
@@ -97,6 +104,9 @@ def make_clients(
         transform=config.transform,
         seed=seed,
     )
+    if partition is DEFAULT_PARTITION:
+        by_default = f"{clients.clients_from} (by default)"
+        clients = replace(clients, clients_from=by_default)
     return replace(config, partition=partition), clients
 
 
@@ -154,6 +164,10 @@ def plan_for(
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     shift, scale = clients.scaling()
+    target_shift, target_scale = clients.target_scaling()
+    if loss != "squared-error":
+        # Another loss may mean the target's own units, such as counts.
+        target_shift, target_scale = 0.0, 1.0
     task = Task(
         module,
         loss,
@@ -161,6 +175,8 @@ def plan_for(
         metric="mse" if is_regression else "accuracy",
         shift=shift,
         scale=scale,
+        target_shift=target_shift,
+        target_scale=target_scale,
         dtype=engine.torch_dtype(),
         device=engine.torch_device(),
     )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedloom.clients import torn_groups
 from fedloom.core.algorithm import Algorithm
 from fedloom.results.rows import Round
 from fedloom.server.schedule import Schedule
@@ -36,11 +37,15 @@ class Watcher:
         self._metric = simulation.task.metric
         self._rounds, self._first = schedule.rounds, simulation.state.round
         self._started = time.perf_counter()
+        self._say(federation.describe())
         self._say(
             f"{simulation.algorithm.name} on {federation.dataset.name}: "
             f"{federation.count} clients, {int(federation.sizes.sum())} training "
             f"samples, {simulation.task.d} parameters, {simulation.task.device}"
         )
+        concern = torn_groups(federation)
+        if concern:
+            self._say(f"warning: {concern}")
         small = int((federation.sizes < simulation.algorithm.batch_size).sum())
         if small:
             self._say(

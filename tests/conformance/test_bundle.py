@@ -18,6 +18,7 @@ from variants import (
 from fedloom.algorithms import FedAvg
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import NumericalError
+from fedloom.core.task import Scaling
 from fedloom.engine.job import Samples
 from fedloom.engine.weave import Weave
 from fedloom.server.simulation import Simulation, SimulationBundle
@@ -53,6 +54,40 @@ def test_runs_in_a_bundle_come_to_what_they_come_to_alone(
         for _ in range(2 * algorithm.exchanges):
             alone.run_exchange()
         assert_same(standing(together), standing(alone))
+
+
+def standardised(algorithm: AnyAlgorithm) -> list[Simulation]:
+    """The same two runs, whose inputs are standardised by constants of their own."""
+    pair = simulations(algorithm)
+    for n, simulation in enumerate(pair):
+        task = simulation.task
+        task.scales_floats = True
+        features = simulation.federation.dataset.inputs[0].shape[1:]
+        shift = torch.full(features, 0.3 * n, dtype=task.dtype)
+        task.scaling = Scaling(shift, 1.0 + shift)
+    return pair
+
+
+@over_methods
+def test_runs_with_constants_of_their_own_come_to_what_they_come_to_alone(
+    algorithm: AnyAlgorithm,
+) -> None:
+    bundle = SimulationBundle(standardised(algorithm), Weave(7))
+    first, second = bundle.simulations
+    assert second.task.has_constants_of(first.task)
+    advance(bundle, 1)
+    for together, alone, plain in zip(
+        bundle.simulations,
+        standardised(algorithm),
+        simulations(algorithm),
+        strict=True,
+    ):
+        for _ in range(algorithm.exchanges):
+            alone.run_exchange()
+            plain.run_exchange()
+        assert_same(standing(together), standing(alone))
+    with pytest.raises(AssertionError):
+        assert_same(standing(together), standing(plain))
 
 
 @over_methods

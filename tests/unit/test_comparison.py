@@ -22,6 +22,7 @@ from fedloom.comparison import (
     run_comparison,
     run_directory,
 )
+from fedloom.comparison import train as train_module
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Digits
 from fedloom.data.dataset import Dataset
@@ -81,7 +82,8 @@ def test_processes_come_to_the_same_bits(done: Path, tmp_path: Path) -> None:
     out = run_comparison(
         parse_comparison(QUICK), tmp_path / "out", jobs=2, tell=lines.append
     )
-    assert sorted(line.partition(":")[0] for line in lines) == ["ditto", "fedavg"]
+    assert lines[0].startswith("digits: classification into 10 classes")
+    assert sorted(line.partition(":")[0] for line in lines[1:]) == ["ditto", "fedavg"]
     for arm in ("fedavg", "ditto"):
         path = run_directory(out, arm, 1)
         assert torch.equal(theta(path, 3), theta(run_directory(done, arm, 1), 3))
@@ -137,7 +139,7 @@ def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -
     out = run_comparison(
         parse_comparison(tables), tmp_path / "out", jobs=1, tell=lines.append
     )
-    assert lines == ["fedavg: (2 of 2 seeds diverged)"]
+    assert lines[1:] == ["fedavg: (2 of 2 seeds diverged)"]
     failure = json.loads((run_directory(out, "fedavg", 0) / "failure.json").read_text())
     assert "round 0" in failure["why"] or "round 1" in failure["why"]
 
@@ -253,9 +255,9 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
         )
 
     out = compare()
-    assert [line.partition(":")[0] for line in told] == ["near", "far", "alone"]
+    assert [line.partition(":")[0] for line in told[1:]] == ["near", "far", "alone"]
     assert compare() == out
-    assert len(told) == 3  # all was there already
+    assert len(told) == 4  # all was there already
     alone = fedloom.run(methods["near"], own_model, own_clients(), rounds=2, seed=1)
     run = load(run_directory(out, "near", 1), own_model, own_clients())
     for name, value in alone.model(0).state_dict().items():
@@ -292,3 +294,48 @@ def test_mistakes_of_a_comparison_from_python_are_named(
     with pytest.raises(ConfigError, match=message):
         fedloom.compare(methods, own_model, own_clients(), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def regression_table(path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(120, 3)) * [1, 50, 0.1] + [5, 0, -3]
+    y = 2000 + 300 * x[:, 0] + 4 * x[:, 1] + draw.normal(size=120)
+    rows = [
+        f"{a},{b},{c},{target},{n % 4}"
+        for n, ((a, b, c), target) in enumerate(zip(x, y, strict=True))
+    ]
+    path.write_text("\n".join(["a,b,c,y,site", *rows]))
+    return path
+
+
+def test_seeds_of_a_table_are_woven_to_what_each_comes_to_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    make = train_module.SimulationBundle
+
+    def bundle(simulations: list[Any], runner: Any) -> Any:
+        sizes.append(len(simulations))
+        return make(simulations, runner)
+
+    monkeypatch.setattr(train_module, "SimulationBundle", bundle)
+    path = regression_table(tmp_path / "sites.csv")
+    data = {"name": "file", "path": str(path), "client": "site"}
+    tables = QUICK | {"data": data, "seeds": 3, "methods": ["ditto"]}
+    lines: list[str] = []
+    comparison = parse_comparison(tables)
+    out = run_comparison(comparison, tmp_path / "out", jobs=1, tell=lines.append)
+    assert sizes == [3]
+    assert lines[0] == (
+        f"{path}: regression of 'y', scores in its own units, standardised for "
+        "training; 3 features (a, b, c); 4 clients from column 'site'; tested on 25% "
+        "of each client's rows, at random"
+    )
+    for seed in range(3):
+        alone = run_config(comparison.config("ditto", seed))
+        woven = load(run_directory(out, "ditto", seed))
+        np.testing.assert_allclose(woven.scores(), alone.scores(), rtol=1e-9)
+        for client in range(4):
+            x = np.ones((1, 3))
+            expected = alone.predict(client, x)
+            torch.testing.assert_close(woven.predict(client, x), expected)

@@ -144,3 +144,60 @@ def test_a_file_that_is_not_there_or_not_toml_is_named(tmp_path):
     bad.write_text("rounds = = 3")
     with pytest.raises(ConfigError, match="not valid TOML"):
         read_toml(bad)
+
+
+def table(path, **columns):
+    rows = zip(*columns.values(), strict=True)
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines))
+    return {"name": "file", "path": str(path)}
+
+
+def test_a_table_without_clients_is_divided_by_a_named_partition_only(tmp_path):
+    data = table(tmp_path / "t.csv", a=range(8), y=[0, 1] * 4)
+    with pytest.raises(ConfigError, match=r"whose each row is.*data\.client=COLUMN"):
+        make_clients(parse({"data": data}))
+    config = {"data": data, "partition": {"name": "iid", "clients": 2}}
+    _, clients = make_clients(parse(config))
+    assert clients.count == 2
+    assert "2 clients from partition iid;" in clients.describe()
+
+
+def test_columns_that_the_split_names_are_no_features(tmp_path):
+    data = table(
+        tmp_path / "t.csv",
+        a=range(8),
+        day=[8, 7, 6, 5, 4, 3, 2, 1],
+        visit=["u", "u", "v", "v"] * 2,
+        part=["train", "train", "test", "train"] * 2,
+        who=[0] * 4 + [1] * 4,
+        y=[0, 1] * 4,
+    )
+    data |= {"client": "who", "drop": ["part", "visit"]}
+    _, clients = make_clients(parse({"data": data, "split": {"time": "day"}}))
+    assert clients.dataset.features == ("a",)
+    assert clients.test.indices.tolist() == [0, 4]
+    data |= {"drop": ["day", "visit"]}
+    split = {"test_column": "part"}
+    _, clients = make_clients(parse({"data": data, "split": split}))
+    assert clients.test.indices.tolist() == [2, 6]
+    data |= {"drop": ["part", "day"]}
+    split = {"group": "visit", "test": 0.5}
+    _, clients = make_clients(parse({"data": data, "split": split}))
+    assert [part[1] - part[0] for part in clients.test] == [1, 1]
+    with pytest.raises(DataError, match="unknown column 'days'"):
+        make_clients(parse({"data": data, "split": {"time": "days"}}))
+    digits = {"split": {"time": "day"}}
+    with pytest.raises(DataError, match=r"digits: split\.time names 'day'.*none"):
+        make_clients(parse(digits))
+
+
+def test_folds_of_a_run_file_fit_together(tmp_path):
+    split = {"folds": 3, "validation": 0.2}
+    tested = []
+    for fold in range(3):
+        _, clients = make_clients(parse({"split": split | {"fold": fold}}))
+        tested += clients.test.indices.tolist()
+    assert sorted(tested) == sorted(
+        i for part in clients.parts for i in part.indices.tolist()
+    )

@@ -116,6 +116,44 @@ def test_a_regression_shows_rmse_mae_and_explained_variance():
     assert str(result.table()).startswith("mse, round 20")
 
 
+def test_a_regression_learns_standardised_targets_and_reports_its_own_units():
+    y = (X @ np.array([1.0, -2.0, 0.5]) + RNG.normal(size=160)) * 1000 + 50_000
+    engine = fedloom.EngineSettings(dtype="float64")
+    method = fedloom.Ditto(lr=0.1)
+
+    def trained(targets, **settings):
+        clients = fedloom.federation(X, targets, clients=WARD, **settings)
+        return fedloom.run(method, "mlr", clients, rounds=3, engine=engine)
+
+    raw = trained(y)
+    clients = raw.federation
+    mean, deviation = (float(t) for t in clients.target_moments())
+    rows = y[clients.train.indices]
+    assert (mean, deviation) == pytest.approx((rows.mean(), rows.std()))
+    by_hand = trained((y - mean) / deviation, standardise_targets=False)
+    np.testing.assert_allclose(raw.scores(), by_hand.scores() * deviation**2, rtol=1e-9)
+    np.testing.assert_allclose(raw.scores(number="loss"), by_hand.scores(), rtol=1e-9)
+    said = by_hand.predict(1, X[:5]) * deviation + mean
+    torch.testing.assert_close(raw.predict(1, X[:5]), said)
+    torch.testing.assert_close(raw.model(1)(*raw.prepare(X[:5])), said)
+    newcomer = raw.personalize(X[:40], y[:40])
+    assert newcomer.predict(X[:5]).mean() == pytest.approx(50_000, rel=0.1)
+
+
+def test_a_loss_of_ones_own_meets_targets_as_they_are():
+    seen = []
+
+    def absolute(outputs, targets):
+        seen.append(targets)
+        return (outputs.reshape(targets.shape) - targets).abs()
+
+    y = (X[:, 0] * 10 + 100).astype("float32")
+    clients = fedloom.federation(X, y, clients=WARD)
+    engine = fedloom.EngineSettings(runner="loop")
+    fedloom.run("local", "mlr", clients, rounds=1, loss=absolute, engine=engine)
+    assert all(targets.mean() > 50 for targets in seen)
+
+
 RAW = X * [1, 100, 0.01] + [0, 500, -3]
 
 

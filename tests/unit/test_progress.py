@@ -19,7 +19,12 @@ def watched(tables, **console):
 def test_a_log_gets_plain_lines_with_everything_in_them():
     text = watched({"rounds": 20, "algorithm": {"name": "ditto"}})
     lines = text.splitlines()
-    assert lines[0].startswith("ditto on digits: 20 clients")
+    assert lines[0] == (
+        "digits: classification into 10 classes; inputs of 1 x 8 x 8; 20 clients from "
+        "partition label-skew (by default); tested on 25% of each client's rows, at "
+        "random"
+    )
+    assert lines[1].startswith("ditto on digits: 20 clients")
     assert "\x1b" not in text
     assert len([line for line in lines if line.startswith("round ")]) == 10
     for word in ("loss", "shared", "personal", "clients/s", "s left"):

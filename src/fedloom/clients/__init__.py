@@ -9,6 +9,7 @@ from fedloom.clients.federation import (
     federation,
     load_split,
 )
+from fedloom.clients.leaks import torn_groups
 from fedloom.clients.natural import Natural
 from fedloom.clients.partitions import (
     PARTITIONS,
@@ -73,4 +74,5 @@ __all__ = [
     "divide",
     "federation",
     "load_split",
+    "torn_groups",
 ]

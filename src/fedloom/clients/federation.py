@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,8 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedloom.clients.assignment import Assignment, Partition
+from fedloom.clients.description import describe
+from fedloom.clients.leaks import torn_groups
 from fedloom.clients.natural import Natural
-from fedloom.clients.partitions import Given
+from fedloom.clients.partitions import PARTITIONS, Given
 from fedloom.clients.ragged import Ragged
 from fedloom.clients.split import Split
 from fedloom.clients.teams import GivenTeams, Teams
@@ -30,7 +33,7 @@ from fedloom.clients.transforms import (
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import atomic_write
 from fedloom.core.task import PerChannel
-from fedloom.data.dataset import Dataset, from_arrays
+from fedloom.data.dataset import Dataset, Task, from_arrays
 from fedloom.data.files import read_npz
 
 Part = Literal["train", "validation", "test"]
@@ -64,6 +67,12 @@ class Federation:
     constants: Tensor | None = None
     """(2, features) mean and deviation that standardise the inputs, if they are not
     those of these clients alone: a part of a federation keeps those of all clients."""
+    target_constants: Tensor | None = None
+    """(2,) or (2, outputs) the same for the targets of a regression."""
+    split: Split | None = None
+    """How each client's samples were divided, if that is known."""
+    clients_from: str = ""
+    """Where the clients came from, such as `from column 'hospital'`."""
 
     def __post_init__(self) -> None:
         fields = (*_PARTS, "names", "teams")
@@ -150,6 +159,9 @@ class Federation:
             self.shares_test,
             transform_of(self.transform, numbers),
             self._standard if self.dataset.standardise else None,
+            self._target_standard if self.standardises_targets else None,
+            self.split,
+            self.clients_from,
         )
 
     @cached_property
@@ -175,6 +187,11 @@ class Federation:
         """(clients, classes) samples of each class; no columns for a regression."""
         return _label_counts(self.dataset, getattr(self, part))
 
+    @property
+    def standardises_targets(self) -> bool:
+        """Whether targets are numbers that are learned with mean 0 and deviation 1."""
+        return self.dataset.classes is None and self.dataset.standardise_targets
+
     def scaling(self) -> tuple[PerChannel | Tensor, PerChannel | Tensor]:
         """Shift and scale of the task: the dataset's, or those that standardise it."""
         if self.dataset.standardise:
@@ -182,9 +199,22 @@ class Federation:
             return mean, deviation
         return self.dataset.shift, self.dataset.scale
 
+    def target_scaling(self) -> tuple[float | Tensor, float | Tensor]:
+        """Shift and scale of the task's targets; 0 and 1 if they stay as they are."""
+        if self.standardises_targets:
+            mean, deviation = self._target_standard
+            return mean, deviation
+        return 0.0, 1.0
+
     @cached_property
     def _standard(self) -> Tensor:
         return torch.stack(self.moments()) if self.constants is None else self.constants
+
+    @cached_property
+    def _target_standard(self) -> Tensor:
+        if self.target_constants is not None:
+            return self.target_constants
+        return torch.stack(self.target_moments())
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of each feature of the first input, float64.
@@ -192,10 +222,59 @@ class Federation:
         Over the training samples of all clients alone, so that nothing of the test
         samples is seen. A feature that never varies has deviation 1.
         """
-        rows = self.dataset.inputs[0][torch.from_numpy(self.train.indices)].double()
+        return self._moments(self.dataset.inputs[0])
+
+    def target_moments(self) -> tuple[Tensor, Tensor]:
+        """The same of the targets of a regression, of each output if there are many."""
+        return self._moments(self.dataset.targets)
+
+    def _moments(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        rows = values[torch.from_numpy(self.train.indices)].double()
         deviation = rows.std(dim=0, correction=0)
         varies = rows.amax(dim=0) > rows.amin(dim=0)
         return rows.mean(dim=0), torch.where(varies, deviation, 1.0)
+
+    @property
+    def can_resplit(self) -> bool:
+        """Whether each client's samples were divided at random, all clients here."""
+        is_part = self.constants is not None or self.target_constants is not None
+        return self.split is not None and self.split.is_random and not is_part
+
+    def resplit(self, split: Split, seed: int) -> Federation:
+        """The same clients, each of whose samples are divided again.
+
+        For folds over several seeds: `replace(clients.split, fold=n, folds=k)` with one
+        seed for n = 0 to k - 1 tests every sample once. Names, teams and inputs stay as
+        they are; the constants that standardise are those of the new training samples.
+
+        Args:
+            split: How to divide; it draws at random and keeps the groups that were kept
+                together before.
+            seed: The same seed gives the same federation.
+
+        Raises:
+            ConfigError: The samples were not divided at random, so that dividing them
+                again would be another question; or the split would not do so either.
+        """
+        if self.split is None or not self.can_resplit:
+            raise ConfigError(
+                "resplit: expected clients whose samples were divided at random, found "
+                "ones that are divided by a column, in time, by their source, by hand, "
+                "or a part of a federation. Divide them again by hand, or leave them."
+            )
+        if not split.is_random or split.group != self.split.group:
+            raise ConfigError(
+                "resplit: expected a split at random with the group "
+                f"{self.split.group!r}, found {split}. Change the federation's own: "
+                "dataclasses.replace(clients.split, ...)."
+            )
+        held = [np.concatenate(parts) for parts in zip(*self.parts, strict=True)]
+        train, validation, test = split.apply(self.dataset, held, self.names, seed)
+        return replace(self, train=train, validation=validation, test=test, split=split)
+
+    def describe(self) -> str:
+        """One sentence: the task, its target and features, and who the clients are."""
+        return describe(self)
 
     def save(self, path: Path) -> None:
         """Write the split, without the data, as .npz: all of it or nothing."""
@@ -214,8 +293,9 @@ class Federation:
         }
         for name, part in zip(_PARTS, self.parts, strict=True):
             arrays |= {f"{name}_indices": part.indices, f"{name}_offsets": part.offsets}
-        if self.constants is not None:
-            arrays["constants"] = self.constants.numpy()
+        for constants in ("constants", "target_constants"):
+            if getattr(self, constants) is not None:
+                arrays[constants] = getattr(self, constants).numpy()
         with (
             atomic_write(path, lasting=True) as temporary,
             temporary.open("wb") as file,
@@ -244,7 +324,10 @@ def load_split(path: Path, dataset: Dataset) -> Federation:
         names, teams = tuple(arrays["names"].tolist()), arrays["teams"]
         shares_test = bool(arrays.get("shares_test", False))
         transform = str(arrays.get("transform", ""))
-        constants = arrays.get("constants")
+        constants, target_constants = (
+            None if name not in arrays else torch.from_numpy(arrays[name])
+            for name in ("constants", "target_constants")
+        )
     except (DataError, KeyError, TypeError, ValueError) as error:
         raise MessageError(
             f"{path}: not a whole saved split ({error}). Make the split again."
@@ -265,7 +348,8 @@ def load_split(path: Path, dataset: Dataset) -> Federation:
         teams,
         shares_test,
         transform,
-        None if constants is None else torch.from_numpy(constants),
+        constants,
+        target_constants,
     )
     if loaded.hash != expected:
         raise DataError(
@@ -314,7 +398,25 @@ def divide(
     if transform is not None:
         text = spell(transform, seed)
         dataset = transformed(dataset, transform, seed, *parts)
-    return Federation(dataset, *parts, assignment.names, assigned, split.shared, text)
+    return Federation(
+        dataset,
+        *parts,
+        assignment.names,
+        assigned,
+        split.shared,
+        text,
+        split=split,
+        clients_from=_source_of_clients(dataset, partition),
+    )
+
+
+def _source_of_clients(dataset: Dataset, partition: Partition) -> str:
+    if not isinstance(partition, Natural):
+        names = [name for name, kind in PARTITIONS.items() if kind is type(partition)]
+        return f"from partition {names[0] if names else type(partition).__name__}"
+    if dataset.owner_name is None:
+        return "as the data name them"
+    return f"from column {dataset.owner_name!r}"
 
 
 def _assign(
@@ -351,12 +453,16 @@ def federation(
     *,
     clients: ArrayLike | Tensor | None = None,
     partition: Partition | None = None,
-    test: float = 0.25,
+    test: float | ArrayLike | Tensor = 0.25,
     validation: float = 0.0,
+    time: ArrayLike | Tensor | None = None,
+    groups: ArrayLike | Tensor | None = None,
     teams: Teams | Sequence[int] | None = None,
     transform: Transform | None = None,
     classes: int | None = None,
+    task: Task = "auto",
     standardise: bool = False,
+    standardise_targets: bool = True,
     seed: int = 0,
 ) -> Federation:
     """A federation from the user's own arrays.
@@ -367,13 +473,21 @@ def federation(
         y: One target per sample; floating numbers mean regression.
         clients: Client of each sample, whole numbers or text.
         partition: Instead of `clients`, how to divide the samples.
-        test: Share of each client's samples kept for testing.
+        test: Share of each client's samples kept for testing; or what each sample is
+            for: train, validation or test, or else 0 and 1.
         validation: Share of the rest kept for validation.
+        time: Time of each sample: the last part of each client is its test, the part
+            before it its validation.
+        groups: Group of each sample, such as a visit or a recording; samples of one
+            group are never torn apart.
         teams: How teams are formed, or the team of each client.
         transform: How each client's inputs are changed, in a copy; none leaves them.
         classes: Number of classes; the largest label + 1 if not given.
+        task: What the targets are, where that cannot be seen.
         standardise: Whether features enter the model with mean 0 and standard
             deviation 1, over the training samples of all clients.
+        standardise_targets: Whether a regression learns standardised targets; scores
+            and predictions are in the targets' own units all the same.
         seed: The same seed gives the same federation.
 
     Raises:
@@ -387,19 +501,34 @@ def federation(
             "federation: give either clients (whose each sample is) or partition (how "
             f"to divide them), found {number}."
         )
+    share = float(test) if isinstance(test, int | float) else None
+    columns = {"time": time, "groups": groups, "test": test if share is None else None}
     dataset = from_arrays(
-        x, y, clients=clients, classes=classes, standardise=standardise
+        x,
+        y,
+        clients=clients,
+        classes=classes,
+        task=task,
+        standardise=standardise,
+        standardise_targets=standardise_targets,
+        groups={name: tags for name, tags in columns.items() if tags is not None},
+    )
+    split = Split(
+        test=Split.test if share is None else share,
+        validation=validation,
+        test_column="test" if share is None else None,
+        time=None if time is None else "time",
+        group=None if groups is None else "groups",
     )
     if isinstance(teams, Sequence | np.ndarray | Tensor):
         teams = GivenTeams(members=tuple(int(team) for team in teams))
-    return divide(
-        dataset,
-        partition or Natural(),
-        Split(test=test, validation=validation),
-        teams,
-        transform=transform,
-        seed=seed,
+    divided = divide(
+        dataset, partition or Natural(), split, teams, transform=transform, seed=seed
     )
+    concern = torn_groups(divided)
+    if concern:
+        warnings.warn(concern, stacklevel=2)
+    return divided
 
 
 def _compact(counts: NDArray[np.int64]) -> NDArray[Any]:

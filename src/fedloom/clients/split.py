@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.clients.counts import apportion, round_share
+from fedloom.clients.dealing import deal_groups, deal_rows
 from fedloom.clients.ragged import Ragged
 from fedloom.core.errors import ConfigError, DataError
-from fedloom.core.settings import Count, Share, check
+from fedloom.core.settings import Count, Interval, Share, Whole, check
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 
@@ -23,7 +25,8 @@ class Split:
     """How much of a client's data is set aside; counts are rounded, a half up."""
 
     test: Share = 0.25
-    """Share of a client's samples kept for testing. Not used if `fixed`."""
+    """Share of a client's samples kept for testing. Not used if `fixed`, `test_column`
+    or `folds` say what is tested."""
     validation: Share = 0.0
     """Share of what is left after testing, kept to choose rounds and settings."""
     stratified: bool = True
@@ -40,14 +43,60 @@ class Split:
     most: Count | None = None
     """Most training samples of a client. Those beyond are not used at all; validation
     and test stay as they are."""
+    test_column: str | None = None
+    """Column that says what each sample is for: train, validation or test; or 1 for
+    testing and 0 for not. Without validation in it, `validation` is drawn from the
+    rest."""
+    time: str | None = None
+    """Column with the time of each sample: the last part of each client is its test,
+    the part before it its validation."""
+    group: str | None = None
+    """Column with the group of each sample, such as a visit or a recording: samples of
+    one group of a client are never torn apart."""
+    folds: Annotated[int, Interval(least=2)] | None = None
+    """Number of folds: `test` is then one of so many parts of each client, and over all
+    of them every sample is tested once."""
+    fold: Whole | None = None
+    """Which of the folds is the test, from 0; validation is taken from the next one.
+    Splits that differ in nothing else, drawn from the same seed, fit together."""
 
     def __post_init__(self) -> None:
         check(self)
+        ways = {
+            "fixed": self.fixed,
+            "test_column": self.test_column is not None,
+            "time": self.time is not None,
+            "folds": self.folds is not None,
+        }
+        chosen = [way for way, is_set in ways.items() if is_set]
+        if len(chosen) > 1:
+            raise ConfigError(
+                f"Split: {' and '.join(chosen)} are set, and each says by itself which "
+                "samples are for testing. Keep one of them."
+            )
+        if (self.fold is None) != (self.folds is None) or (
+            self.fold is not None and self.folds is not None and self.fold >= self.folds
+        ):
+            raise ConfigError(
+                "Split: fold and folds go together, the first from 0 to the second "
+                f"less 1; found fold {self.fold} and folds {self.folds}."
+            )
         if self.shared and not self.fixed:
             raise ConfigError(
                 "Split: shared is true, so fixed must be true as well: only samples "
                 "that the source designates for testing can be shared."
             )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the split goes by."""
+        names = self.test_column, self.time, self.group
+        return tuple(name for name in names if name is not None)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the samples for testing are drawn, and could be drawn again."""
+        return not (self.fixed or self.test_column or self.time)
 
     def pool(self, dataset: Dataset) -> Indices:
         """The samples that a partition deals to clients, in ascending order.
@@ -98,19 +147,13 @@ class Split:
             DataError: A client is left without a training sample, or the source
                 designates no test samples although `fixed` asks for them.
         """
-        is_test = self._designated(dataset)
+        marks = self._marks(dataset)
         kinds = _kinds(dataset)
-        tests = np.flatnonzero(is_test)
+        tests = np.flatnonzero(self._designated(dataset))
         parts: tuple[list[Indices], list[Indices], list[Indices]] = ([], [], [])
         for client, (held, name) in enumerate(zip(members, names, strict=True)):
             draw = generator(seed, "split", client)
-            if self.fixed:
-                rest, test = held[~is_test[held]], held[is_test[held]]
-            else:
-                count = round_share(self.test, len(held))
-                rest, test = self._take(dataset, held, count, draw)
-            count = round_share(self.validation, len(rest))
-            train, validation = self._take(dataset, rest, count, draw)
+            train, validation, test = self._divide(marks, held, draw)
             if len(train) == 0:
                 raise DataError(
                     f"client {name} has {len(held)} samples and none is left for "
@@ -120,7 +163,7 @@ class Split:
             if self.shared:
                 test = tests[np.isin(kinds[tests], np.unique(kinds[train]))]
             if self.most is not None and len(train) > self.most:
-                _, train = self._take(dataset, train, self.most, draw)
+                _, train = _draw(marks.labels, train, self.most, draw)
             for part, indices in zip(parts, (train, validation, test), strict=True):
                 part.append(np.sort(indices))
         return Ragged.of(parts[0]), Ragged.of(parts[1]), Ragged.of(parts[2])
@@ -136,24 +179,173 @@ class Split:
             )
         return dataset.fixed_test
 
-    def _take(
+    def _marks(self, dataset: Dataset) -> _Marks:
+        """All that the split goes by, of every sample."""
+        is_stratified = self.stratified and dataset.classes is not None
+        part: Indices | None = None
+        has_validation = False
+        if self.fixed:
+            part = np.where(self._designated(dataset), _TEST, _TRAIN)
+        if self.test_column is not None:
+            values = dataset.tag(self.test_column, "split.test_column")
+            where = f"{dataset.name}: column {self.test_column!r} (split.test_column)"
+            part = _read_parts(values, where)
+            has_validation = bool((part == _VALIDATION).any())
+        return _Marks(
+            dataset.targets.numpy() if is_stratified else None,
+            part,
+            has_validation,
+            None if self.time is None else _ranks(dataset, self.time, "split.time"),
+            None if self.group is None else _ranks(dataset, self.group, "split.group"),
+        )
+
+    def _divide(
+        self, marks: _Marks, held: Indices, draw: np.random.Generator
+    ) -> tuple[Indices, Indices, Indices]:
+        """One client's samples for training, validation and test."""
+        if self.folds is not None and self.fold is not None:
+            return self._divide_fold(marks, held, self.folds, self.fold, draw)
+        if marks.part is not None:
+            part = marks.part[held]
+            rest, test = held[part != _TEST], held[part == _TEST]
+        else:
+            count = round_share(self.test, len(held))
+            rest, test = marks.take(held, count, draw)
+        if marks.part is not None and marks.has_validation:
+            is_train = marks.part[rest] == _TRAIN
+            return rest[is_train], rest[~is_train], test
+        count = round_share(self.validation, len(rest))
+        train, validation = marks.take(rest, count, draw)
+        return train, validation, test
+
+    def _divide_fold(
         self,
-        dataset: Dataset,
+        marks: _Marks,
         held: Indices,
-        count: int,
+        folds: int,
+        fold: int,
         draw: np.random.Generator,
+    ) -> tuple[Indices, Indices, Indices]:
+        """The same where the test is one of several folds."""
+        held = np.sort(held)
+        if marks.group is None:
+            place = deal_rows(marks.labels_of(held), folds, draw)
+        else:
+            shares = np.ones(folds)
+            place = deal_groups(marks.group[held], marks.labels_of(held), shares, draw)
+        rest, test = held[place != fold], held[place == fold]
+        if len(rest) == 0:
+            # A client of one sample or one group has nothing else to train on.
+            return test, rest, rest
+        following = held[place == (fold + 1) % folds]
+        wanted = round_share(self.validation, len(rest))
+        count = min(wanted, len(following), len(rest) - 1)
+        if count < len(following):
+            _, following = marks.take(following, count, draw)
+        train = np.setdiff1d(rest, following)
+        if len(train) == 0:
+            return rest, following[:0], test
+        return train, following, test
+
+
+_TRAIN, _VALIDATION, _TEST = range(3)
+
+
+@dataclass(frozen=True, eq=False)
+class _Marks:
+    """What a split goes by, one entry per sample of the dataset."""
+
+    labels: Indices | None
+    """Classes to set samples aside from in proportion, if that is to be done."""
+    part: Indices | None
+    """What the data say that a sample is for."""
+    has_validation: bool
+    """Whether `part` says what is for validation."""
+    time: Indices | None
+    """Rank of the sample's time."""
+    group: Indices | None
+    """Number of the sample's group."""
+
+    def labels_of(self, held: Indices) -> Indices:
+        """Classes of some samples; all 0 if they do not count."""
+        return np.zeros_like(held) if self.labels is None else self.labels[held]
+
+    def take(
+        self, held: Indices, count: int, draw: np.random.Generator
     ) -> tuple[Indices, Indices]:
         """What stays and what is taken, of one client's samples."""
         if count == 0:
             return held, held[:0]
-        order = draw.permutation(np.sort(held))
-        if not self.stratified or dataset.classes is None:
-            return order[count:], order[:count]
-        labels = dataset.targets.numpy()[order]
-        _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-        quota = apportion(count, sizes.astype(np.float64), ties=draw)
-        taken = _rank_in_class(labels) < quota[inverse]
-        return order[~taken], order[taken]
+        if self.time is not None:
+            group = held if self.group is None else self.group[held]
+            return _take_last(held, self.time[held], group, count)
+        if self.group is None:
+            return _draw(self.labels, held, count, draw)
+        held = np.sort(held)
+        shares = np.array([len(held) - count, count])
+        place = deal_groups(self.group[held], self.labels_of(held), shares, draw)
+        return held[place == 0], held[place == 1]
+
+
+def _draw(
+    labels: Indices | None, held: Indices, count: int, draw: np.random.Generator
+) -> tuple[Indices, Indices]:
+    """What stays and what is drawn, from every label in proportion."""
+    order = draw.permutation(np.sort(held))
+    if labels is None:
+        return order[count:], order[:count]
+    of = labels[order]
+    _, inverse, sizes = np.unique(of, return_inverse=True, return_counts=True)
+    quota = apportion(count, sizes.astype(np.float64), ties=draw)
+    taken = _rank_in_class(of) < quota[inverse]
+    return order[~taken], order[taken]
+
+
+def _take_last(
+    held: Indices, time: Indices, group: Indices, count: int
+) -> tuple[Indices, Indices]:
+    """The last samples, about `count` of them; a group goes by its last sample."""
+    names, code = np.unique(group, return_inverse=True)
+    last = np.zeros(len(names), dtype=np.int64)
+    place = np.empty(len(held), dtype=np.int64)
+    place[np.lexsort((held, time))] = np.arange(len(held))
+    np.maximum.at(last, code, place)
+    latest_first = np.argsort(-last)
+    taken_so_far = np.cumsum(np.bincount(code)[latest_first])
+    nearest = int(np.abs(taken_so_far - count).argmin()) + 1
+    # The first group stays, so that there is something to train on.
+    is_taken = np.isin(code, latest_first[: min(nearest, len(names) - 1)])
+    return held[~is_taken], held[is_taken]
+
+
+def _ranks(dataset: Dataset, name: str, setting: str) -> Indices:
+    """Each sample's place among the different values of a column."""
+    values = dataset.tag(name, setting)
+    try:
+        ranks: Indices = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    except TypeError:
+        raise DataError(
+            f"{dataset.name}: column {name!r} ({setting}) mixes types that cannot be "
+            "ordered. Make all of them numbers, all dates or all text."
+        ) from None
+    return ranks
+
+
+def _read_parts(values: NDArray[Any], where: str) -> Indices:
+    """What each sample is for, from words or from 0 and 1."""
+    words = np.char.lower(np.char.strip(values.astype(np.str_)))
+    meanings = {"train": _TRAIN, "validation": _VALIDATION, "test": _TEST}
+    if values.dtype.kind in "biuf":
+        meanings = {"0": _TRAIN, "1": _TEST, "0.0": _TRAIN, "1.0": _TEST}
+        meanings |= {"false": _TRAIN, "true": _TEST}
+    strange = sorted({*words.tolist()} - meanings.keys())
+    if strange:
+        raise DataError(
+            f"{where}: expected train, validation or test, or else 0 and 1; found "
+            f"{', '.join(strange[:5])}. Rename them."
+        )
+    part: Indices = np.array([meanings[word] for word in words.tolist()])
+    return part
 
 
 def _rank_in_class(labels: Indices) -> Indices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from fedloom.clients import picture
+from fedloom.clients import picture, torn_groups
 from fedloom.commands import options
 from fedloom.commands.console import make_table, plain, say
 from fedloom.commands.console import out as console
@@ -44,6 +44,10 @@ def data_command(
     options.apply_options(tables, chosen, settings)
     config = parse(tables, name if is_file else "settings")
     _, clients = make_clients(config, data_dir)
+    say(clients.describe())
+    concern = torn_groups(clients)
+    if concern:
+        say(f"warning: {concern}")
     table = make_table()
     table.show_header = False
     for what, value in picture.summarise(clients):

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from fedloom.clients import Federation
+from fedloom.clients import Federation, torn_groups
 from fedloom.comparison.settings import Comparison, run_directory
 from fedloom.comparison.workers import hand_out, workers
 from fedloom.config import (
@@ -84,7 +84,8 @@ def run_comparison(
         jobs: methods trained at the same time, each in a process of its own; by
             default one per CPU core, or per two with a GPU, up to eight.
         track: names of the trackers that follow each run, separated by commas.
-        tell: is told in one line of each method that is finished.
+        tell: is told in one line what was understood of the data, and one of each
+            method that is finished.
 
     Returns:
         The directory.
@@ -107,6 +108,10 @@ def run_comparison(
         if not left:
             return out
         clients = load_clients(comparison, data_dir)
+        tell(clients[0][1].describe())
+        concern = torn_groups(clients[0][1])
+        if concern:
+            tell(f"warning: {concern}")
         if count <= 1:
             torch.set_num_threads(job.threads)
             for arm in left:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -29,6 +29,20 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 PerChannel = float | tuple[float, ...]
 """One number for a whole image, or one per channel of (channels, ...)."""
+
+
+class Scaling(NamedTuple):
+    """What puts samples on the scale that a model learns on.
+
+    An input enters the model as `(x - shift) / scale`, and a number y is learned as
+    `(y - target_shift) / target_scale`. These are data of a task: runs that differ in
+    nothing else are trained in the same passes.
+    """
+
+    shift: float | Tensor = 0.0
+    scale: float | Tensor = 1.0
+    target_shift: float | Tensor = 0.0
+    target_scale: float | Tensor = 1.0
 
 
 class Batch(NamedTuple):
@@ -111,6 +125,12 @@ class Task:
             one number, or one per channel of an input (B, channels, ...). A tensor,
             one number per feature, holds for floating inputs too.
         scale: see `shift`.
+        target_shift: with `target_scale`, how a number to predict is learned:
+            `(y - target_shift) / target_scale`. Tensors, one number per output; the
+            loss is that of the standardised numbers, while predictions and all other
+            scores are in the target's own units. Without them numbers are learned as
+            they are.
+        target_scale: see `target_shift`.
         dtype: the floating type of parameters and inputs.
         device: where everything lives.
     """
@@ -124,6 +144,8 @@ class Task:
         metric: Literal["accuracy", "mse"] | None = None,
         shift: PerChannel | Tensor = 0.0,
         scale: PerChannel | Tensor = 1.0,
+        target_shift: float | Tensor = 0.0,
+        target_scale: float | Tensor = 1.0,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -131,7 +153,9 @@ class Task:
         self.dtype = dtype
         self.device = torch.device(device)
         self.scales_floats = isinstance(shift, Tensor)
-        self.shift, self.scale = self._level(shift), self._level(scale)
+        self.scales_targets = isinstance(target_shift, Tensor)
+        levels = shift, scale, target_shift, target_scale
+        self.scaling = Scaling(*map(self._level, levels))
         self.module = copy.deepcopy(model).to(self.device, dtype).eval()
         self._trainer = copy.deepcopy(self.module).train()
         self._dropouts = _key_dropouts(self._trainer)
@@ -142,6 +166,16 @@ class Task:
         is_number = metric == "mse" or (metric is None and loss == "squared-error")
         self.metric = "mse" if is_number else "accuracy"
         self.start = self.flatten(dict(self.module.named_parameters())).detach()
+
+    @property
+    def shift(self) -> float | Tensor:
+        """What is taken from an input before it is divided by `scale`."""
+        return self.scaling.shift
+
+    @property
+    def scale(self) -> float | Tensor:
+        """What an input is divided by, less `shift`."""
+        return self.scaling.scale
 
     @property
     def head(self) -> slice:
@@ -224,10 +258,14 @@ class Task:
         return tuple(ready)
 
     def predict(self, theta: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-        """The model's outputs, dropout off."""
-        params = self.unflatten(theta)
-        outputs: Tensor = functional_call(self.module, params, self.prepare(inputs))
-        return outputs
+        """The model's outputs, dropout off; numbers in the target's own units."""
+        return self.in_units(self._outputs(theta, inputs))
+
+    def in_units(self, outputs: Tensor) -> Tensor:
+        """What the module puts out, in the units of the targets."""
+        if not self.scales_targets:
+            return outputs
+        return in_units(outputs, self.scaling.target_shift, self.scaling.target_scale)
 
     def losses(self, theta: Tensor, batch: Batch) -> Tensor:
         """(B,) the training loss of each sample, padding included."""
@@ -286,40 +324,45 @@ class Task:
         self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> Outcome:
         """What one model says of samples, beside what is true."""
-        return self._compare(self.predict(theta, inputs), targets)
+        return self._compare(self._outputs(theta, inputs), targets)
 
     def measure_average(
         self, thetas: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> Outcome:
         """The same for the average prediction of several models, (k, d)."""
-        return self._compare(self.predict_average(thetas, inputs), targets)
+        return self._compare(self._average(thetas, inputs), targets)
 
     def predict_average(self, thetas: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
         """Outputs of several models, (k, d), as one: log of the mean probabilities.
 
-        Without classes, the mean of the outputs.
+        Without classes, the mean of the predicted numbers.
         """
-        outputs = torch.stack([self.predict(theta, inputs) for theta in thetas])
+        return self.in_units(self._average(thetas, inputs))
+
+    def _outputs(self, theta: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+        params = self.unflatten(theta)
+        outputs: Tensor = functional_call(self.module, params, self.prepare(inputs))
+        return outputs
+
+    def _average(self, thetas: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+        outputs = torch.stack([self._outputs(theta, inputs) for theta in thetas])
         if self.metric != "accuracy":
             return outputs.mean(0)
         logs = outputs.log_softmax(-1).logsumexp(0)
         return logs - math.log(len(thetas))
 
     def _compare(self, outputs: Tensor, targets: Tensor) -> Outcome:
-        targets = self._cast(targets)
-        return Outcome(outputs, targets, self._loss(outputs, targets))
+        loss = self._loss(outputs, self._learned(targets))
+        return Outcome(self.in_units(outputs), self._cast(targets), loss)
 
     def has_constants_of(self, other: Task) -> bool:
-        """Whether both tasks are the same but for the parameters that are trained.
+        """Whether both tasks differ in trained parameters and in scaling at most.
 
-        Frozen parameters, buffers and the scaling of inputs are not part of `theta`.
+        Frozen parameters and buffers are not part of `theta`, so they must be equal.
+        Scaling is data, but of the same kind in both: `scaling_of` several tasks.
         """
-        for level, their_level in (
-            (self.shift, other.shift),
-            (self.scale, other.scale),
-        ):
-            if not torch.equal(torch.as_tensor(level), torch.as_tensor(their_level)):
-                return False
+        if self.scaling_shapes != other.scaling_shapes:
+            return False
         trained = {block.name for block in self.layout}
         mine, theirs = self.module.state_dict(), other.module.state_dict()
         return mine.keys() == theirs.keys() and all(
@@ -328,15 +371,39 @@ class Task:
         )
 
     def fresh_module(self) -> nn.Module:
-        """A copy of the model, as the user's own class, ready to predict.
+        """A copy of the model, as the user's own class, as it is trained.
 
-        Inputs must be as `prepare` gives them: scaling is not part of it.
+        Neither the scaling of inputs nor that of targets is part of it.
         """
         return copy.deepcopy(self.module)
 
-    def watched(self) -> WatchedTask:
-        """A twin that keeps the losses its gradients met, for one step."""
-        return WatchedTask(self)
+    @property
+    def scaling_shapes(self) -> tuple[Any, ...]:
+        """The shapes of all levels, and what they hold for."""
+        shapes = [torch.as_tensor(level).shape for level in self.scaling]
+        return (*shapes, self.scales_floats, self.scales_targets)
+
+    def ordinary_module(self, theta: Tensor) -> nn.Module:
+        """A module of the user's own class with these parameters.
+
+        It takes inputs as `prepare` gives them, and gives numbers in the target's own
+        units.
+        """
+        module = self.fresh_module()
+        params = {name: p.detach().clone() for name, p in self.unflatten(theta).items()}
+        module.load_state_dict(params, strict=False)
+        if self.scales_targets:
+            shift, scale = self.scaling.target_shift, self.scaling.target_scale
+            give_units(module, shift, scale)
+        return module
+
+    def watched(self, scaling: Scaling | None = None) -> WatchedTask:
+        """A twin that keeps the losses its gradients met, for one step.
+
+        Args:
+            scaling: that of one client, where clients of several runs are together.
+        """
+        return WatchedTask(self, scaling)
 
     def _level(self, values: PerChannel | Tensor) -> float | Tensor:
         if isinstance(values, tuple | Tensor):
@@ -349,6 +416,13 @@ class Task:
     def _cast(self, targets: Tensor) -> Tensor:
         return targets.to(self.dtype) if targets.is_floating_point() else targets
 
+    def _learned(self, targets: Tensor) -> Tensor:
+        """Targets as the loss takes them."""
+        targets = self._cast(targets)
+        if not self.scales_targets:
+            return targets
+        return (targets - self.scaling.target_shift) / self.scaling.target_scale
+
     def _losses_at(self, params: dict[str, Tensor], batch: Batch) -> Tensor:
         streams_of = {
             f"{name}.key": streams.fold(batch.key, place)
@@ -356,15 +430,15 @@ class Task:
         }
         inputs = self.prepare(batch.inputs)
         outputs = functional_call(self._trainer, params | streams_of, inputs)
-        return self._loss(outputs, self._cast(batch.targets))
+        return self._loss(outputs, self._learned(batch.targets))
 
 
 _PARTS = (
     "dtype",
     "device",
     "scales_floats",
-    "shift",
-    "scale",
+    "scales_targets",
+    "scaling",
     "module",
     "_trainer",
     "_dropouts",
@@ -386,9 +460,11 @@ class WatchedTask(Task):
     `copy.copy` cannot be traced.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, scaling: Scaling | None = None) -> None:
         for part in _PARTS:
             setattr(self, part, getattr(task, part))
+        if scaling is not None:
+            self.scaling = scaling
         self._losses: list[Tensor] = []
         self._samples: list[Tensor] = []
 
@@ -412,6 +488,50 @@ class WatchedTask(Task):
     def _meet(self, loss: Tensor, samples: Tensor) -> None:
         self._losses.append(loss)
         self._samples.append(samples)
+
+
+def scaling_of(tasks: Sequence[Task]) -> Scaling | None:
+    """The scaling of several tasks, one row each; None if all have the same.
+
+    Args:
+        tasks: all of the same kind, see `Task.has_constants_of`.
+    """
+    columns = zip(*(task.scaling for task in tasks), strict=True)
+    first = tasks[0]
+    levels = [
+        torch.stack(
+            [torch.as_tensor(x, dtype=first.dtype, device=first.device) for x in column]
+        )
+        for column in columns
+    ]
+    if all(torch.equal(level, level[:1].expand_as(level)) for level in levels):
+        return None
+    return Scaling(*levels)
+
+
+def in_units(outputs: Tensor, shift: float | Tensor, scale: float | Tensor) -> Tensor:
+    """Standardised numbers, (B, ...), in the units that they were standardised from."""
+    scale = torch.as_tensor(scale, dtype=outputs.dtype, device=outputs.device)
+    shift = torch.as_tensor(shift, dtype=outputs.dtype, device=outputs.device)
+    if scale.dim():
+        outputs = outputs.reshape(outputs.shape[0], *scale.shape)
+    return outputs * scale + shift
+
+
+def give_units(module: nn.Module, shift: float | Tensor, scale: float | Tensor) -> None:
+    """Let a module that learned standardised numbers give them in their own units."""
+    module.register_forward_hook(_InUnits(shift, scale))
+
+
+@dataclass(frozen=True)
+class _InUnits:
+    """What is done to the outputs of a module; a class, so that it can be pickled."""
+
+    shift: float | Tensor
+    scale: float | Tensor
+
+    def __call__(self, module: nn.Module, inputs: Any, outputs: Tensor) -> Tensor:
+        return in_units(outputs, self.shift, self.scale)
 
 
 def _along(level: float | Tensor, x: Tensor) -> float | Tensor:

@@ -129,6 +129,7 @@ class _Cifar(Source):
                 inputs=("img",),
                 target=target,
                 subclass=subclass,
+                task="classification",
                 splits=("train", "test"),
             )
             return instead(absent, hub, data_dir, name, shift=shift, scale=scale)

@@ -23,7 +23,12 @@ Task = Literal["auto", "classification", "regression"]
 # samples, are far more often a quantity than a label.
 _PLAUSIBLE_CLASSES = 1000
 
-_TAG_TYPES = (np.integer, np.str_, np.object_)
+# Whole numbers of more values than these may be labels or a quantity; floating numbers
+# that are whole and take no more values than these may be labels, too.
+_FEW_VALUES = 20
+
+_OWNER_TYPES = (np.integer, np.str_, np.object_)
+_TAG_TYPES = (*_OWNER_TYPES, np.bool_, np.floating, np.datetime64)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +61,10 @@ class Dataset:
     standardise: bool = False
     """Whether the one floating input enters the model with mean 0 and standard
     deviation 1 per feature, over the training samples of all clients together."""
+    standardise_targets: bool = True
+    """Whether a regression learns targets with mean 0 and standard deviation 1, over
+    the training samples of all clients together; predictions and scores are in the
+    targets' own units all the same."""
     fixed_test: NDArray[np.bool_] | None = None
     """(N,) True where the source itself says that the sample is for testing."""
     class_names: tuple[str, ...] | None = None
@@ -64,12 +73,19 @@ class Dataset:
     """(N,) finer class of each sample within its class, where the source has one."""
     features: tuple[str, ...] | None = None
     """Names of the columns of the first input, where it came from a table."""
+    left_out: tuple[str, ...] = ()
+    """Columns of the table that are no features, although nothing else uses them."""
+    target_name: str | None = None
+    """Column or array of the targets, where the source has names."""
+    owner_name: str | None = None
+    """Column or array that says whose each sample is, where the source has names."""
     origin: str | None = None
     """Id and revision on the hub, if it came from there."""
 
     groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """(N,) tags of the samples by name, whole numbers or text, such as the device that
-    recorded each. Nothing trains on them; results can be told apart by them."""
+    """(N,) tags of the samples by name, such as the device that recorded each, a time
+    or a visit. Nothing trains on them; splits can go by them, and results can be told
+    apart by them."""
 
     def __post_init__(self) -> None:
         self._check_lengths()
@@ -130,6 +146,20 @@ class Dataset:
             return len(self.vectors)
         return int(first.max()) + 1 if first.numel() else 1
 
+    def tag(self, name: str, setting: str) -> NDArray[Any]:
+        """The tags of that name, which a setting asks for.
+
+        Raises:
+            DataError: There are none.
+        """
+        if name not in self.groups:
+            known = ", ".join(sorted(self.groups)) or "none"
+            raise DataError(
+                f"{self.name}: {setting} names {name!r}, and there is no such column "
+                f"beside features, target and client. Known: {known}."
+            )
+        return self.groups[name]
+
     @cached_property
     def hash(self) -> str:
         """BLAKE2b of inputs, targets and scaling: equal hashes mean equal samples."""
@@ -164,8 +194,9 @@ class Dataset:
             raise DataError(f"{self.name}: empty, it has no samples.")
         self._check_kind("fixed_test", self.fixed_test, "boolean, one", np.bool_)
         self._check_kind("subclass", self.subclass, "one int64 number", np.int64)
-        for what, values in {"owner": self.owner, **tags}.items():
-            self._check_kind(what, values, "one whole number or text", *_TAG_TYPES)
+        self._check_kind("owner", self.owner, "one whole number or text", *_OWNER_TYPES)
+        for what, values in tags.items():
+            self._check_kind(what, values, "one number, date or text", *_TAG_TYPES)
 
     def _check_kind(
         self, what: str, values: NDArray[Any] | None, wanted: str, *kinds: type
@@ -282,17 +313,22 @@ def read_targets(
     task: Task = "auto",
     classes: int | None = None,
     where: str = "targets",
+    setting: str = "data.task",
 ) -> Targets:
     """Decide what kind of targets these are: text and whole numbers are labels.
+
+    Whole numbers of many values may be labels or a quantity, and floating numbers that
+    are few whole ones may be either as well. Nothing is guessed then.
 
     Args:
         y: Text, booleans, whole or floating numbers, one row per sample.
         task: Overrides the guess, which is regression for floating numbers only.
         classes: Number of classes; the largest label + 1 if not given.
         where: How messages call these targets.
+        setting: What the user sets to say which of both they are.
 
     Raises:
-        DataError: The values do not suit the task.
+        DataError: The values do not suit the task, or could be labels or a quantity.
     """
     if classes is not None:
         if task == "regression":
@@ -305,6 +341,8 @@ def read_targets(
         raise DataError(
             f"{where}: expected numbers or text, found {values.dtype}. Convert them."
         )
+    if task == "auto":
+        _refuse_to_guess(values, where, setting)
     if task == "regression" or (task == "auto" and values.dtype.kind == "f"):
         floating = values if values.dtype.kind == "f" else values.astype(np.float32)
         return Targets(to_tensor(floating), None, None)
@@ -322,10 +360,41 @@ def read_targets(
         if task == "auto" and classes > max(len(labels), _PLAUSIBLE_CLASSES):
             raise DataError(
                 f"{where}: whole numbers up to {classes - 1} in {len(labels)} samples "
-                "look like a quantity. Say whether it is a regression or a "
-                "classification."
+                f"look like a quantity. {_ask(setting)}"
             )
     return Targets(labels, classes, None)
+
+
+def _refuse_to_guess(values: NDArray[Any], where: str, setting: str) -> None:
+    """Refuse numbers that may be labels or a quantity."""
+    if values.ndim != 1 or values.dtype.kind == "b":
+        return
+    distinct = np.unique(values)
+    are_few = len(distinct) <= _FEW_VALUES
+    if values.dtype.kind in "iu":
+        if are_few:
+            return
+        kind = f"{len(distinct)} different whole numbers"
+    else:
+        # A quantity seldom takes the same few whole values again and again.
+        is_whole = bool(np.isfinite(distinct).all()) and bool(
+            (distinct == np.floor(distinct)).all()
+        )
+        if not (is_whole and are_few and 1 < len(distinct) <= len(values) / 2):
+            return
+        kind = f"floating numbers that are all whole, {len(distinct)} different ones"
+    shown = ", ".join(f"{value:g}" for value in distinct[:3])
+    raise DataError(
+        f"{where}: expected labels or a quantity, found {kind} ({shown}, ...), which "
+        f"may be either. {_ask(setting)}"
+    )
+
+
+def _ask(setting: str) -> str:
+    return (
+        f'Set {setting} = "classification" if they are labels, or {setting} = '
+        '"regression" if they are a quantity.'
+    )
 
 
 def _read_text(
@@ -392,16 +461,19 @@ def from_arrays(
     *,
     clients: ArrayLike | Tensor | None = None,
     classes: int | None = None,
+    task: Task = "auto",
     name: str = "arrays",
     shift: PerChannel = 0.0,
     scale: PerChannel = 1.0,
     standardise: bool = False,
+    standardise_targets: bool = True,
+    groups: Mapping[str, ArrayLike | Tensor] | None = None,
 ) -> Dataset:
     """A dataset from the user's own arrays, which are shared, not copied, if possible.
 
     Floating inputs keep their precision, uint8 stays uint8 and other whole numbers
     become int64. Floating targets mean regression unless `classes` is given; whole
-    numbers and text are labels.
+    numbers and text are labels. Where numbers may be either, `task` must say it.
 
     Args:
         x: One array with a row per sample; a tuple of them for a model that takes
@@ -409,12 +481,16 @@ def from_arrays(
         y: One target per sample.
         clients: Natural client of each sample, whole numbers or text.
         classes: Number of classes; the largest label + 1 if not given.
+        task: What the targets are, where that cannot be seen.
         name: How messages call this dataset.
         shift: A uint8 input enters the model as (x - shift) / scale; one number, or
             one per channel of images (N, channels, ...).
         scale: See `shift`; 255 for ordinary images.
         standardise: Whether features enter the model with mean 0 and standard
             deviation 1, over the training samples of all clients.
+        standardise_targets: Whether a regression learns standardised targets; scores
+            and predictions are in the targets' own units all the same.
+        groups: Tags of the samples by name, which a split can go by.
 
     Raises:
         DataError: The arrays contradict one another or hold unusable values.
@@ -422,11 +498,15 @@ def from_arrays(
     return assemble(
         name,
         x if isinstance(x, tuple) else (x,),
-        read_targets(y, classes=classes, where=f"{name}: targets"),
+        read_targets(
+            y, task=task, classes=classes, where=f"{name}: targets", setting="task"
+        ),
         owner=None if clients is None else to_numpy(clients),
         shift=shift,
         scale=scale,
         standardise=standardise,
+        standardise_targets=standardise_targets,
+        groups={tag: to_numpy(values) for tag, values in (groups or {}).items()},
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,9 +29,12 @@ from fedloom.data.source import Source
 class File(Source):
     """A file of samples, with a column or an array that says whose each one is.
 
-    In a table every column other than target and client is a feature and must be
-    numeric. Text targets become labels in sorted order.
+    In a table every column other than target, client and tags is a feature and must be
+    numeric, unless `features` or `drop` say otherwise. Text targets become labels in
+    sorted order.
     """
+
+    needs_clients = True
 
     path: str
     """The file, .npz, .parquet, .csv, .csv.gz, .csv.bz2 or .csv.zst; if relative,
@@ -42,12 +45,23 @@ class File(Source):
     """Column or array with the client of each sample; none if there are no clients."""
     task: Task = "auto"
     """What the target is. `auto` takes floating numbers for a regression, text and
-    whole numbers for labels."""
+    whole numbers for labels, and asks where numbers may be either."""
+    features: tuple[str, ...] = ()
+    """Columns of a table that are features, in the model's order; all that nothing else
+    names if empty."""
+    drop: tuple[str, ...] = ()
+    """Columns of a table that are not used, such as a row's number."""
+    tags: tuple[str, ...] = ()
+    """Columns or arrays that come with the samples and are no features, such as a
+    visit, a time or a device. Those that the split names are taken by themselves."""
     inputs: tuple[str, ...] = ("x",)
     """Arrays of an .npz that the model takes, in its order. Not used for tables."""
     standardise: bool | None = None
     """Whether features enter the model with mean 0 and standard deviation 1 over the
     training rows of all clients; by default for tables, not for arrays."""
+    standardise_targets: bool = True
+    """Whether a regression learns targets with mean 0 and standard deviation 1 over the
+    training rows; scores and predictions are in the target's own units all the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +69,22 @@ class File(Source):
             raise ConfigError(
                 f"File: target and client must differ, both are {self.target!r}."
             )
+        if self.features and self.drop:
+            raise ConfigError(
+                "File: features and drop are both set. Name the columns to use, or "
+                "those not to use."
+            )
+        for what in ("features", "drop", "tags"):
+            taken = {self.target, self.client} & {*getattr(self, what)}
+            if taken:
+                raise ConfigError(
+                    f"File: {what} names {taken.pop()!r}, which is the target or the "
+                    "client. Leave it out there."
+                )
+
+    def with_tags(self, names: Sequence[str]) -> File:
+        """The same file, from which these columns are read as tags too."""
+        return replace(self, tags=tuple(dict.fromkeys((*self.tags, *names))))
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Read the file.
@@ -64,13 +94,21 @@ class File(Source):
             DataError: The file is missing, broken, or lacks what the settings name.
         """
         path = self._find(data_dir)
-        what, arrays = read_file(path)
+        what, arrays = read_file(path, self._uses)
         is_table = what == "column"
-        named = [self.target, self.client, *(() if is_table else self.inputs)]
-        for name in named:
-            if name is not None and name not in arrays:
+        if not is_table and (self.features or self.drop):
+            raise ConfigError(
+                f"{path}: features and drop are for tables; name the arrays that the "
+                "model takes in inputs."
+            )
+        reserved = self._reserved()
+        chosen = (*self.features, *self.drop) if is_table else self.inputs
+        for name in (*reserved, *chosen):
+            if name not in arrays:
                 raise DataError(f"{path}: {unknown(what, name, arrays)}")
-        features = tuple(name for name in arrays if name not in named)
+        features = self.features or tuple(
+            name for name in arrays if self._uses(name) and name not in reserved
+        )
         if is_table:
             inputs = [_stack(arrays, features, path)]
         else:
@@ -82,8 +120,23 @@ class File(Source):
             read_targets(arrays[self.target], task=self.task, where=where),
             owner=None if self.client is None else arrays[self.client],
             standardise=is_table if self.standardise is None else self.standardise,
+            standardise_targets=self.standardise_targets,
             features=features if is_table else None,
+            left_out=tuple(n for n in arrays if is_table and not self._uses(n)),
+            target_name=self.target,
+            owner_name=self.client,
+            groups={name: arrays[name] for name in self.tags},
         )
+
+    def _reserved(self) -> list[str]:
+        """The columns or arrays that are read, and are no features by themselves."""
+        client = [] if self.client is None else [self.client]
+        return [self.target, *client, *self.tags]
+
+    def _uses(self, name: str) -> bool:
+        """Whether anything is done with a column."""
+        is_feature = name in self.features or not (self.features or name in self.drop)
+        return is_feature or name in self._reserved()
 
     def _find(self, data_dir: Path | None) -> Path:
         places = [Path(self.path)]
@@ -129,8 +182,18 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         ) from error
 
 
-def read_file(path: Path) -> tuple[Literal["array", "column"], dict[str, NDArray[Any]]]:
+def _every(name: str) -> bool:
+    return True
+
+
+def read_file(
+    path: Path, is_used: Callable[[str], bool] = _every
+) -> tuple[Literal["array", "column"], dict[str, NDArray[Any]]]:
     """What a file of samples holds, by name, and what it calls each of them.
+
+    Args:
+        path: The file.
+        is_used: Whether a column must be without gaps, by its name.
 
     Raises:
         ConfigError: The kind of file is not known.
@@ -144,7 +207,7 @@ def read_file(path: Path) -> tuple[Literal["array", "column"], dict[str, NDArray
         )
     if kind == ".npz":
         return "array", read_npz(path)
-    return "column", read_columns(path)
+    return "column", read_columns(path, is_used)
 
 
 def _stack(
@@ -182,15 +245,17 @@ def stack_columns(
     if text:
         raise DataError(
             f"{path}: columns {', '.join(text)} are not numeric. Encode them as "
-            f"{encoding} or leave them out of the file."
+            f"{encoding} or leave them out of the file or by data.drop."
         )
     return np.stack(
         [columns[name] for name in names], axis=1, dtype=dtype, casting="unsafe"
     )
 
 
-def read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    """Every column of a table as an array without gaps.
+def read_columns(
+    path: Path, is_used: Callable[[str], bool] = _every
+) -> dict[str, NDArray[Any]]:
+    """Every column of a table as an array, without gaps where it is used.
 
     Raises:
         DataError: The file is not a whole table, or has gaps.
@@ -211,7 +276,7 @@ def read_columns(path: Path) -> dict[str, NDArray[Any]]:
     columns = {}
     for name in table.column_names:
         column = table.column(name)
-        if column.null_count:
+        if column.null_count and is_used(name):
             row = column.is_null().to_pylist().index(True)
             raise DataError(
                 f"{path}: column {name!r} has {column.null_count} missing values, the "

@@ -239,5 +239,7 @@ def _from_columns(
         scale=255.0 if has_bytes else 1.0,
         fixed_test=is_test if is_test.any() and not is_test.all() else None,
         subclass=subclass,
+        target_name=columns.target,
+        owner_name=columns.client,
         origin=origin,
     )

@@ -53,7 +53,7 @@ class School(Source):
     """School: exam scores of 15,362 pupils of 139 schools in London, a regression.
 
     Goldstein (1991). 28 features of pupil and school, most of them 0 or 1, the last
-    always 1; scores from 1 to 70 are predicted as they are.
+    always 1; scores from 1 to 70 are standardised while they are learned.
     """
 
     licence = "research use"

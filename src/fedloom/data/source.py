@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,6 +25,10 @@ class Source(ABC):
     file_hint: ClassVar[str] = ""
     """A sentence that says where the files come from."""
 
+    needs_clients: ClassVar[bool] = False
+    """Whether samples that name no clients are refused unless a partition is named: a
+    user's own data are not divided by guess."""
+
     licence: ClassVar[str] = ""
     """The terms of use, in the words of docs/data.md; empty if the data are drawn, or
     the user's own."""
@@ -38,6 +43,10 @@ class Source(ABC):
 
     def __post_init__(self) -> None:
         check(self)
+
+    def with_tags(self, names: Sequence[str]) -> Source:
+        """The same source, which reads these columns as tags; most have their own."""
+        return self
 
     def find(self, data_dir: Path | None) -> Path:
         """The folder of the files that it needs, all of which are there; reads none.

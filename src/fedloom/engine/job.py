@@ -15,9 +15,9 @@ from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import AnyAlgorithm, Client, Phase
 from fedloom.core.errors import ContractError
 from fedloom.core.messages import CohortDownload, Report
-from fedloom.core.records import Empty
+from fedloom.core.records import Empty, take
 from fedloom.core.streams import fold
-from fedloom.core.task import Task
+from fedloom.core.task import Scaling, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +111,18 @@ class Job:
     algorithm: AnyAlgorithm
     task: Task
     train: Samples
+    scaling: Scaling | None = None
+    """The scaling of every run, a row each, where runs that differ in it are trained
+    together; none is the task's own."""
+    run_of: Tensor | None = None
+    """(M,) the run of each row of the data, where there is a scaling of each."""
+
+    def scaling_at(self, rows: Tensor) -> Scaling | None:
+        """The scaling of some rows of the data; None if it is the task's own."""
+        if self.scaling is None or self.run_of is None:
+            return None
+        scaling: Scaling = take(self.scaling, self.run_of[rows])
+        return scaling
 
     def method(self, name: str) -> Callable[..., Any]:
         """A method that a phase names."""

@@ -19,7 +19,7 @@ from fedloom.core.algorithm import Phase
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, map_record, rebuild, skeleton, take
 from fedloom.core.streams import fold
-from fedloom.core.task import Batch
+from fedloom.core.task import Batch, Scaling
 from fedloom.engine.job import (
     Job,
     LocalResults,
@@ -159,6 +159,7 @@ class Weave:
             _by_step(t, spare) for t in (samples, mask, plan.ends_epoch, noise, active)
         ]
         chunk_steps = self._chunk_steps(job, number, work, sent, mask.shape[-1])
+        scaling = job.scaling_at(participants.rows)
         flat, still = leaves(work), active[:, 0]
         for start in range(0, longest, stride):
             if phase.until is not None and start and not bool(still.any()):
@@ -167,6 +168,7 @@ class Weave:
             flat, loss, count, gradients = chunk_steps(
                 flat,
                 leaves(sent.record),
+                leaves(scaling) if scaling is not None else [],
                 job.train.inputs,
                 job.train.targets,
                 *now,
@@ -207,6 +209,7 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
     def client_step(
         work_leaves: list[Tensor],
         down_leaves: list[Tensor],
+        levels: list[Tensor],
         inputs: tuple[Tensor, ...],
         targets: Tensor,
         mask: Tensor,
@@ -231,7 +234,7 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
             )
             for which in range(phase.batches)
         )
-        task = job.task.watched()
+        task = job.task.watched(Scaling(*levels) if levels else None)
         new = step(work, down, batches if phase.batches > 1 else batches[0], task)
         if until is not None:
             active = active & ~until(work)
@@ -243,11 +246,12 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
         samples = torch.where(active, task.met_samples(), 0.0)
         return kept, loss, active & task.has_met_loss, samples
 
-    in_dims = (0, sent.in_dims, 0, 0, 0, 0, 0, 0, None, None)
+    in_dims = (0, sent.in_dims, 0, 0, 0, 0, 0, 0, 0, None, None)
 
     def chunk_steps(
         work_leaves: list[Tensor],
         down_leaves: list[Tensor],
+        levels: list[Tensor],
         inputs: tuple[Tensor, ...],
         targets: Tensor,
         samples: Tensor,
@@ -267,6 +271,7 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
             work_leaves, met, moved, used = vmap(client_step, in_dims=in_dims)(
                 work_leaves,
                 down_leaves,
+                levels,
                 tuple(x[chosen] for x in inputs),
                 targets[chosen],
                 mask[s],

@@ -63,6 +63,7 @@ def write_card(run: RunInfo, model: ExportedModel) -> str:
         settings=settings_of(type(simulation.algorithm)),
         licence=_licence(run.config.get("data", {}).get("name")),
         inputs=_inputs(simulation.task, dataset.inputs),
+        units=_units(simulation.task),
         cast="double" if simulation.task.dtype == torch.float64 else "float",
         constructor=constructor,
         imports=imports,
@@ -112,6 +113,14 @@ def _inputs(task: Task, inputs: tuple[Tensor, ...]) -> list[dict[str, Any]]:
     return facts
 
 
+def _units(task: Task) -> str:
+    """What brings standardised outputs to the target's own units, as Python."""
+    if not task.scales_targets:
+        return ""
+    shift, scale = task.scaling.target_shift, task.scaling.target_scale
+    return f" * {_code(scale, [])} + {_code(shift, [])}"
+
+
 def prepares(task: Task, inputs: tuple[Tensor, ...]) -> bool:
     """Whether the task changes the values of its inputs before the model sees them."""
     ones = [torch.ones_like(x[:1]).to(task.device) for x in inputs]
@@ -150,7 +159,9 @@ def _shorten(names: Iterable[object]) -> str:
 
 def plain(level: float | Tensor) -> Any:
     """A shift or scale as a number or a list of them."""
-    return level.flatten().tolist() if isinstance(level, Tensor) else level
+    if not isinstance(level, Tensor):
+        return level
+    return level.flatten().tolist() if level.dim() else level.item()
 
 
 def _spell(level: float | Tensor) -> str:
@@ -164,5 +175,9 @@ def _code(level: float | Tensor, sides: list[int]) -> str:
     """A shift or scale as Python, in the shape that lies along channels."""
     if not isinstance(level, Tensor):
         return repr(level)
-    shape = f".reshape(-1{', 1' * (len(sides) - 1)})" if len(sides) > 1 else ""
-    return f"torch.tensor({plain(level)}){shape}"
+    if level.dim() == 0:
+        return repr(level.item())
+    # One per channel lies along the channels; one per feature has the input's shape.
+    is_along = level.dim() == 1 and len(sides) > 1
+    shape = f".reshape(-1{', 1' * (len(sides) - 1)})" if is_along else ""
+    return f"torch.tensor({level.tolist()}){shape}"

@@ -73,10 +73,7 @@ class ExportedModel:
 
 def module_of(task: Task, theta: Tensor) -> nn.Module:
     """An ordinary module of the user's own class, with these parameters."""
-    module = task.fresh_module()
-    params = {name: p.detach().clone() for name, p in task.unflatten(theta).items()}
-    module.load_state_dict(params, strict=False)
-    return module
+    return task.ordinary_module(theta)
 
 
 def scores_of(scores: Sequence[Scores], row: int) -> list[Score]:

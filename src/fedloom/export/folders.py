@@ -28,6 +28,7 @@ from fedloom.core.errors import ConfigError, DataError, MessageError, unknown
 from fedloom.core.files import partial_path, write_csv
 from fedloom.core.metrics import METRICS
 from fedloom.core.settings import build
+from fedloom.core.task import give_units
 from fedloom.export.card import plain, prepares, write_card
 from fedloom.export.exported_model import (
     ExportedModel,
@@ -232,6 +233,8 @@ def _tables(run: RunInfo, model: ExportedModel) -> dict[str, Any]:
         "outputs": dataset.outputs,
         "task": "regression" if dataset.classes is None else "classification",
         "classes": dataset.class_names,
+        "shift": plain(task.scaling.target_shift) if task.scales_targets else None,
+        "scale": plain(task.scaling.target_scale) if task.scales_targets else None,
     }
     return {
         "format": _FORMAT,
@@ -254,7 +257,8 @@ def _tables(run: RunInfo, model: ExportedModel) -> dict[str, Any]:
 def load_model(folder: str | Path) -> nn.Module:
     """A built-in model from an exported folder, ready to predict.
 
-    It takes inputs as numbers: the preparation in model.toml is not part of it.
+    It takes inputs as numbers: the preparation in model.toml is not part of it. What it
+    gives of a regression is in the target's own units.
 
     Raises:
         ConfigError: the model is a class of its maker's own, which only they can build.
@@ -280,7 +284,8 @@ def load_model(folder: str | Path) -> nn.Module:
     if name not in MODELS:
         raise ConfigError(f"{where}: {unknown('model', name, MODELS)}")
     model = build(MODELS[name], settings, where)
-    inputs, outputs = tables["input"], tables["output"]["outputs"]
+    inputs, output = tables["input"], tables["output"]
+    outputs = output["outputs"]
     if "tokens" in inputs and isinstance(model, TokenModel):
         # The vectors themselves are in the state dict.
         vectors = torch.zeros(*inputs["vectors"]) if "vectors" in inputs else None
@@ -294,4 +299,7 @@ def load_model(folder: str | Path) -> nn.Module:
         raise MessageError(
             f"{folder / 'model.safetensors'}: does not fit model.toml ({error})."
         ) from error
+    if "shift" in output:
+        shift, scale = (torch.tensor(output[level]) for level in ("shift", "scale"))
+        give_units(module, shift, scale)
     return module.eval()

@@ -45,6 +45,7 @@ class Models:
         """A client's personal model as an ordinary module.
 
         It takes inputs as `prepare` gives them: bytes scaled, features standardised.
+        What it gives of a regression is in the target's own units.
 
         Args:
             client: its number from 0, or its name.

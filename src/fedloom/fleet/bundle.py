@@ -1,17 +1,19 @@
 """Fleets of several runs that train in the same passes.
 
-The runs differ in their seed, and so in split, cohorts, start and noise. To the runner
-they are one run with more clients.
+The runs differ in their seed, and so in split, cohorts, start, noise and the constants
+that standardise their samples. To the runner they are one run with more clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from fedloom.core.messages import CohortDownload
 from fedloom.core.records import map_record, take
+from fedloom.core.task import scaling_of
 from fedloom.engine.job import Participants, Runner, Samples, train_job
 from fedloom.fleet.local import LocalFleet
 
@@ -29,10 +31,14 @@ class Bundle:
         self.runner = runner
         first = self.fleets[0]
         samples = Samples.joined([fleet.samples for fleet in self.fleets])
-        self._job = train_job(
-            first.algorithm, first.task, samples, can_lose=first.can_lose
-        )
+        job = train_job(first.algorithm, first.task, samples, can_lose=first.can_lose)
         counts = torch.tensor([fleet.federation.count for fleet in self.fleets])
+        run_of = torch.arange(len(counts)).repeat_interleave(counts)
+        self._job = replace(
+            job,
+            scaling=scaling_of([fleet.task for fleet in self.fleets]),
+            run_of=run_of.to(first.task.device),
+        )
         self._before = [0, *counts.cumsum(0).tolist()]
 
     def train(self) -> None:

@@ -310,3 +310,77 @@ def test_a_federation_and_its_dataset_are_shown_by_their_counts() -> None:
     assert repr(fed) == (
         f"Federation(clients=3, train=9, validation=0, test=3, dataset={fed.dataset!r})"
     )
+
+
+def test_arrays_may_say_what_is_tested_and_what_belongs_together() -> None:
+    marks = np.tile([0, 1, 0, 0], 3)
+    fed = federation(X, Y, clients=WHO, test=marks)
+    assert fed.test.indices.tolist() == [1, 5, 9]
+    words = np.tile(["train", "test", "validation", "train"], 3)
+    fed = federation(X, Y, clients=WHO, test=words.tolist())
+    assert fed.validation.indices.tolist() == [2, 6, 10]
+    fed = federation(X, Y, clients=WHO, time=-np.arange(12))
+    assert fed.test.indices.tolist() == [0, 4, 8]
+    fed = federation(X, Y, clients=WHO, groups=torch.arange(12) // 2, test=0.5)
+    assert all(part[0] + 1 == part[1] for part in fed.test)
+    with pytest.raises(ConfigError, match="test_column and time are set"):
+        federation(X, Y, clients=WHO, test=marks, time=np.arange(12))
+    with pytest.raises(DataError, match=r"groups\['time'\] has 3"):
+        federation(X, Y, clients=WHO, time=[1, 2, 3])
+
+
+def test_folds_of_a_federation_test_every_sample_once() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 2)), rng.normal(size=60)
+    who = np.repeat(["ann", "bob", "cy"], [5, 25, 30])
+    fed = federation(x, y, clients=who, validation=0.2, teams=[0, 1, 0])
+    assert fed.split is not None
+    folds = [
+        fed.resplit(dataclasses.replace(fed.split, fold=n, folds=4), 7)
+        for n in range(4)
+    ]
+    tested = np.concatenate([fold.test.indices for fold in folds])
+    assert sorted(tested) == list(range(60))
+    for fold in folds:
+        assert fold.names == fed.names
+        assert fold.teams.tolist() == [0, 1, 0]
+        assert fold.dataset is fed.dataset
+        for client in range(3):
+            held = np.concatenate([part[client] for part in fold.parts])
+            assert sorted(held) == sorted(np.flatnonzero(who == fed.names[client]))
+        rows = y[fold.train.indices]
+        assert float(fold.target_moments()[0]) == pytest.approx(rows.mean())
+        (mean, _) = fold.target_scaling()
+        assert float(mean) == pytest.approx(rows.mean())
+    assert folds[0].hash != folds[1].hash
+
+
+def test_only_a_random_split_is_divided_again() -> None:
+    fold = Split(fold=0, folds=2)
+    drawn = federation(X, Y, clients=WHO)
+    assert drawn.can_resplit
+    for clients in (
+        federation(X, Y, clients=WHO, time=np.arange(12)),
+        federation(X, Y, clients=WHO, test=np.tile([0, 1], 6)),
+        dataclasses.replace(drawn, split=None),
+        federation(X, Y, clients=WHO, standardise=True).only([0, 1]),
+    ):
+        assert not clients.can_resplit
+        with pytest.raises(ConfigError, match="resplit: expected clients whose"):
+            clients.resplit(fold, 0)
+    with pytest.raises(ConfigError, match="resplit: expected a split at random"):
+        drawn.resplit(Split(time="day"), 0)
+    grouped = federation(X, Y, clients=WHO, groups=np.arange(12) // 2)
+    with pytest.raises(ConfigError, match="with the group 'groups'"):
+        grouped.resplit(fold, 0)
+
+
+def test_a_part_of_a_regression_keeps_the_constants_of_all(tmp_path: Path) -> None:
+    y = np.arange(12.0)
+    fed = federation(np.eye(12), y, clients=WHO, task="regression")
+    part = fed.only([2])
+    assert part.target_scaling() == fed.target_scaling()
+    assert part.target_moments() != fed.target_moments()
+    part.save(tmp_path / "split.npz")
+    loaded = load_split(tmp_path / "split.npz", fed.dataset)
+    assert loaded.target_scaling() == fed.target_scaling()

@@ -191,3 +191,154 @@ def test_a_small_client_keeps_what_it_has_when_others_are_cut() -> None:
 def test_a_client_of_one_class_is_split_like_any_other() -> None:
     train, validation, test = one_client([4] * 8, Split(validation=0.5))
     assert (len(train), len(validation), len(test)) == (3, 3, 2)
+
+
+def tagged(
+    groups: dict[str, list[object]], y: list[int] | None = None, count: int = 0
+) -> Dataset:
+    count = count or len(next(iter(groups.values())))
+    labels = y if y is not None else [0, 1] * (count // 2) + [0] * (count % 2)
+    return from_arrays(np.zeros((count, 1)), labels, classes=2, groups=groups)  # type: ignore[arg-type]
+
+
+def divided(dataset: Dataset, split: Split, seed: int = 0) -> list[list[int]]:
+    parts = split.apply(dataset, [np.arange(len(dataset))], ["ann"], seed)
+    return [part[0].tolist() for part in parts]
+
+
+def test_a_column_says_what_is_tested() -> None:
+    words = ["train", "Test", "train", "validation", "test ", "train"]
+    split = Split(test_column="for", validation=0.9)
+    assert divided(tagged({"for": words}), split) == [[0, 2, 5], [3], [1, 4]]
+    for marks in ([0, 1, 0, 0, 1, 0], [False, True, False, False, True, False]):
+        split = Split(test_column="for", validation=0.5)
+        train, validation, test = divided(tagged({"for": marks}), split)  # type: ignore[dict-item]
+        assert test == [1, 4]
+        assert (len(train), len(validation)) == (2, 2)
+
+
+def test_a_column_of_other_words_is_refused() -> None:
+    with pytest.raises(DataError, match=r"'for' .*expected train, .*found dev\. Ren"):
+        divided(tagged({"for": ["train", "dev"]}), Split(test_column="for"))
+    with pytest.raises(DataError, match=r"found 2\. Rename"):
+        divided(tagged({"for": [0, 2]}), Split(test_column="for"))
+    with pytest.raises(DataError, match=r"split\.time names 'day'.*Known: for\."):
+        divided(tagged({"for": [0, 1]}), Split(time="day"))
+
+
+def test_the_last_part_of_a_client_is_its_test() -> None:
+    days = [5, 3, 8, 1, 2, 7, 4, 6]
+    split = Split(time="day", test=0.25, validation=0.5)
+    assert divided(tagged({"day": days}), split) == [[1, 3, 4], [0, 6, 7], [2, 5]]  # type: ignore[dict-item]
+    dates = [np.datetime64(f"2024-01-0{day}") for day in days]
+    assert divided(tagged({"day": dates}), split)[2] == [2, 5]
+    for count in (1, 2, 3, 4, 5):
+        few = tagged({"day": list(range(count))})
+        train, validation, test = divided(few, Split(time="day", validation=0.5))
+        assert train
+        assert sorted(train + validation + test) == train + validation + test
+    mixed = tagged({"day": np.array([1, "a"], dtype=object)})  # type: ignore[dict-item]
+    with pytest.raises(DataError, match="mixes types that cannot be ordered"):
+        divided(mixed, Split(time="day"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    groups=st.lists(st.integers(0, 9), min_size=4, max_size=60),
+    time=st.booleans(),
+    seed=st.integers(0, 3),
+)
+def test_groups_are_never_torn_apart(groups: list[int], time: bool, seed: int) -> None:
+    tags = {"visit": groups, "day": list(range(len(groups)))}
+    split = Split(group="visit", time="day" if time else None, validation=0.3)
+    parts = divided(tagged(tags), split, seed)  # type: ignore[arg-type]
+    assert sorted(i for part in parts for i in part) == list(range(len(groups)))
+    held = [{groups[i] for i in part} for part in parts]
+    assert not held[0] & held[1]
+    assert not held[0] & held[2]
+    assert not held[1] & held[2]
+    assert parts[0]
+
+
+def test_groups_of_one_size_come_to_the_share() -> None:
+    tags = {"visit": [n // 5 for n in range(100)]}
+    train, validation, test = divided(
+        tagged(tags),  # type: ignore[arg-type]
+        Split(group="visit", validation=0.2),
+    )
+    assert (len(train), len(validation), len(test)) == (60, 15, 25)
+
+
+def all_folds(
+    dataset: Dataset, folds: int, **settings: object
+) -> list[list[list[int]]]:
+    return [
+        divided(dataset, Split(fold=n, folds=folds, **settings))  # type: ignore[arg-type]
+        for n in range(folds)
+    ]
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    y=st.lists(st.integers(0, 1), min_size=1, max_size=60),
+    folds=st.integers(2, 6),
+    validation=st.floats(0.0, 0.9),
+    by_group=st.booleans(),
+)
+def test_folds_test_every_sample_once(
+    y: list[int], folds: int, validation: float, by_group: bool
+) -> None:
+    groups: list[object] = [n // 2 for n in range(len(y))]
+    dataset = tagged({"visit": groups}, y)
+    splits = all_folds(
+        dataset, folds, validation=validation, group="visit" if by_group else None
+    )
+    units = (len(y) + 1) // 2 if by_group else len(y)
+    tested = sorted(i for parts in splits for i in parts[2])
+    assert tested == (list(range(len(y))) if units > 1 else [])
+    for n, (train, valid, test) in enumerate(splits):
+        assert train
+        assert sorted(train + valid + test) == list(range(len(y)))
+        assert set(valid) <= set(splits[(n + 1) % folds][2])
+        if by_group:
+            held = [{groups[i] for i in part} for part in (train, valid, test)]
+            assert not held[0] & held[1]
+            assert not held[0] & held[2]
+            assert not held[1] & held[2]
+        else:
+            counts = [np.bincount(np.array(y)[p[2]], minlength=2) for p in splits]
+            if units > 1:
+                assert np.ptp(np.stack(counts), axis=0).max() <= 1
+
+
+def test_folds_have_the_shares_that_were_asked_for() -> None:
+    dataset = tagged({}, count=100)
+    for train, validation, test in all_folds(dataset, 5, validation=0.2):
+        assert (len(train), len(validation), len(test)) == (64, 16, 20)
+    # No more than the next fold can be validated on.
+    for train, validation, test in all_folds(dataset, 5, validation=0.5):
+        assert (len(train), len(validation), len(test)) == (60, 20, 20)
+    assert all_folds(dataset, 5) == all_folds(dataset, 5)
+    moved = divided(dataset, Split(fold=0, folds=5), seed=1)
+    assert moved != divided(dataset, Split(fold=0, folds=5))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_tiny_clients_have_a_training_sample_in_every_fold(count: int) -> None:
+    for validation in (0.0, 0.5, 1.0):
+        for train, _, _ in all_folds(tagged({}, count=count), 5, validation=validation):
+            assert train
+
+
+def test_settings_that_contradict_one_another_are_refused() -> None:
+    with pytest.raises(ConfigError, match="test_column and time are set"):
+        Split(test_column="a", time="b")
+    with pytest.raises(ConfigError, match="time and folds are set"):
+        Split(time="b", fold=0, folds=2)
+    with pytest.raises(ConfigError, match="fixed and test_column are set"):
+        Split(fixed=True, test_column="a")
+    for fold, folds in ((5, 5), (0, None), (None, 5)):
+        with pytest.raises(ConfigError, match="fold and folds go together"):
+            Split(fold=fold, folds=folds)
+    with pytest.raises(ConfigError, match="folds must be whole number at least 2"):
+        Split(fold=0, folds=1)

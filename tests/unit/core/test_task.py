@@ -12,7 +12,7 @@ from torch.func import vmap
 from fedloom.core import streams
 from fedloom.core.errors import ContractError
 from fedloom.core.streams import seeded
-from fedloom.core.task import Batch, Task
+from fedloom.core.task import Batch, Task, scaling_of
 
 
 class Branches(nn.Module):
@@ -373,6 +373,59 @@ def test_channels_are_scaled_for_many_clients_at_once() -> None:
     together = torch.func.vmap(lambda x: task.watched().prepare((x,))[0])(raw)
     alone = torch.stack([task.prepare((x,))[0] for x in raw])
     assert torch.equal(together, alone)
+
+
+def test_numbers_are_learned_standardised_and_predicted_in_their_own_units() -> None:
+    with seeded(0, "model"):
+        model = nn.Linear(3, 2)
+    shift, scale = torch.tensor([100.0, -5.0]), torch.tensor([20.0, 0.1])
+    plain = Task(model, "squared-error", dtype=torch.float64)
+    task = Task(
+        model,
+        "squared-error",
+        target_shift=shift,
+        target_scale=scale,
+        dtype=torch.float64,
+    )
+    x, y = torch.randn(4, 3).double(), torch.randn(4, 2).double() * scale + shift
+    batch = mixed()._replace(inputs=(x,), targets=y, mask=torch.ones(4).double())
+    learned = batch._replace(targets=(y - shift) / scale)
+    torch.testing.assert_close(
+        task.grad(task.start, batch), plain.grad(task.start, learned)
+    )
+    said = plain.predict(task.start, (x,)) * scale + shift
+    torch.testing.assert_close(task.predict(task.start, (x,)), said)
+    torch.testing.assert_close(task.ordinary_module(task.start)(x), said)
+    outcome = task.measure(task.start, (x,), y)
+    torch.testing.assert_close(outcome.errors, said - y)
+    torch.testing.assert_close(outcome.loss, plain.losses(task.start, learned))
+    twice = torch.stack([task.start, 2 * task.start])
+    torch.testing.assert_close(
+        task.predict_average(twice, (x,)),
+        (said + task.predict(2 * task.start, (x,))) / 2,
+    )
+
+
+def test_tasks_are_alike_if_their_scaling_is_of_the_same_kind() -> None:
+    model = nn.Linear(2, 1)
+
+    def scaled(*levels: float) -> Task:
+        shift = torch.tensor(levels)
+        return Task(model, "squared-error", shift=shift, scale=1 + shift)
+
+    assert scaled(1.0, 2.0).has_constants_of(scaled(3.0, 4.0))
+    assert not scaled(1.0, 2.0).has_constants_of(Task(model, "squared-error"))
+    numbers = Task(
+        model,
+        "squared-error",
+        target_shift=torch.tensor(1.0),
+        target_scale=torch.tensor(2.0),
+    )
+    assert not numbers.has_constants_of(Task(model, "squared-error"))
+    assert scaling_of([scaled(1.0, 2.0), scaled(1.0, 2.0)]) is None
+    several = scaling_of([scaled(1.0, 2.0), scaled(3.0, 4.0)])
+    assert several is not None
+    assert torch.equal(several.shift, torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
 
 
 def noisy(p: float = 0.5) -> Task:

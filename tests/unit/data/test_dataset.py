@@ -6,6 +6,7 @@ import torch
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Dataset, from_arrays
+from fedloom.data.dataset import read_targets
 
 
 def test_lengths_that_differ_are_named() -> None:
@@ -159,8 +160,6 @@ def test_a_read_only_or_reversed_array_is_accepted() -> None:
 
 
 def test_a_regression_has_no_classes() -> None:
-    from fedloom.data.dataset import read_targets
-
     with pytest.raises(ConfigError, match="no classes"):
         read_targets([0.5], task="regression", classes=2)
 
@@ -203,6 +202,45 @@ def test_vectors_that_do_not_fit_the_tokens_are_refused(
         Dataset("toy", (x,), torch.tensor([0, 1]), 2, vectors=vectors)
 
 
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (np.arange(60) % 21, "21 different whole numbers"),
+        (np.tile([0.0, 1.0], 10), "all whole, 2 different ones"),
+        (np.tile([1.0, 2.0, 5.0], 10), "all whole, 3 different ones"),
+    ],
+)
+def test_numbers_that_may_be_labels_or_a_quantity_are_asked_about(
+    values: np.ndarray, kind: str
+) -> None:
+    with pytest.raises(DataError, match=kind) as refusal:
+        read_targets(values)
+    for task in ("classification", "regression"):
+        assert f'data.task = "{task}"' in str(refusal.value)
+        is_regression = read_targets(values, task=task).classes is None  # type: ignore[arg-type]
+        assert is_regression == (task == "regression")
+    with pytest.raises(DataError, match='Set task = "classification"'):
+        from_arrays(np.zeros(len(values)), values)
+    x = np.zeros(len(values))
+    assert from_arrays(x, values, task="regression").classes is None
+    assert from_arrays(x, values, classes=21).classes == 21
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(60) % 20,
+        np.tile([True, False], 10),
+        np.arange(40.0),
+        np.tile([0.5, 1.5], 10),
+        np.zeros(10),
+        np.array([1.0, 2.0, 3.0]),
+    ],
+)
+def test_numbers_that_can_be_told_are_not_asked_about(values: np.ndarray) -> None:
+    assert (read_targets(values).classes is None) == (values.dtype.kind == "f")
+
+
 def test_tags_need_one_value_per_sample() -> None:
     x, y = (torch.zeros(3, 2),), torch.zeros(3)
     tagged = Dataset("toy", x, y, groups={"device": np.array(["a", "b", "a"])})
@@ -210,8 +248,8 @@ def test_tags_need_one_value_per_sample() -> None:
     assert Dataset("toy", x, y).groups == {}
     with pytest.raises(DataError, match=r"lengths differ.*groups\['device'\] has 2"):
         Dataset("toy", x, y, groups={"device": np.array([0, 1])})
-    with pytest.raises(DataError, match=r"groups\['device'\] must be one whole number"):
-        Dataset("toy", x, y, groups={"device": np.array([0.5, 1.0, 2.0])})
+    with pytest.raises(DataError, match=r"groups\['device'\] must be one number, date"):
+        Dataset("toy", x, y, groups={"device": np.zeros((3, 1))})
 
 
 def test_the_hash_sees_every_value_its_type_its_shape_and_its_scale() -> None:

@@ -186,3 +186,55 @@ def test_a_table_may_be_compressed(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"t.1{ending}"
     path.write_bytes(pack(b"a,y\n1,0\n2,1\n"))
     assert read(path).inputs[0].tolist() == [[1.0], [2.0]]
+
+
+WIDE = {
+    "row": [0, 1, 2, 3],
+    "note": ["a", "b", "c", "d"],
+    "age": [30, 40, 50, 60],
+    "dose": [1.5, 2.5, 3.5, 4.5],
+    "for": ["train", "train", "test", "test"],
+    "y": [0, 1, 0, 1],
+}
+
+
+def test_features_are_chosen_or_dropped(tmp_path: Path) -> None:
+    path = save(WIDE, tmp_path / "t.csv")  # type: ignore[arg-type]
+    chosen = read(path, features=["dose", "age"])
+    assert chosen.features == ("dose", "age")
+    assert chosen.inputs[0].tolist()[0] == [1.5, 30.0]
+    assert chosen.left_out == ("row", "note", "for")
+    rest = read(path, drop=["row", "note"], tags=["for"])
+    assert rest.features == ("age", "dose")
+    assert rest.left_out == ("row", "note")
+    assert rest.groups["for"].tolist() == ["train", "train", "test", "test"]
+    with pytest.raises(DataError, match=r"columns note, for are .* data\.drop"):
+        read(path)
+    with pytest.raises(DataError, match=r"unknown column 'ago'.*mean 'age'"):
+        read(path, features=["ago"])
+    with pytest.raises(ConfigError, match="features and drop are both set"):
+        read(path, features=["age"], drop=["row"])
+    with pytest.raises(ConfigError, match="drop names 'y', which is the target"):
+        read(path, drop=["y"])
+
+
+def test_a_feature_may_be_a_tag_too(tmp_path: Path) -> None:
+    path = save(WIDE, tmp_path / "t.csv")  # type: ignore[arg-type]
+    both = read(path, features=["age", "dose"], tags=["age"])
+    assert both.features == ("age", "dose")
+    assert both.groups["age"].tolist() == [30, 40, 50, 60]
+
+
+def test_gaps_are_no_matter_in_columns_that_are_not_used(tmp_path: Path) -> None:
+    path = save({"a": [1, 2], "b": [None, 1], "y": [0, 1]}, tmp_path / "t.csv")
+    assert read(path, drop=["b"]).features == ("a",)
+    assert read(path, features=["a"]).features == ("a",)
+    with pytest.raises(DataError, match="column 'b' has 1 missing"):
+        read(path, drop=["a"])
+
+
+def test_arrays_have_tags_but_no_columns_to_choose(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.ones((2, 1)), y=[0, 1], day=[3, 4])
+    assert read(tmp_path / "t.npz", tags=["day"]).groups["day"].tolist() == [3, 4]
+    with pytest.raises(ConfigError, match="features and drop are for tables"):
+        read(tmp_path / "t.npz", drop=["day"])

@@ -289,3 +289,28 @@ def test_broken_folders_are_named(result: Result, tmp_path: Path) -> None:
     (folder / "model.toml").write_text(text.replace("fedloom-model-1", "other"))
     with pytest.raises(fedloom.MessageError, match="format is 'other'"):
         fedloom.load_model(folder)
+
+
+def test_a_regression_is_exported_in_its_own_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(60, 2))
+    np.savez(tmp_path / "d.npz", x=x, y=x @ [30, 5] + 700, who=np.arange(60) % 2)
+    data = {
+        "name": "file",
+        "path": str(tmp_path / "d.npz"),
+        "client": "who",
+        "standardise": True,
+    }
+    trained = run_config(parse(QUICK | {"data": data, "partition": {}}))
+    folder = trained.export(tmp_path / "e", clients=[1])
+    new = torch.from_numpy(x[:5])
+    said = trained.predict(1, new)
+    assert said.mean() == pytest.approx(700, abs=60)
+    loaded = fedloom.load_model(folder)(*trained.prepare(new))
+    assert torch.allclose(loaded, said, rtol=1e-5)
+    assert torch.allclose(
+        run_card(folder, new, monkeypatch)["numbers"], said, rtol=1e-5
+    )
+    assert "own units" in (folder / "README.md").read_text()

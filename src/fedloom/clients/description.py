@@ -1,0 +1,68 @@
+"""A federation in one sentence: what was understood of the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedloom.data.dataset import Dataset
+
+if TYPE_CHECKING:
+    from fedloom.clients.federation import Federation
+    from fedloom.clients.split import Split
+
+_LONG = 5
+"""Names that are written out one by one."""
+
+
+def describe(federation: Federation) -> str:
+    """The task, its target and features, who the clients are, and what is tested."""
+    data = federation.dataset
+    clients = f"{federation.count} clients {federation.clients_from}".rstrip()
+    parts = [_task(federation), _inputs(data), clients]
+    if federation.split is not None:
+        parts.append(_split(federation.split))
+    return f"{data.name}: {'; '.join(parts)}"
+
+
+def _task(federation: Federation) -> str:
+    data = federation.dataset
+    target = "" if data.target_name is None else f" of {data.target_name!r}"
+    if data.classes is not None:
+        names = f" ({_listed(data.class_names)})" if data.class_names else ""
+        return f"classification{target} into {data.classes} classes{names}"
+    how = ", standardised for training" if federation.standardises_targets else ""
+    return f"regression{target}, scores in its own units{how}"
+
+
+def _inputs(data: Dataset) -> str:
+    if data.features is None:
+        shapes = [" x ".join(map(str, x.shape[1:])) or "1" for x in data.inputs]
+        return f"inputs of {' and '.join(shapes)}"
+    text = f"{_counted(data.features, 'feature')} ({_listed(data.features)})"
+    if data.left_out:
+        columns = _counted(data.left_out, "column")
+        text += f", {columns} left out ({_listed(data.left_out)})"
+    return text
+
+
+def _split(split: Split) -> str:
+    if split.fixed:
+        return "tested on what the source designates"
+    if split.test_column is not None:
+        return f"tested on what column {split.test_column!r} says"
+    groups = "" if split.group is None else f", groups of {split.group!r} kept whole"
+    if split.time is not None:
+        return f"tested on the last {split.test:.0%} by {split.time!r}{groups}"
+    if split.folds is not None and split.fold is not None:
+        return f"tested on fold {split.fold + 1} of {split.folds}{groups}"
+    return f"tested on {split.test:.0%} of each client's rows, at random{groups}"
+
+
+def _counted(names: tuple[str, ...], noun: str) -> str:
+    return f"{len(names)} {noun}{'s' if len(names) > 1 else ''}"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = len(names) - _LONG
+    text = ", ".join(names[:_LONG])
+    return f"{text} and {more} more" if more > 0 else text
