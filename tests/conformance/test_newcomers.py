@@ -133,7 +133,7 @@ def test_a_server_that_cannot_grow_says_so() -> None:
             return server._replace(shared=server.shared.repeat(population.count * 2))
 
     host, _ = host_and_visit(FedAvg())
-    host.algorithm = host.coordinator.algorithm = Odd()
+    host.coordinator.algorithm = Odd()
     host.state.server = host.state.server._replace(shared=torch.zeros(5))
     with pytest.raises(ContractError, match="cannot be added to a trained run"):
         Visit(host, small_federation().only([LAST]))

@@ -25,7 +25,7 @@ def clients(
     x = np.zeros((count, 1), dtype=np.float32)
     y: Any = np.arange(count) % 3
     if metric == "mse":
-        y = y.astype(np.float32)
+        y = y.astype(np.float32) + 0.5
     who = np.repeat(np.array(names), 40)
     if not is_same:
         who = np.random.default_rng(seed).permutation(who)
