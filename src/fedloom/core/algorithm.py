@@ -181,8 +181,9 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     """L2 coefficient added to every local gradient."""
     lr_decay: Rate = 1.0
     """Factor that the learning rate is multiplied by after each round."""
-    clip: Positive | None = None
-    """Largest norm of a local gradient; longer ones are scaled down."""
+    clip: Positive | None = 10.0
+    """Largest norm of the gradient of a batch's mean loss; longer ones are scaled down
+    to it. Ordinary gradients are shorter and keep their bits; none clips nothing."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read the record types off the type arguments."""
@@ -421,15 +422,12 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         *,
         weight_decay: float | None = None,
     ) -> SGDState:
-        """One step of SGD with this method's clip, weight decay, momentum and decay.
+        """One step of SGD with this method's weight decay, momentum and decaying rate.
 
         Plain settings give `at - lr * gradient`. Momentum follows PyTorch:
         `velocity = momentum * velocity + gradient; at -= lr * velocity`.
         """
         decay = self.weight_decay if weight_decay is None else weight_decay
-        if self.clip is not None:
-            norm = torch.linalg.vector_norm(gradient)
-            gradient = gradient * torch.clamp(self.clip / (norm + 1e-12), max=1.0)
         if decay:
             gradient = gradient + decay * state.at
         velocity = state.velocity

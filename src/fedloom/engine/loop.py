@@ -86,7 +86,7 @@ class Loop:
                 )
                 key = fold(noise_key(keys, phase)[0], index)
                 batches = tuple(b._replace(key=key) for b in batches)
-                task = job.task.watched()
+                task = job.task.watched(job.algorithm.clip)
                 batch = batches if phase.batches > 1 else batches[0]
                 work = step(work, down, batch, task)
                 if self.culprit is not None:

@@ -231,7 +231,7 @@ def _advance(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Advance
             )
             for which in range(phase.batches)
         )
-        task = job.task.watched()
+        task = job.task.watched(job.algorithm.clip)
         new = step(work, down, batches if phase.batches > 1 else batches[0], task)
         if until is not None:
             active = active & ~until(work)
