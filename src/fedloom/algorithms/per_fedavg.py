@@ -15,8 +15,9 @@ Deviations: the exact Hessian is not offered, only the paper's two approximation
 The batches of a step come from independent shuffles of the client's data, so a client
 with a single batch meets the same samples in each. `momentum`, `weight_decay` and
 `lr_decay` shape the outer step; the inner one is w - alpha g(w) as printed, since
-alpha belongs to the objective. `clip` holds for every gradient. The personal model takes that step with the gradient
-over all of the client's training data, which leaves nothing to chance.
+alpha belongs to the objective. `clip` holds for every gradient. The personal model
+takes that step with the gradient over all of the client's training data, which leaves
+nothing to chance.
 """
 
 from __future__ import annotations

@@ -102,6 +102,7 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "pfedbayes"
     group = "Bayesian"
+    auto_rates = ()  # Adam's rates do not depend on the size of a gradient.
 
     clip: Positive | None = None
     """Largest norm of a gradient per sample. Adam moves every number by about `lr`

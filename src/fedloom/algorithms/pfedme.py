@@ -75,6 +75,7 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "pfedme"
     group = "personalised"
+    auto_rates = ("personal_lr",)  # `lr` multiplies the pull, no gradient.
 
     batch_size: Count = 20
     """Samples per step; a client with fewer takes all it has in one batch."""

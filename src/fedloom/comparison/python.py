@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from torch import nn
 
@@ -12,7 +13,7 @@ from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation, Sampling
 from fedloom.comparison.settings import Comparison, OwnParts, refuse_titles
 from fedloom.comparison.train import run_comparison
-from fedloom.config import RunConfig, to_tables
+from fedloom.config import RunConfig, is_auto, to_tables
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Loss
@@ -33,6 +34,7 @@ def compare(
     out: str | Path,
     seeds: int | Sequence[int] = 5,
     rounds: int = 50,
+    lr: Literal["auto"] | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
     sampling: Sampling | None = None,
@@ -57,6 +59,8 @@ def compare(
         out: a new directory for the comparison; each run lies in METHOD/seed-N.
         seeds: how many seeds, or which.
         rounds: communication rounds of each run.
+        lr: "auto" finds the learning rate of every method by a short range test on
+            training data, the lowest over the seeds; by default each has its own.
         loss: as for `fedloom.run`.
         head: as for `fedloom.run`.
         sampling: who takes part in a round; by default everybody.
@@ -91,11 +95,11 @@ def compare(
         faults=checked_faults(faults),
         engine=engine if engine is not None else EngineSettings(),
     )
-    common = to_tables(config)
+    common, finds_lr = to_tables(config), is_auto(lr, "compare")
     for key in ("seed", "algorithm", "data", "model", "split"):
         del common[key]
     arms = {
-        title: to_tables(RunConfig(algorithm=algorithm))["algorithm"]
+        title: to_tables(RunConfig(algorithm=algorithm, finds_lr=finds_lr))["algorithm"]
         for title, algorithm in algorithms.items()
     }
     comparison = Comparison(

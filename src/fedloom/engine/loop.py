@@ -134,6 +134,6 @@ class Loop:
         last = f"{losses[-1]:.4g}" if losses else "none"
         raise NumericalError(
             f"{self.culprit}, phase {phase}, step {step}: {what}. Last finite loss "
-            f"{last}; lr is {job.algorithm.lr:g}. A smaller algorithm.lr or "
-            "algorithm.clip may help."
+            f"{last}; lr is {job.algorithm.lr:g}. Lower algorithm.lr, or have it found "
+            "by algorithm.lr=auto."
         )
