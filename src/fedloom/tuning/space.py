@@ -60,7 +60,7 @@ class Range:
         return min(max(float(f"{drawn:.4g}"), self.low), self.high)
 
     def edge(self, value: float) -> Literal["low", "high"] | None:
-        """Which end of a logarithmic range a value lies at, if it lies at one."""
+        """Which end of a range that may grow a value lies at, if it lies at one."""
         if not self.can_widen:
             return None
         place = math.log(value / self.low) / math.log(self.high / self.low)
@@ -68,11 +68,28 @@ class Range:
             return "low"
         return "high" if place > 1 - _EDGE else None
 
-    def widened(self, end: Literal["low", "high"]) -> Range:
-        """The same range, ten times as far at one end."""
+    def around(self, tried: Sequence[float], best: float) -> Range:
+        """The range after trials: with all that was tried, and beyond the best.
+
+        Args:
+            tried: values that were tried, some of them beyond the range perhaps.
+            best: the best of them.
+        """
+        if not self.can_widen:
+            return self
+        low, high = min(self.low, *tried), max(self.high, *tried)
+        grown = dataclasses.replace(self, low=low, high=high)
+        end = grown.edge(best)
         if end == "low":
-            return dataclasses.replace(self, low=self.low / _WIDER)
-        return dataclasses.replace(self, high=self.high * _WIDER)
+            return dataclasses.replace(grown, low=low / _WIDER)
+        return dataclasses.replace(grown, high=high * _WIDER) if end else grown
+
+    def below(self, smallest: float) -> Range:
+        """Where to seek a learning rate of which all values diverged so far."""
+        is_rate = self.name == "lr" or self.name.endswith("_lr")
+        if not (self.can_widen and is_rate):
+            return self
+        return dataclasses.replace(self, low=smallest / _FACTOR, high=smallest)
 
     def drawn(self) -> Any:
         """What would have to be drawn for the centre."""

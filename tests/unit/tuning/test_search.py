@@ -159,6 +159,7 @@ def test_trials_that_diverge_count_and_are_told(tmp_path: Path) -> None:
     """A hidden layer multiplies numbers of 1e150, the rate, and overflows at once."""
     model = {"name": "mlp", "hidden": [8]}
     tables = {**QUICK, "methods": {"fedavg": {"lr": 1e150}}, "model": model}
+    tables["algorithm"] = {"batch_size": 100, "clip": "none"}
     lines: list[str] = []
     with pytest.raises(DataError, match="every one of 2 trials failed; the last: roun"):
         tune(
