@@ -84,12 +84,20 @@ class Range:
             return dataclasses.replace(grown, low=low / _WIDER)
         return dataclasses.replace(grown, high=high * _WIDER) if end else grown
 
-    def below(self, smallest: float) -> Range:
+    @property
+    def is_rate(self) -> bool:
+        """Whether it is a learning rate, large values of which diverge."""
+        return self.can_widen and (self.name == "lr" or self.name.endswith("_lr"))
+
+    def below(self, failed: Sequence[float]) -> Range:
         """Where to seek a learning rate of which all values diverged so far."""
-        is_rate = self.name == "lr" or self.name.endswith("_lr")
-        if not (self.can_widen and is_rate):
-            return self
+        smallest = min(failed)
         return dataclasses.replace(self, low=smallest / _FACTOR, high=smallest)
+
+    def near(self, best: float, failed: Sequence[float]) -> Range:
+        """Where to seek a learning rate whose first value diverged: near the best."""
+        high = min([best * _FACTOR, *(value for value in failed if value > best)])
+        return dataclasses.replace(self, low=best / _FACTOR, high=high)
 
     def drawn(self) -> Any:
         """What would have to be drawn for the centre."""

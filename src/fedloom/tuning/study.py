@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -175,16 +175,20 @@ class Study:
     def _distributions(self) -> dict[str, Any]:
         """Where the next trial is drawn: what the trials so far make of the ranges."""
         run = self._counted()
-        done = [t for t in run if t.state == self._states.COMPLETE]
-        ranges = self._job.space
-        if run and not done:
-            ranges = tuple(r.below(min(t.params[r.name] for t in run)) for r in ranges)
-        elif len(done) >= _PATIENCE:
-            best = self._study.best_trial.params
-            ranges = tuple(
-                r.around([t.params[r.name] for t in run], best[r.name]) for r in ranges
-            )
+        ranges = [self._after(r, run) if run else r for r in self._job.space]
         return {r.name: _distribution(self._optuna, r) for r in ranges}
+
+    def _after(self, r: Range, run: Sequence[Any]) -> Range:
+        """A range as the trials that were run change it."""
+        failed = [t.params[r.name] for t in run if t.state == self._states.PRUNED]
+        if len(failed) == len(run):
+            return r.below(failed) if r.is_rate else r
+        best = self._study.best_trial.params[r.name]
+        if run[0].state == self._states.PRUNED and r.is_rate:
+            return r.near(best, failed)
+        if len(run) - len(failed) < _PATIENCE:
+            return r
+        return r.around([t.params[r.name] for t in run], best)
 
     def _state(self, result: TrialResult) -> Any:
         return self._states.PRUNED if result.score is None else self._states.COMPLETE
