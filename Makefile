@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.ready-dev
 
-.PHONY: demo test prove check format clean
+.PHONY: demo test prove check format docs clean
 
 demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
 	$(BIN)/fedloom compare --fresh --out runs/demo
@@ -25,6 +25,9 @@ check: $(DEV)  ## Format, lint, types, import layers, spelling
 format: $(DEV)  ## Put the code in order
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(DEV)  ## Fill the generated part of every method's page
+	$(BIN)/python docs/algorithms/make_pages.py
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), sys.exit("Fedloom needs Python 3.11 or newer; found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import get_type_hints
+
 import typer
+from typer.models import ArgumentInfo
 
 from fedloom.commands.bench import bench
 from fedloom.commands.catalogue import describe_command, list_command
@@ -18,6 +23,18 @@ from fedloom.commands.reproduce import reproduce_command
 from fedloom.commands.run import compare_command, resume_command, run_command
 from fedloom.commands.tune import tune_command
 from fedloom.core.errors import FedloomError
+
+
+def _with_arguments(command: Callable[..., None]) -> str:
+    """The help of a command, and that of its arguments, which Typer may leave out."""
+    lines = [inspect.getdoc(command) or ""]
+    hints = get_type_hints(command, include_extras=True)
+    for name, hint in hints.items():
+        for note in getattr(hint, "__metadata__", ()):
+            if isinstance(note, ArgumentInfo):
+                lines.append(f"{name.upper()}: {note.help}")
+    return "\n\n".join(lines)
+
 
 app = typer.Typer(
     help="Personalised federated learning: every client leaves with its own model.",
@@ -40,7 +57,9 @@ for command in (
     personalize_command,
     reproduce_command,
 ):
-    app.command(command.__name__.removesuffix("_command"))(command)
+    app.command(
+        command.__name__.removesuffix("_command"), help=_with_arguments(command)
+    )(command)
 app.add_typer(bench, name="bench")
 
 

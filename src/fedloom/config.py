@@ -37,6 +37,8 @@ class RunConfig:
 
     schedule: Schedule = field(default_factory=Schedule)
     algorithm: AnyAlgorithm = field(default_factory=lambda: REGISTRY["fedavg"]())
+    finds_lr: bool = False
+    """Whether the learning rate is found by a range test: `lr = "auto"`."""
     data: Source = field(default_factory=lambda: SOURCES["digits"]())
     partition: Partition | None = None
     """None: by the natural owners if the data have any, else the default label skew."""
@@ -66,6 +68,9 @@ _PLAIN: dict[str, type[Any]] = {
     "engine": EngineSettings,
 }
 """Sections that only set one component."""
+
+AUTO = "auto"
+"""In the place of the learning rate in [algorithm]: a range test finds it."""
 
 _DEFAULT_NAMES = {"algorithm": "fedavg", "data": "digits", "model": "mlp"}
 
@@ -151,6 +156,9 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
             )
         if name not in registry:
             raise ConfigError(f"{place}: {unknown(what, str(name), registry)}")
+        if section == "algorithm" and table.get("lr") == AUTO:
+            del table["lr"]
+            parts["finds_lr"] = True
         parts[section] = build(registry[name], table, place)
     for section, kind in _PLAIN.items():
         parts[section] = build(kind, tables.get(section, {}), f"{where} [{section}]")
@@ -167,6 +175,8 @@ def to_tables(config: RunConfig) -> dict[str, Any]:
         names = [n for n, kind in registry.items() if kind is type(component)]
         name = names[0] if names else type(component).__name__
         tables[section] = {"name": name, **_plain(component)}
+    if config.finds_lr:
+        tables["algorithm"]["lr"] = AUTO
     for section in _PLAIN:
         tables[section] = _plain(getattr(config, section))
     return tables
@@ -180,6 +190,20 @@ def _plain(component: Any) -> dict[str, Any]:
         for f, value in values
         if value is not None or f.default is not None
     }
+
+
+def is_auto(lr: object, where: str) -> bool:
+    """Whether an argument `lr` asks for a range test; a rate belongs to a method.
+
+    Raises:
+        ConfigError: it is something else than "auto" or None.
+    """
+    if lr not in (AUTO, None):
+        raise ConfigError(
+            f"{where}: lr must be 'auto' or left out, found {lr!r}. A rate belongs to "
+            "a method: fedloom.Ditto(lr=0.1)."
+        )
+    return lr == AUTO
 
 
 def refuse_changes(

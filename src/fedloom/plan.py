@@ -8,7 +8,7 @@ import platform
 import subprocess
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,10 @@ from fedloom.core.version import VERSION
 from fedloom.data.dataset import Dataset
 from fedloom.engine.choice import Choice, EngineSettings, choose
 from fedloom.engine.footprint import footprint, memory_bytes
+from fedloom.engine.loop import Loop
 from fedloom.engine.probe import probe
+from fedloom.engine.range_test import FoundRate, find_rate, with_rate
+from fedloom.engine.weave import Weave
 from fedloom.models import MODELS, Model, TokenModel
 from fedloom.results.directory import RunDirectory
 from fedloom.server import checkpoint
@@ -68,6 +71,8 @@ class Plan:
     """What the loss is called."""
     is_own: bool
     """Whether model or data came from the caller, so that a file cannot rebuild it."""
+    found_rate: FoundRate | None = None
+    """The range test, where the settings say `lr = "auto"`."""
 
 
 def make_clients(
@@ -117,6 +122,7 @@ def make_plan(
     *,
     bundle_size: int = 1,
     start: Path | None = None,
+    found_rate: FoundRate | None = None,
 ) -> Plan:
     """Everything of a run but its data: model, task, engine.
 
@@ -126,6 +132,7 @@ def make_plan(
         data_dir: where the data of a run to start from lie.
         bundle_size: how many such runs will train in the same passes.
         start: the first model as a run directory keeps it, if there is one already.
+        found_rate: as for `plan_for`.
     """
     data, schedule = clients.dataset, config.schedule
     with streams.seeded(schedule.seed, "model"):
@@ -134,7 +141,14 @@ def make_plan(
         _take_start(module, start)
     elif schedule.warm_start is not None:
         _warm(module, schedule.warm_start, data_dir)
-    return plan_for(config, module, clients, is_own=False, bundle_size=bundle_size)
+    return plan_for(
+        config,
+        module,
+        clients,
+        is_own=False,
+        bundle_size=bundle_size,
+        found_rate=found_rate,
+    )
 
 
 def plan_for(
@@ -146,6 +160,7 @@ def plan_for(
     head: str | None = None,
     is_own: bool,
     bundle_size: int = 1,
+    found_rate: FoundRate | None = None,
 ) -> Plan:
     """The plan for a module that is already made, a built-in one or the caller's.
 
@@ -157,6 +172,7 @@ def plan_for(
         head: name of the model's last part; by default the last linear layer.
         is_own: whether model or data came from the caller.
         bundle_size: how many such runs will train in the same passes.
+        found_rate: what `lr = "auto"` came to, if it is known already.
     """
     data, engine = clients.dataset, config.engine
     is_regression = data.classes is None
@@ -192,6 +208,17 @@ def plan_for(
         schedule.rounds,
         bundle_size=bundle_size,
     )
+    if config.finds_lr and config.algorithm.auto_rates:
+        if found_rate is None:
+            found_rate = _find_rate(config, task, clients, choice)
+        algorithm = with_rate(config.algorithm, found_rate)
+        config = replace(config, algorithm=algorithm, finds_lr=False)
+        choice = replace(choice, reason=_joined(choice.reason, str(found_rate)))
+    elif config.finds_lr:
+        kept = f"lr = auto: {config.algorithm.lr:g} as before, since the steps of "
+        kept += f"{config.algorithm.name} are not a rate times a gradient"
+        config = replace(config, finds_lr=False)
+        choice = replace(choice, reason=_joined(choice.reason, kept))
     simulation = Simulation(
         config.algorithm,
         task,
@@ -206,7 +233,21 @@ def plan_for(
         for section in ("data", "model", "split"):
             del tables[section]
     name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", "own")
-    return Plan(simulation, choice, engine, schedule, tables, name, is_own)
+    return Plan(simulation, choice, engine, schedule, tables, name, is_own, found_rate)
+
+
+def _find_rate(
+    config: RunConfig, task: Task, clients: Federation, choice: Choice
+) -> FoundRate:
+    """The range test of `lr = "auto"`, with the run's own runner, not compiled."""
+    is_loop = config.engine.runner == "loop"
+    runner = Loop() if is_loop else Weave(choice.chunk)
+    seed = config.schedule.seed
+    return find_rate(config.algorithm, task, clients, runner, seed=seed)
+
+
+def _joined(*reasons: str) -> str:
+    return "; ".join(filter(None, reasons))
 
 
 def _refuse_too_large(algorithm: AnyAlgorithm, task: Task, clients: int) -> None:
@@ -395,6 +436,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "is_own": plan.is_own,
             "records": _records(simulation.algorithm),
             "config": tomllib.loads(config),
+            **({"auto_lr": asdict(plan.found_rate)} if plan.found_rate else {}),
         }
     )
 

@@ -59,6 +59,12 @@ class Watcher:
                 "note: no teams were given, so all clients form one; for two of them "
                 "--set teams.name=blocks --set teams.teams=2"
             )
+        for name in ("absent", "lost"):
+            if getattr(simulation.faults, name) == 1.0:
+                self._say(
+                    f"note: faults.{name} is 1, so that nothing that clients learn "
+                    "ever reaches the server; a lower chance leaves some of it"
+                )
         if reason:
             self._say(f"note: {reason}")
         if self._bar is not None:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,9 +15,7 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation, Sampling
-from fedloom.config import (
-    RunConfig,
-)
+from fedloom.config import RunConfig, is_auto
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import (
     ConfigError,
@@ -173,6 +172,7 @@ def run(
     *,
     rounds: int = 50,
     seed: int = 0,
+    lr: Literal["auto"] | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
     sampling: Sampling | None = None,
@@ -194,6 +194,8 @@ def run(
         clients: who holds what; see `fedloom.federation`.
         rounds: communication rounds.
         seed: seed of cohorts, batches, noise, and the first model if we make it.
+        lr: "auto" finds the method's learning rate by a short range test on training
+            data; by default it is the method's own.
         loss: "cross-entropy", "squared-error", or a function of (outputs, targets)
             with one value per sample; by default what the targets call for.
         head: name of the model's last part, for methods that split the model.
@@ -225,6 +227,7 @@ def run(
     config = RunConfig(
         schedule=schedule,
         algorithm=algorithm,
+        finds_lr=is_auto(lr, "run"),
         sampling=sampling,
         faults=checked_faults(faults),
         engine=engine,

@@ -294,7 +294,7 @@ def test_without_pull_and_attention_it_is_local_training(method: Any) -> None:
     ("kind", "settings", "words"),
     [
         (FedAMP, {"width": 0.0}, "width"),
-        (FedAMP, {"width": "mean"}, "width must be number above 0 or one of median"),
+        (FedAMP, {"width": "mean"}, "width must be a number above 0 or one of median"),
         (FedAMP, {"server_lr": 0.0}, "server_lr"),
         (FedAMP, {"server_lr": 0.001}, r"0\.05 \* 0\.1 / 0\.001 = 5\. Lower"),
         (HeurFedAMP, {"self_weight": 1.5}, "self_weight"),

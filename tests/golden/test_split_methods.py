@@ -329,7 +329,7 @@ def test_fedbabu_without_a_head_is_fedavg_with_tuning(settings: Any) -> None:
     assert torch.equal(found.personal(EVERYONE), expected.personal(EVERYONE))
 
 
-@ordinary
+@pytest.mark.parametrize("settings", ORDINARY[:2], ids=["plain", "heavy"])
 def test_fedbabu_is_fedavg_on_a_model_whose_head_is_frozen(settings: Any) -> None:
     """A parameter that requires no gradient is not in theta at all."""
     frozen = network()

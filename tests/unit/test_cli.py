@@ -46,7 +46,11 @@ def test_a_run_ends_with_a_table_and_the_path_of_what_was_written(tmp_path):
         (["run", "--algorithm", "dito"], 2, "Did you mean 'ditto'"),
         (["run", "--set", "algorithm.epoch=1"], 2, "Did you mean 'epochs'"),
         (["run", "--data", "file", "--set", "data.path=no.csv"], 3, "no.csv"),
-        (["run", "--set", "algorithm.lr=1e30", "--rounds", "2"], 5, "step"),
+        (
+            ["run", "--set", "algorithm.lr=1e30", "--rounds", "2"],
+            5,
+            "algorithm.lr=auto",
+        ),
         (["describe", "dito"], 2, "Did you mean 'ditto'"),
         (["resume", "nowhere"], 3, "holds no run"),
         (["data", "digit"], 2, "Did you mean 'digits'"),
@@ -64,6 +68,33 @@ def test_a_mistake_ends_with_its_message_and_exit_code(
     assert done.stderr.startswith("error:")
     assert words in done.stderr.replace("\n", " ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_comparison_with_diverged_runs_says_so_and_does_not_exit_with_0(tmp_path):
+    done = fedloom(
+        *("compare", "local", "fedavg", "--rounds", 2, "--seeds", 1, "--jobs", 1),
+        *("--set", "algorithm.lr=1e30", "--out", tmp_path / "c"),
+    )
+    assert done.returncode == 5, done.stderr
+    assert "No answer: all 2 runs failed." in done.stdout
+    text = done.stderr.replace("\n", " ")
+    for name in ("local", "fedavg"):
+        assert f"{name}: 1 of 1 runs diverged. The first: round 0" in text
+    assert "algorithm.lr=auto" in text
+    assert "fedloom resume" not in text + done.stdout
+
+
+def test_the_package_is_a_command_too():
+    command = [sys.executable, "-m", "fedloom", "run", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "FILE: TOML file of the run." in done.stdout
+
+
+def test_sections_without_a_name_are_described():
+    done = fedloom("describe", "faults")
+    assert done.returncode == 0, done.stderr
+    assert "absent" in done.stdout
 
 
 def test_list_names_every_method(tmp_path):

@@ -77,12 +77,12 @@ def test_every_partition_works_by_its_name_alone(name):
             "unknown method 'dito'. Did you mean 'ditto'",
         ),
         ({"algorithm": {"epoch": 2}}, "unknown key 'epoch'. Did you mean 'epochs'"),
-        ({"algorithm": {"epochs": 1.5}}, "epochs must be whole number at least 1"),
-        ({"algorithm": {"epochs": True}}, "epochs must be whole number"),
-        ({"algorithm": {"lr": -0.1}}, "lr must be number above 0, found -0.1"),
-        ({"algorithm": {"lr": float("nan")}}, "lr must be number above 0, found nan"),
-        ({"algorithm": {"lr": "0.1"}}, "lr must be number above 0, found '0.1'"),
-        ({"rounds": 0}, "rounds must be whole number at least 1"),
+        ({"algorithm": {"epochs": 1.5}}, "epochs must be a whole number at least 1"),
+        ({"algorithm": {"epochs": True}}, "epochs must be a whole number"),
+        ({"algorithm": {"lr": -0.1}}, "lr must be a number above 0, found -0.1"),
+        ({"algorithm": {"lr": float("nan")}}, "lr must be a number above 0, found nan"),
+        ({"algorithm": {"lr": "0.1"}}, "lr must be a number above 0, found '0.1'"),
+        ({"rounds": 0}, "rounds must be a whole number at least 1"),
         ({"round": 3}, "unknown key 'round'. Did you mean 'rounds'"),
         ({"algoritm": {}}, "unknown section 'algoritm'. Did you mean 'algorithm'"),
         ({"algorithm": "ditto"}, r"\[algorithm\] is a section"),
@@ -91,7 +91,7 @@ def test_every_partition_works_by_its_name_alone(name):
             r"file.toml: \[cohort\] is called \[sampling\] now",
         ),
         ({"partition": {"clients": 3}}, "name must be given"),
-        ({"sampling": {"rate": 0}}, "rate must be number above 0 and at most 1"),
+        ({"sampling": {"rate": 0}}, "rate must be a number above 0 and at most 1"),
         ({"engine": {"device": "warp"}}, "device must be auto, cpu or cuda"),
     ],
 )
@@ -120,7 +120,7 @@ def test_none_unsets_what_has_a_default_and_survives_writing(tmp_path):
     copy = tmp_path / "copy.toml"
     copy.write_text(to_toml(to_tables(config)))
     assert parse(read_toml(copy)) == config
-    with pytest.raises(ConfigError, match="lr must be number"):
+    with pytest.raises(ConfigError, match="lr must be a number"):
         parse({"algorithm": {"lr": "none"}})
 
 

@@ -15,7 +15,7 @@ which is the same for linear models alone. As in that code, w_i moves first and 
 gradient of v_i is taken at the mixture with the moved w_i, on the same batch, and
 alpha_i moves once a round, in the first step. Its derivative is taken where the
 gradient was, before v_i moves. v_i starts at the shared model that its client first
-meets. The shared part is averaged by training samples, or equally. `momentum`, `clip`
+meets. The shared part is averaged by training samples, or equally. `momentum`
 and `weight_decay` concern w_i and v_i, not alpha_i.
 """
 

@@ -13,10 +13,11 @@ A Model-Agnostic Meta-Learning Approach. NeurIPS 2020. arXiv:2002.07948.
 
 Deviations: the exact Hessian is not offered, only the paper's two approximations of it.
 The batches of a step come from independent shuffles of the client's data, so a client
-with a single batch meets the same samples in each. `momentum`, `weight_decay`, `clip`
-and `lr_decay` shape the outer step; the inner one is w - alpha g(w) as printed, since
-alpha belongs to the objective. The personal model takes that step with the gradient
-over all of the client's training data, which leaves nothing to chance.
+with a single batch meets the same samples in each. `momentum`, `weight_decay` and
+`lr_decay` shape the outer step; the inner one is w - alpha g(w) as printed, since
+alpha belongs to the objective. `clip` holds for every gradient. The personal model
+takes that step with the gradient over all of the client's training data, which leaves
+nothing to chance.
 """
 
 from __future__ import annotations

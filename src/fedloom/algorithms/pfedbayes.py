@@ -102,7 +102,11 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "pfedbayes"
     group = "Bayesian"
+    auto_rates = ()  # Adam's rates do not depend on the size of a gradient.
 
+    clip: Positive | None = None
+    """Largest norm of a gradient per sample. Adam moves every number by about `lr`
+    however long the gradient is, so there is nothing to guard against by default."""
     lr: Positive = 0.001
     """Adam's learning rate for the posterior (eta)."""
     batch_size: Count = 100
@@ -196,10 +200,7 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
     def _move(
         self, state: Adam, gradient: Tensor, count: Tensor, lr: float, batch: Batch
     ) -> Adam:
-        """The `count`-th step of Adam, with this method's clip and decaying rate."""
-        if self.clip is not None:
-            norm = torch.linalg.vector_norm(gradient)
-            gradient = gradient * torch.clamp(self.clip / (norm + 1e-12), max=1.0)
+        """The `count`-th step of Adam, with this method's decaying rate."""
         first = torch.lerp(gradient, state.first, _FIRST)
         second = torch.lerp(gradient.square(), state.second, _SECOND)
         times = count.to(gradient.dtype)

@@ -75,14 +75,14 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "pfedme"
     group = "personalised"
+    auto_rates = ("personal_lr",)  # `lr` multiplies the pull, no gradient.
 
     batch_size: Count = 20
     """Samples per step; a client with fewer takes all it has in one batch."""
     steps: Count | None = 20
     """Local steps per round (R), each on one batch and with one inner problem."""
     pull: Positive = 15.0
-    """Strength of the pull of the personal model toward the local copy (lambda); times
-    `lr` at most 1, times `personal_lr` below 2."""
+    """Pull of theta_i toward w_i (lambda); at most 1 / lr, below 2 / personal_lr."""
     inner_steps: Count = 5
     """Gradient steps on each inner problem, all on its one batch (K)."""
     personal_lr: Positive = 0.05

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from rich.filesize import decimal
 
 from fedloom.algorithms import GROUPS, REGISTRY
-from fedloom.clients import PARTITIONS, TEAMS, TRANSFORMS
+from fedloom.clients import PARTITIONS, TEAMS, TRANSFORMS, Sampling, Split
 from fedloom.commands.console import make_table, out, plain
 from fedloom.commands.options import argument, option
 from fedloom.core.describe import first_line, logged, record_fields, returned
@@ -17,8 +17,11 @@ from fedloom.core.errors import ConfigError, ContractError, unknown
 from fedloom.core.settings import settings_of
 from fedloom.core.task import Task
 from fedloom.data import SOURCES
+from fedloom.engine.choice import EngineSettings
 from fedloom.engine.footprint import footprint
+from fedloom.fleet import Faults
 from fedloom.models import MODELS
+from fedloom.server.schedule import Schedule
 
 _COMPONENTS: Mapping[str, Mapping[str, type[Any]]] = {
     "data": SOURCES,
@@ -28,6 +31,15 @@ _COMPONENTS: Mapping[str, Mapping[str, type[Any]]] = {
     "model": MODELS,
 }
 """What a run is made of besides its method, by the section that chooses it."""
+
+_SECTIONS: Mapping[str, type[Any]] = {
+    "schedule": Schedule,
+    "split": Split,
+    "sampling": Sampling,
+    "faults": Faults,
+    "engine": EngineSettings,
+}
+"""Settings of every run, by the section that sets them; the schedule's stand on top."""
 
 
 def list_command(
@@ -62,10 +74,13 @@ def list_command(
 
 
 def describe_command(
-    name: Annotated[str, argument("Method, data source, partition, ...")],
+    name: Annotated[
+        str,
+        argument("Method, data source, partition, model, or a section such as faults."),
+    ],
 ) -> None:
-    """Explain a method: reference, settings, what goes down, up and stays."""
-    registries = (REGISTRY, *_COMPONENTS.values())
+    """Explain a method or another part of a run: settings, what is sent and kept."""
+    registries = (REGISTRY, *_COMPONENTS.values(), _SECTIONS)
     kind: Any = next((known[name] for known in registries if name in known), None)
     if kind is None:
         every = [known for registry in registries for known in registry]

@@ -28,7 +28,12 @@ Model = Annotated[str | None, option("Name of the model; see `fedloom list`.")]
 Rounds = Annotated[int | None, option("Number of communication rounds.")]
 Seed = Annotated[int | None, option("Seed of everything that is drawn.")]
 Settings = Annotated[
-    list[str] | None, option("Setting of a run's file: section.key=value.", "--set")
+    list[str] | None,
+    option(
+        "Setting of a run's file: section.key=value, such as algorithm.lr=auto or "
+        "faults.absent=0.1; see `fedloom describe faults`.",
+        "--set",
+    ),
 ]
 DataDir = Annotated[
     Path | None, option("Directory of dataset files, instead of FEDLOOM_DATA.")

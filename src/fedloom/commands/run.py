@@ -15,12 +15,14 @@ from fedloom.commands.report import write_and_show
 from fedloom.comparison import (
     MAIN_JOB,
     Comparison,
+    failures,
     load_comparison,
     parse_comparison,
     run_comparison,
     with_tuned,
 )
 from fedloom.config import RunConfig, parse, read_toml
+from fedloom.core.errors import NumericalError
 from fedloom.progress import watch
 from fedloom.results.directory import COMPARISON
 from fedloom.runs import Result, resume, run_config
@@ -94,7 +96,10 @@ def compare_command(
     data_dir: options.DataDir = None,
     settings: options.Settings = None,
 ) -> None:
-    """Compare methods on the same clients over several seeds."""
+    """Compare methods on the same clients over several seeds.
+
+    The exit code is 5 if runs diverged, and it is said which and what to do.
+    """
     names = methods or []
     tables = options.read_methods(names)
     if not names and data is None and tuned is None:
@@ -137,6 +142,9 @@ def _compare(comparison: Comparison, path: Path, **how: Any) -> None:
     with stoppable():
         run_comparison(comparison, path, tell=say, **how)
     write_and_show([path])
+    diverged = failures(comparison, path)
+    if diverged:
+        raise NumericalError("\n".join(diverged))
 
 
 def _default_out(file: Path | None, config: RunConfig) -> Path:

@@ -9,6 +9,7 @@ from fedloom.commands import options
 from fedloom.commands.console import say, stoppable
 from fedloom.commands.options import argument, option
 from fedloom.comparison import parse_comparison
+from fedloom.core.errors import DataError
 from fedloom.tuning import tune
 
 
@@ -43,8 +44,9 @@ def tune_command(
     tables["seeds"] = seeds
     where = methods[0] if options.is_file(methods) else "tune"
     with stoppable("Trials that were finished are kept; the same command goes on."):
-        tune(
-            parse_comparison(tables, where),
+        comparison = parse_comparison(tables, where)
+        tuned = tune(
+            comparison,
             trials=trials,
             seed=seed,
             space=[name.strip() for name in space.split(",") if name.strip()],
@@ -54,3 +56,9 @@ def tune_command(
             tell=say,
         )
     say(f"\nWritten to {out}; `fedloom compare {out}` compares on test data.")
+    failed = set(comparison.arms) - {method.method for method in tuned}
+    if failed:
+        raise DataError(
+            f"{', '.join(sorted(failed))}: every trial failed, as is said above. What "
+            "was found for the other methods is kept."
+        )

@@ -10,13 +10,14 @@ from fedloom.comparison.settings import (
     run_directory,
     with_tuned,
 )
-from fedloom.comparison.train import run_comparison
+from fedloom.comparison.train import failures, run_comparison
 
 __all__ = [
     "MAIN",
     "MAIN_JOB",
     "Comparison",
     "compare",
+    "failures",
     "load_comparison",
     "parse_comparison",
     "run_comparison",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from torch import nn
 
@@ -12,7 +13,7 @@ from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation, Sampling
 from fedloom.comparison.settings import Comparison, OwnParts, refuse_titles
 from fedloom.comparison.train import run_comparison
-from fedloom.config import RunConfig, to_tables
+from fedloom.config import RunConfig, is_auto, to_tables
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Loss
@@ -32,6 +33,7 @@ def compare(
     out: str | Path,
     seeds: int | Sequence[int] = 5,
     rounds: int = 50,
+    lr: Literal["auto"] | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
     sampling: Sampling | None = None,
@@ -56,6 +58,8 @@ def compare(
         out: a new directory for the comparison; each run lies in METHOD/seed-N.
         seeds: how many seeds, or which.
         rounds: communication rounds of each run.
+        lr: "auto" finds the learning rate of every method by a short range test on
+            training data, the lowest over the seeds; by default each has its own.
         loss: as for `fedloom.run`.
         head: as for `fedloom.run`.
         sampling: who takes part in a round; by default everybody.
@@ -74,7 +78,7 @@ def compare(
             f"compare: clients must be a federation, found {type(clients).__name__}. "
             "Make one with fedloom.federation(x, y, clients=...)."
         )
-    algorithms = _algorithms(methods)
+    algorithms = algorithms_of(methods, "compare")
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers or len(set(numbers)) < len(numbers):
         raise ConfigError(
@@ -90,33 +94,29 @@ def compare(
         faults=checked_faults(faults),
         engine=engine if engine is not None else EngineSettings(),
     )
-    common = to_tables(config)
+    common, finds_lr = to_tables(config), is_auto(lr, "compare")
     for key in ("seed", "algorithm", "data", "model", "split"):
         del common[key]
     arms = {
-        title: to_tables(RunConfig(algorithm=algorithm))["algorithm"]
+        title: to_tables(RunConfig(algorithm=algorithm, finds_lr=finds_lr))["algorithm"]
         for title, algorithm in algorithms.items()
     }
+    own = OwnParts(model, clients, algorithms, loss, head)
     comparison = Comparison(
         arms=arms,
         seeds=numbers,
         common=common,
-        identity=_identity(model, clients, numbers[0], loss, head),
-        own=OwnParts(model, clients, algorithms, loss, head),
+        identity=identity_of(own, numbers[0]),
+        own=own,
     )
     return run_comparison(comparison, Path(out), fresh=fresh, tell=tell)
 
 
-def _identity(
-    model: str | nn.Module | Callable[[], nn.Module],
-    clients: Federation,
-    seed: int,
-    loss: str | Loss | None,
-    head: str | None,
-) -> dict[str, str]:
-    """What tells this model and these clients from others."""
+def identity_of(own: OwnParts, seed: int) -> dict[str, str]:
+    """What tells a caller's model and clients from others."""
     digest = hashlib.blake2b(digest_size=16)
-    module = make_module(model, clients, seed)
+    clients, loss = own.clients, own.loss
+    module = make_module(own.model, clients, seed)
     for name, value in module.state_dict().items():
         digest.update(f"{name}{tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
@@ -125,37 +125,37 @@ def _identity(
         "split": clients.hash,
         "model": f"{type(module).__qualname__} {digest.hexdigest()}",
         "loss": loss if isinstance(loss, str) else getattr(loss, "__qualname__", "-"),
-        "head": head if head is not None else "-",
+        "head": own.head if own.head is not None else "-",
     }
 
 
-def _algorithms(methods: Methods) -> dict[str, AnyAlgorithm]:
-    """Every method under its title."""
+def algorithms_of(methods: Methods, where: str) -> dict[str, AnyAlgorithm]:
+    """Every method under its title; `where` is how messages call the place."""
     if isinstance(methods, str):
         methods = [methods]
     if not len(methods):
-        raise ConfigError("compare: methods is empty; name at least one.")
+        raise ConfigError(f"{where}: methods is empty; name at least one.")
     listed = methods.values() if isinstance(methods, Mapping) else methods
     for method in listed:
         if not isinstance(method, str | Algorithm):
             raise ConfigError(
-                "compare: a method is its name or an instance such as "
+                f"{where}: a method is its name or an instance such as "
                 f"fedloom.Ditto(lr=0.1), found {method!r}."
             )
     if not isinstance(methods, Mapping):
         titles = [m if isinstance(m, str) else m.name for m in methods]
         if len(set(titles)) < len(titles):
             raise ConfigError(
-                f"compare: {titles} has a method twice. Give a mapping of titles to "
+                f"{where}: {titles} has a method twice. Give a mapping of titles to "
                 "methods: {'ditto, near': Ditto(pull=5), ...}."
             )
         methods = dict(zip(titles, methods, strict=True))
-    refuse_titles(methods, "compare")
+    refuse_titles(methods, where)
     algorithms = {}
     for title, method in methods.items():
         if isinstance(method, str):
             if method not in REGISTRY:
-                raise ConfigError(f"compare: {unknown('method', method, REGISTRY)}")
+                raise ConfigError(f"{where}: {unknown('method', method, REGISTRY)}")
             method = REGISTRY[method]()
         algorithms[title] = method
     return algorithms

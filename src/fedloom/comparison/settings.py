@@ -11,7 +11,7 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
-from fedloom.config import RunConfig, parse, read_toml
+from fedloom.config import AUTO, RunConfig, parse, read_toml
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.task import Loss
@@ -75,7 +75,8 @@ class Comparison:
         where = f"{where} [methods.{arm}]"
         if self.own is not None:
             algorithm = self.own.algorithms[arm]
-            return replace(parse(tables, where), algorithm=algorithm)
+            is_found = self.arms[arm].get("lr") == AUTO
+            return replace(parse(tables, where), algorithm=algorithm, finds_lr=is_found)
         return parse({**tables, "algorithm": dict(self.arms[arm])}, where)
 
     def to_tables(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from fedloom.core.errors import (
 )
 from fedloom.core.files import atomic_write, remove
 from fedloom.engine.footprint import footprint, memory_bytes
+from fedloom.engine.range_test import LIKE, FoundRate
 from fedloom.plan import (
     Plan,
     make_clients,
@@ -132,6 +133,8 @@ class _Job:
     data_dir: Path | None
     track: str
     threads: int
+    rates: dict[tuple[Any, ...], FoundRate] = field(default_factory=dict)
+    """Range tests by the settings that they were made with: methods share them."""
 
 
 Clients = list[tuple[RunConfig, Federation]]
@@ -276,21 +279,37 @@ def _jobs(asked: int | None) -> int:
 def _train_arm(job: _Job, arm: str, clients: Clients) -> str:
     """All seeds of one method, as many in one bundle as memory allows."""
     histories: list[History] = []
+    rate = _common_rate(job, arm, clients)
     while len(histories) < len(clients):
         left = range(len(histories), len(clients))
-        first = _plan(job, arm, clients, left[0])
+        first = _plan(job, arm, clients, left[0], rate)
         width = _width(first[0].simulation, len(left))
-        runs = [first, *(_plan(job, arm, clients, n) for n in left[1:width])]
+        runs = [first, *(_plan(job, arm, clients, n, rate) for n in left[1:width])]
         task = first[0].simulation.task
         if all(plan.simulation.task.has_constants_of(task) for plan, _ in runs):
             histories += _train_some(runs, job.track)
         else:
             for run in runs:
                 histories += _train_some([run], job.track)
-    return _sum_up(arm, histories)
+    return _sum_up(arm, histories, rate)
 
 
-def _plan(job: _Job, arm: str, clients: Clients, n: int) -> tuple[Plan, RunDirectory]:
+def _common_rate(job: _Job, arm: str, clients: Clients) -> FoundRate | None:
+    """What `lr = "auto"` comes to for all seeds: the lowest, as all must be stable."""
+    config = job.comparison.config(arm, job.comparison.seeds[0])
+    if not (config.finds_lr and config.algorithm.auto_rates):
+        return None
+    test = tuple(getattr(config.algorithm, name) for name in LIKE)
+    if test not in job.rates:
+        plans = [_plan(job, arm, clients, n, None)[0] for n in range(len(clients))]
+        found = [plan.found_rate for plan in plans if plan.found_rate is not None]
+        job.rates[test] = min(found, key=lambda test: test.rate)
+    return job.rates[test]
+
+
+def _plan(
+    job: _Job, arm: str, clients: Clients, n: int, rate: FoundRate | None
+) -> tuple[Plan, RunDirectory]:
     """One run, and where it lies."""
     seed, (divided, federation) = job.comparison.seeds[n], clients[n]
     config = replace(job.comparison.config(arm, seed), partition=divided.partition)
@@ -306,14 +325,20 @@ def _plan(job: _Job, arm: str, clients: Clients, n: int) -> tuple[Plan, RunDirec
             head=own.head,
             is_own=True,
             bundle_size=size,
+            found_rate=rate,
         )
         return plan, directory
     has_start = directory.manifest.is_file() and directory.start.is_file()
     start = directory.start if has_start else None
-    return (
-        make_plan(config, federation, job.data_dir, bundle_size=size, start=start),
-        directory,
+    plan = make_plan(
+        config,
+        federation,
+        job.data_dir,
+        bundle_size=size,
+        start=start,
+        found_rate=rate,
     )
+    return plan, directory
 
 
 def _width(simulation: Simulation, most: int) -> int:
@@ -382,7 +407,7 @@ def _common_position(directories: Sequence[RunDirectory]) -> Position:
     return max(filter(is_common, set().union(*held)), default=START)
 
 
-def _sum_up(arm: str, histories: Sequence[History]) -> str:
+def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> str:
     """One line on a method: its last scores, averaged over seeds."""
     metric = histories[0].training.task.metric
     done = [h for h in histories if h.directory and not h.directory.read_failure()]
@@ -394,4 +419,23 @@ def _sum_up(arm: str, histories: Sequence[History]) -> str:
             values = [h.rounds[-1].scores[kind][part][metric] for h in done]
             text += f" {kind} {sum(values) / len(values):.4f}"
     failed = len(histories) - len(done)
-    return text + (f" ({failed} of {len(histories)} seeds diverged)" if failed else "")
+    if failed:
+        text += f" ({failed} of {len(histories)} seeds diverged)"
+    return text + (f"; lr = auto: {rate.rate:g}" if rate is not None else "")
+
+
+def failures(comparison: Comparison, out: Path) -> list[str]:
+    """What is wrong with each method some of whose runs diverged, and what to do."""
+    sentences = []
+    for arm in comparison.arms:
+        runs = [
+            RunDirectory(run_directory(out, arm, seed)) for seed in comparison.seeds
+        ]
+        reasons = [why for run in runs if (why := run.read_failure()) is not None]
+        if reasons:
+            sentences.append(
+                f"{arm}: {len(reasons)} of {len(runs)} runs diverged. The first: "
+                f"{reasons[0]} Compare again with another rate, in another directory; "
+                "to resume would come to the same."
+            )
+    return sentences

@@ -171,8 +171,13 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     records: ClassVar[tuple[type[Any], ...]]
     """The five record types: server, memory, download, work, upload."""
 
+    auto_rates: ClassVar[tuple[str, ...]] = ("lr",)
+    """The settings that `lr = "auto"` sets: learning rates by which a step multiplies
+    the gradient of a batch's mean loss. A method whose steps are others has none."""
+
     lr: Positive = 0.05
-    """Learning rate of local gradient steps (eta)."""
+    """Learning rate of local gradient steps (eta); `"auto"`, in a run's file or as an
+    argument of `fedloom.run` and `fedloom.compare`, finds it by a range test."""
     batch_size: Count = 10
     """Number of samples per step; a client with fewer takes all it has in one batch."""
     epochs: Count = 1
@@ -185,8 +190,9 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     """L2 coefficient added to every local gradient."""
     lr_decay: Rate = 1.0
     """Factor that the learning rate is multiplied by after each round."""
-    clip: Positive | None = None
-    """Largest norm of a local gradient; longer ones are scaled down."""
+    clip: Positive | None = 10.0
+    """Largest norm of the gradient of a batch's mean loss; longer ones are scaled down
+    to it. Ordinary gradients are shorter and keep their bits; none clips nothing."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read the record types off the type arguments."""
@@ -194,6 +200,13 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         cls.records = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
 
     def __post_init__(self) -> None:
+        rate: Any = self.lr
+        if rate == "auto":
+            raise ConfigError(
+                f"{self.name}: lr = 'auto' is found from model and data, which a "
+                "method by itself does not have. Give it beside the method: "
+                "fedloom.run(..., lr='auto'), or fedloom.compare(..., lr='auto')."
+            )
         check(self)
 
     # The server's half.
@@ -429,19 +442,16 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         state: SGDState,
         gradient: Tensor,
         batch: Batch,
-        lr: float | None = None,
+        lr: float | Tensor | None = None,
         *,
         weight_decay: float | None = None,
     ) -> SGDState:
-        """One step of SGD with this method's clip, weight decay, momentum and decay.
+        """One step of SGD with this method's weight decay, momentum and decaying rate.
 
         Plain settings give `at - lr * gradient`. Momentum follows PyTorch:
         `velocity = momentum * velocity + gradient; at -= lr * velocity`.
         """
         decay = self.weight_decay if weight_decay is None else weight_decay
-        if self.clip is not None:
-            norm = torch.linalg.vector_norm(gradient)
-            gradient = gradient * torch.clamp(self.clip / (norm + 1e-12), max=1.0)
         if decay:
             gradient = gradient + decay * state.at
         velocity = state.velocity
@@ -450,7 +460,9 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         pace = self.decayed(self.lr if lr is None else lr, batch.round, state.at.dtype)
         return SGDState(state.at - pace * gradient, velocity)
 
-    def decayed(self, lr: float, round_: Tensor, dtype: torch.dtype) -> Tensor | float:
+    def decayed(
+        self, lr: float | Tensor, round_: Tensor, dtype: torch.dtype
+    ) -> Tensor | float:
         """A learning rate as it is in a round, after `lr_decay`."""
         if self.lr_decay == 1.0:
             return lr

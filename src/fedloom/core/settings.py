@@ -116,6 +116,16 @@ def spell(hint: Any) -> str:
     )
 
 
+def _with_articles(hint: Any) -> str:
+    """The same in a sentence: 'a number above 0 or one of median'."""
+    articles = {float: "a ", int: "a "}
+    return " or ".join(
+        ("a " if get_origin(kind) in (list, tuple) else articles.get(kind, ""))
+        + f"{_word(kind)} {interval}".strip()
+        for kind, interval in alternatives(hint)
+    )
+
+
 def _word(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Literal:
@@ -141,7 +151,8 @@ def check(settings: Any, where: str = "") -> None:
         hint = hints[field.name]
         if not _accepts(hint, value):
             raise ConfigError(
-                f"{label}: {field.name} must be {spell(hint)}, found {value!r}."
+                f"{label}: {field.name} must be {_with_articles(hint)}, found "
+                f"{value!r}."
             )
         kinds = [kind for kind, _ in alternatives(hint)]
         if type(value) is int and float in kinds and int not in kinds:

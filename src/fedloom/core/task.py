@@ -21,6 +21,7 @@ from torch.func import functional_call, grad_and_value
 from fedloom.core import streams
 from fedloom.core.errors import ContractError
 from fedloom.core.measures import Outcome
+from fedloom.core.records import leaves, map_record
 
 T = TypeVar("T")
 
@@ -166,6 +167,7 @@ class Task:
         is_number = metric == "mse" or (metric is None and loss == "squared-error")
         self.metric = "mse" if is_number else "accuracy"
         self.start = self.flatten(dict(self.module.named_parameters())).detach()
+        self.clip: float | None = None
 
     @property
     def shift(self) -> float | Tensor:
@@ -299,26 +301,49 @@ class Task:
         def objective(params: dict[str, Tensor]) -> Tensor:
             return batch.mean(self._losses_at(params, batch))
 
-        return self.flatten(self.grad_of(objective, self.unflatten(theta), batch))
+        gradient = self._grad_of(objective, self.unflatten(theta), batch)
+        return self._shortened(self.flatten(gradient))
 
     def grad_of(
         self, objective: Callable[[T], Tensor], at: T, batch: Batch, *, passes: int = 1
     ) -> T:
         """The gradient of any scalar function of tensors, of the shape of `at`.
 
-        The engine reads the value as this step's training loss, and counts the samples
-        as work.
+        The engine reads the value as this step's training loss, counts the samples as
+        work, and has the gradient shortened to the method's `clip`: the function
+        should be of the size of a loss per sample.
 
         Args:
             objective: what is differentiated.
-            at: where.
+            at: where, a tensor or a record of tensors.
             batch: the samples that enter.
             passes: how often each enters, such as the draws of a Monte-Carlo mean.
         """
+        return self._shortened(self._grad_of(objective, at, batch, passes=passes))
+
+    def _grad_of(
+        self, objective: Callable[[T], Tensor], at: T, batch: Batch, *, passes: int = 1
+    ) -> T:
         gradient, value = grad_and_value(objective)(at)
         samples = batch.mask.sum()
         self._meet(value, samples if passes == 1 else passes * samples)
         return gradient  # type: ignore[no-any-return]
+
+    def _shortened(self, gradient: T) -> T:
+        """A gradient no longer than `clip`, all its tensors taken as one vector.
+
+        One that is shorter keeps its bits.
+        """
+        if self.clip is None:
+            return gradient
+        parts = [torch.linalg.vector_norm(part) for part in leaves(gradient)]
+        norm = (
+            parts[0]
+            if len(parts) == 1
+            else torch.linalg.vector_norm(torch.stack(parts))
+        )
+        factor = torch.clamp(self.clip / (norm + 1e-12), max=1.0)
+        return map_record(lambda part: part * factor, gradient)
 
     def measure(
         self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
@@ -397,13 +422,16 @@ class Task:
             give_units(module, shift, scale)
         return module
 
-    def watched(self, scaling: Scaling | None = None) -> WatchedTask:
+    def watched(
+        self, scaling: Scaling | None = None, clip: float | None = None
+    ) -> WatchedTask:
         """A twin that keeps the losses its gradients met, for one step.
 
         Args:
             scaling: that of one client, where clients of several runs are together.
+            clip: the largest norm of its gradients; None leaves them as they are.
         """
-        return WatchedTask(self, scaling)
+        return WatchedTask(self, scaling, clip)
 
     def _level(self, values: PerChannel | Tensor) -> float | Tensor:
         if isinstance(values, tuple | Tensor):
@@ -460,11 +488,12 @@ class WatchedTask(Task):
     `copy.copy` cannot be traced.
     """
 
-    def __init__(self, task: Task, scaling: Scaling | None = None) -> None:
+    def __init__(self, task: Task, scaling: Scaling | None, clip: float | None) -> None:
         for part in _PARTS:
             setattr(self, part, getattr(task, part))
         if scaling is not None:
             self.scaling = scaling
+        self.clip = clip
         self._losses: list[Tensor] = []
         self._samples: list[Tensor] = []
 

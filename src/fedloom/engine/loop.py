@@ -86,7 +86,7 @@ class Loop:
                 )
                 key = fold(noise_key(keys, phase)[0], index)
                 batches = tuple(b._replace(key=key) for b in batches)
-                task = job.task.watched(job.scaling_at(row))
+                task = job.task.watched(job.scaling_at(row), job.algorithm.clip)
                 batch = batches if phase.batches > 1 else batches[0]
                 work = step(work, down, batch, task)
                 if self.culprit is not None:
@@ -134,6 +134,6 @@ class Loop:
         last = f"{losses[-1]:.4g}" if losses else "none"
         raise NumericalError(
             f"{self.culprit}, phase {phase}, step {step}: {what}. Last finite loss "
-            f"{last}; lr is {job.algorithm.lr:g}. A smaller algorithm.lr or "
-            "algorithm.clip may help."
+            f"{last}; lr is {job.algorithm.lr:g}. Lower algorithm.lr, or have it found "
+            "by algorithm.lr=auto."
         )

@@ -234,7 +234,8 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
             )
             for which in range(phase.batches)
         )
-        task = job.task.watched(Scaling(*levels) if levels else None)
+        scaling = Scaling(*levels) if levels else None
+        task = job.task.watched(scaling, job.algorithm.clip)
         new = step(work, down, batches if phase.batches > 1 else batches[0], task)
         if until is not None:
             active = active & ~until(work)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from fedloom.server.coordinator import RoundCost
 from fedloom.server.training import Training
 
 _FORMAT = "fedloom-checkpoint-4"
+_COST = {field.name for field in fields(RoundCost)}
 
 
 class Position(NamedTuple):
@@ -169,7 +170,16 @@ def _position(header: Mapping[str, Any]) -> Position:
 
 def _header(file: Any) -> dict[str, Any]:
     """What an open checkpoint says of itself."""
-    header: dict[str, Any] = json.loads((file.metadata() or {}).get("fedloom", "{}"))
+    header: Any = json.loads((file.metadata() or {}).get("fedloom", "{}"))
+    if not isinstance(header, dict):
+        raise ValueError("its header is damaged")
+    if header.get("format") == _FORMAT:
+        cost = header.get("cost")
+        is_sound = isinstance(cost, dict) and cost.keys() == _COST
+        for name in ("round", "exchange"):
+            is_sound &= type(header.get(name)) is int
+        if not is_sound:
+            raise ValueError("its header is damaged")
     return header
 
 
@@ -181,7 +191,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise MessageError(f"{path}: not a whole checkpoint ({error}).") from error
-    if position.get("format") == _FORMAT and position["digest"] != _digest(tensors):
+    if position.get("format") == _FORMAT and position.get("digest") != _digest(tensors):
         raise MessageError(f"{path}: not a whole checkpoint (its checksum is wrong).")
     return position, tensors
 

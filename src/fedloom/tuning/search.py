@@ -10,15 +10,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from fedloom.algorithms import REGISTRY
+from fedloom.clients import Federation
 from fedloom.comparison import Comparison, parse_comparison
-from fedloom.config import to_toml
-from fedloom.core.errors import ConfigError
+from fedloom.comparison.python import identity_of
+from fedloom.comparison.settings import OwnParts, refuse_titles
+from fedloom.config import AUTO, to_toml
+from fedloom.core.algorithm import Algorithm, AnyAlgorithm
+from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.files import atomic_write, cannot_write, remove
+from fedloom.core.settings import build
+from fedloom.core.task import Loss
 from fedloom.tuning.space import check_names, space_of
 from fedloom.tuning.study import Study, TunedMethod, library
 from fedloom.tuning.trials import Trials, make_clients_to_tune_on
@@ -27,12 +35,22 @@ VALIDATION = 0.2
 """Share of what is not for testing that is kept for validation if nobody says."""
 
 
+Methods = (
+    str
+    | Sequence[str | AnyAlgorithm]
+    | Mapping[str, str | Mapping[str, Any] | AnyAlgorithm]
+)
+
+
 def tune(
-    methods: Sequence[str] | Mapping[str, Mapping[str, Any]] | Comparison,
+    methods: Methods | Comparison,
+    model: str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module] | None = None,
+    clients: Federation | None = None,
     *,
     data: str | Mapping[str, Any] | None = None,
     partition: str | Mapping[str, Any] | None = None,
-    model: str | Mapping[str, Any] | None = None,
+    loss: str | Loss | None = None,
+    head: str | None = None,
     settings: Mapping[str, Any] | None = None,
     seeds: int | Sequence[int] = 1,
     trials: int = 20,
@@ -46,13 +64,19 @@ def tune(
     """Search each method's settings on validation data, with the same budget.
 
     Args:
-        methods: names of methods, or by name settings of each, which stay as they are
-            unless they are named in `space`; or a whole comparison, which has data,
-            partition, model, settings and seeds of its own.
+        methods: names of methods or methods such as `fedloom.Ditto(lr=0.1)`; or by
+            title these, or sections of settings. What is set stays as it is unless
+            it is named in `space`. Or a whole comparison, which has data, partition,
+            model, settings and seeds of its own.
+        model: name of a built-in model, or its section as a run's file has it; with
+            `clients`, a module or a function that makes one, too.
+        clients: who holds what, as for `fedloom.run`; some of their samples must be
+            for validation. By default they are made from `data` and `partition`.
         data: name of a data source, or its section as a run's file has it, such as
             `{"name": "file", "path": "patients.csv"}`; by default the digits.
         partition: name or section, as for `data`.
-        model: name or section, as for `data`.
+        loss: as for `fedloom.run`, with `clients`.
+        head: as for `fedloom.run`, with `clients`.
         settings: whatever else a run's file may hold, the same for all methods, such
             as `{"rounds": 30, "algorithm": {"epochs": 2}}`.
         seeds: how many, or which, a trial is averaged over.
@@ -66,48 +90,181 @@ def tune(
         tell: is told of every trial in one line.
 
     Returns:
-        What came of it for each method: the best settings and their score.
+        What came of it for each method: the best settings and their score. A method
+        all of whose trials failed is left out, and `tell` is told why.
 
     Raises:
         ConfigError: a name is not known, nothing is kept for validation, or `out`
             holds something else.
-        DataError: all trials of a method failed.
+        DataError: all trials of all methods failed.
     """
     library()
     if trials < 1:
         raise ConfigError(f"tune: trials must be at least 1, found {trials}.")
-    if not isinstance(methods, Comparison):
-        tables = dict(settings or {})
-        tables["methods"] = methods if isinstance(methods, dict) else list(methods)
-        tables["seeds"] = seeds if isinstance(seeds, int) else list(seeds)
-        sections = {"data": data, "partition": partition, "model": model}
-        for name, section in sections.items():
-            if section is not None:
-                is_name = isinstance(section, str)
-                tables[name] = {"name": section} if is_name else section
-        methods = parse_comparison(tables, "tune")
-    comparison = _with_validation(methods, tell)
-    kinds = {arm: REGISTRY[own["name"]] for arm, own in comparison.arms.items()}
+    if clients is not None:
+        if isinstance(methods, Comparison) or data is not None or partition is not None:
+            raise ConfigError(
+                "tune: clients are given, so there must be no data, partition or "
+                "comparison beside them."
+            )
+        if model is None or isinstance(model, Mapping):
+            raise ConfigError(
+                "tune: with clients, model must be a module, a function that makes "
+                f"one, or the name of a built-in model; found {model!r}."
+            )
+        shared = dict((settings or {}).get("algorithm", {}))
+        sections = {t: {**shared, **s} for t, s in _titled(methods).items()}
+        own = OwnParts(model, clients, _own_methods(methods, sections), loss, head)
+        comparison = _own_comparison(own, sections, settings, seeds)
+    else:
+        if not isinstance(methods, Comparison):
+            parts = {"data": data, "partition": partition, "model": model}
+            methods = _comparison(methods, parts, settings, seeds)
+        comparison = _with_validation(methods, tell)
+    kinds = {
+        arm: type(comparison.config(arm, comparison.seeds[0]).algorithm)
+        for arm in comparison.arms
+    }
     check_names(list(kinds.values()), space)
     spaces = {
         arm: space_of(kind, comparison.arms[arm], space) for arm, kind in kinds.items()
     }
     file = Path(out) if out is not None else None
     journal = _claim(file, fresh=fresh) if file is not None else None
-    clients = [
+    divided = [
         make_clients_to_tune_on(comparison, s, data_dir) for s in comparison.seeds
     ]
     tuned: list[TunedMethod] = []
+    failures: list[DataError] = []
     for arm, ranges in spaces.items():
-        job = Trials(comparison, arm, ranges, clients, data_dir)
+        job = Trials(comparison, arm, ranges, divided, data_dir)
         tell(f"{arm}: {'; '.join(map(str, ranges)) or 'nothing to search'}")
-        tuned.append(Study(job, journal, _about(job, seed), seed, tell).run(trials))
+        study = Study(job, journal, _about(job, seed), seed, tell)
+        try:
+            tuned.append(study.run(trials))
+        except DataError as error:
+            failures.append(error)
+            tell(str(error))
+            continue
         tell(str(tuned[-1]))
         if file is not None:
             _write(
                 file, comparison, tuned, f"{trials} trials for each method, seed {seed}"
             )
+    if not tuned:
+        raise failures[0]
     return tuned
+
+
+def _comparison(
+    methods: Methods,
+    sections: Mapping[str, Any],
+    settings: Mapping[str, Any] | None,
+    seeds: int | Sequence[int],
+) -> Comparison:
+    """What a caller says of a search, as a comparison."""
+    tables = dict(settings or {})
+    tables["methods"] = _titled(methods)
+    tables["seeds"] = seeds if isinstance(seeds, int) else list(seeds)
+    for name, section in sections.items():
+        if isinstance(section, str):
+            tables[name] = {"name": section}
+        elif isinstance(section, Mapping):
+            tables[name] = dict(section)
+        elif section is not None:
+            raise ConfigError(
+                f"tune: {name} must be a name or a section, found "
+                f"{type(section).__name__}. A module of your own comes with clients of "
+                "your own: tune(methods, model, clients)."
+            )
+    return parse_comparison(tables, "tune")
+
+
+def _titled(methods: Methods) -> dict[str, dict[str, Any]]:
+    """The [algorithm] section of each method with what is set, under its title."""
+    if isinstance(methods, Mapping):
+        listed = dict(methods)
+    else:
+        names = [methods] if isinstance(methods, str) else list(methods)
+        listed = {m.name if isinstance(m, Algorithm) else str(m): m for m in names}
+        if len(listed) < len(names):
+            raise ConfigError(
+                f"tune: {', '.join(map(str, names))} has a method twice. Give a "
+                "mapping of titles to methods."
+            )
+    if not listed:
+        raise ConfigError("tune: methods is empty; name at least one.")
+    refuse_titles(listed, "tune")
+    return {title: _section(title, method) for title, method in listed.items()}
+
+
+def _section(title: str, method: Any) -> dict[str, Any]:
+    if isinstance(method, Mapping):
+        return {"name": title, **method}
+    if isinstance(method, Algorithm):
+        changed = [f for f in fields(method) if getattr(method, f.name) != f.default]
+        return {"name": method.name} | {
+            f.name: getattr(method, f.name) for f in changed
+        }
+    if isinstance(method, str):
+        return {"name": method}
+    raise ConfigError(
+        "tune: a method is its name, an instance such as fedloom.Ditto(lr=0.1) or a "
+        f"section of settings, found {method!r}."
+    )
+
+
+def _own_methods(
+    methods: Methods, sections: Mapping[str, Mapping[str, Any]]
+) -> dict[str, AnyAlgorithm]:
+    """Every method under its title; one of the caller's own class stays as it is."""
+    instances = (
+        {title: m for title, m in methods.items() if isinstance(m, Algorithm)}
+        if isinstance(methods, Mapping)
+        else {m.name: m for m in methods if isinstance(m, Algorithm)}
+    )
+    made: dict[str, AnyAlgorithm] = {}
+    for title, section in sections.items():
+        settings = {k: v for k, v in section.items() if k != "name"}
+        kind = type(instances[title]) if title in instances else None
+        if kind is None:
+            if section["name"] not in REGISTRY:
+                raise ConfigError(
+                    f"tune: {unknown('method', str(section['name']), REGISTRY)}"
+                )
+            kind = REGISTRY[section["name"]]
+        if settings.get("lr") == AUTO:
+            del settings["lr"]
+        made[title] = build(kind, settings, f"tune [methods.{title}]")
+    return made
+
+
+def _own_comparison(
+    own: OwnParts,
+    sections: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Any] | None,
+    seeds: int | Sequence[int],
+) -> Comparison:
+    """A search with a caller's model and clients, as a comparison."""
+    common = {k: v for k, v in (settings or {}).items() if k != "algorithm"}
+    for section in ("data", "partition", "model", "split"):
+        if section in common:
+            raise ConfigError(
+                f"tune: settings must have no [{section}], since clients and model "
+                "are given."
+            )
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ConfigError(
+            f"tune: seeds must be how many, or different seeds, found {seeds!r}."
+        )
+    return Comparison(
+        arms=sections,
+        seeds=numbers,
+        common=common,
+        identity=identity_of(own, numbers[0]),
+        own=own,
+    )
 
 
 def _with_validation(comparison: Comparison, tell: Callable[[str], None]) -> Comparison:
@@ -154,6 +311,7 @@ def _about(job: Trials, seed: int) -> str:
         "seeds": job.comparison.seeds,
         "space": [asdict(r) for r in job.space],
         "seed": seed,
+        "own": job.comparison.identity,
     }
     return json.dumps(about, sort_keys=True)
 

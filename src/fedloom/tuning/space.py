@@ -7,6 +7,9 @@
     whole number                     log-uniform, default / 4 to default * 4
     choice, true or false            all of them
 
+A logarithmic range grows while it is searched: by a factor of ten beyond an end at
+which the best trial lies, and toward smaller learning rates as long as all diverge.
+
 Unless it is said what to search, it is the learning rate and those numbers of the
 method's own that are not whole: counts change how much work is done, and choices which
 variant of a method it is.
@@ -26,6 +29,10 @@ from fedloom.core.settings import Interval, alternatives
 _FACTOR = 30.0
 _COUNT_FACTOR = 4
 _FROM_NOTHING = (1e-5, 1.0)
+_EDGE = 0.1
+"""Share of a logarithmic range that counts as its end."""
+_WIDER = 10.0
+"""How much further a range goes after its end turned out to be the best place."""
 _MARGIN = 1e-3
 """Share of a range by which a bound that is itself excluded is moved inside."""
 
@@ -40,6 +47,8 @@ class Range:
     kind: Literal["log", "uniform", "count", "choice"]
     low: float = 0.0
     high: float = 0.0
+    can_widen: bool = False
+    """Whether the range may grow: it has no bounds of its own in the way."""
     choices: tuple[Any, ...] = ()
 
     def value(self, drawn: Any) -> Any:
@@ -49,6 +58,46 @@ class Range:
         if self.centre == 0 and self.kind == "log" and drawn <= self.low:
             return 0.0
         return min(max(float(f"{drawn:.4g}"), self.low), self.high)
+
+    def edge(self, value: float) -> Literal["low", "high"] | None:
+        """Which end of a range that may grow a value lies at, if it lies at one."""
+        if not self.can_widen:
+            return None
+        place = math.log(value / self.low) / math.log(self.high / self.low)
+        if place < _EDGE:
+            return "low"
+        return "high" if place > 1 - _EDGE else None
+
+    def around(self, tried: Sequence[float], best: float) -> Range:
+        """The range after trials: with all that was tried, and beyond the best.
+
+        Args:
+            tried: values that were tried, some of them beyond the range perhaps.
+            best: the best of them.
+        """
+        if not self.can_widen:
+            return self
+        low, high = min(self.low, *tried), max(self.high, *tried)
+        grown = dataclasses.replace(self, low=low, high=high)
+        end = grown.edge(best)
+        if end == "low":
+            return dataclasses.replace(grown, low=low / _WIDER)
+        return dataclasses.replace(grown, high=high * _WIDER) if end else grown
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether it is a learning rate, large values of which diverge."""
+        return self.can_widen and (self.name == "lr" or self.name.endswith("_lr"))
+
+    def below(self, failed: Sequence[float]) -> Range:
+        """Where to seek a learning rate of which all values diverged so far."""
+        smallest = min(failed)
+        return dataclasses.replace(self, low=smallest / _FACTOR, high=smallest)
+
+    def near(self, best: float, failed: Sequence[float]) -> Range:
+        """Where to seek a learning rate whose first value diverged: near the best."""
+        high = min([best * _FACTOR, *(value for value in failed if value > best)])
+        return dataclasses.replace(self, low=best / _FACTOR, high=high)
 
     def drawn(self) -> Any:
         """What would have to be drawn for the centre."""
@@ -131,7 +180,11 @@ def _range(method: str, name: str, hint: Any, centre: Any) -> Range:
         raise ConfigError(f"--space: {name} of {method} is negative, {centre:g}.")
     low, high = (centre / _FACTOR, centre * _FACTOR) if centre else _FROM_NOTHING
     low, high = max(low, below), min(high, above)
-    return Range(name=name, centre=centre, kind="log", low=low, high=high)
+    # 0 has a meaning of its own at the low end, and a bound is not to be crossed.
+    is_free = centre > 0 and below <= 0 and math.isinf(above)
+    return Range(
+        name=name, centre=centre, kind="log", low=low, high=high, can_widen=is_free
+    )
 
 
 def _alternative(hint: Any, centre: Any) -> tuple[Any, Interval]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from fedloom.core.streams import generator
 from fedloom.tuning.space import Range
 from fedloom.tuning.trials import TrialResult, Trials
 
+_PATIENCE = 5
+"""Trials that must have worked before a range grows toward the best of them."""
 _REFUSALS = 50
 """Combinations that a method itself refuses, for each that it takes, at most."""
 
@@ -106,7 +108,6 @@ class Study:
         self._study.set_user_attr("asked", asked)
         for stale in self._study.get_trials(states=(self._states.RUNNING,)):
             self._study.tell(stale.number, state=self._states.FAIL)
-        self._distributions = {r.name: _distribution(optuna, r) for r in job.space}
 
     def run(self, trials: int) -> TunedMethod:
         """Go on until so many trials were run, the first as the settings are.
@@ -143,7 +144,7 @@ class Study:
                 state=self._state(result),
                 value=result.score,
                 params={r.name: r.drawn() for r in self._job.space},
-                distributions=self._distributions,
+                distributions=self._distributions(),
                 user_attrs={"why": result.why},
             )
         )
@@ -157,7 +158,7 @@ class Study:
         # A sampler of its own for each trial, so that it draws the same after a stop.
         draw = generator(self._seed, "tune", len(self._over())).integers(2**31)
         self._study.sampler = self._optuna.samplers.TPESampler(seed=int(draw))
-        trial = self._study.ask(self._distributions)
+        trial = self._study.ask(self._distributions())
         settings = self._settings(trial)
         try:
             configs = self._job.configs(settings)
@@ -171,11 +172,35 @@ class Study:
         self._say(len(self._counted()), budget, result, settings)
         return 0
 
+    def _distributions(self) -> dict[str, Any]:
+        """Where the next trial is drawn: what the trials so far make of the ranges."""
+        run = self._counted()
+        ranges = [self._after(r, run) if run else r for r in self._job.space]
+        return {r.name: _distribution(self._optuna, r) for r in ranges}
+
+    def _after(self, r: Range, run: Sequence[Any]) -> Range:
+        """A range as the trials that were run change it."""
+        failed = [t.params[r.name] for t in run if t.state == self._states.PRUNED]
+        if len(failed) == len(run):
+            return r.below(failed) if r.is_rate else r
+        best = self._study.best_trial.params[r.name]
+        if run[0].state == self._states.PRUNED and r.is_rate:
+            return r.near(best, failed)
+        if len(run) - len(failed) < _PATIENCE:
+            return r
+        return r.around([t.params[r.name] for t in run], best)
+
     def _state(self, result: TrialResult) -> Any:
         return self._states.PRUNED if result.score is None else self._states.COMPLETE
 
     def _settings(self, trial: Any) -> dict[str, Any]:
-        return {r.name: r.value(trial.params[r.name]) for r in self._job.space}
+        settings = {}
+        for r in self._job.space:
+            drawn_from = trial.distributions[r.name]
+            if r.kind != "choice":
+                r = replace(r, low=drawn_from.low, high=drawn_from.high)
+            settings[r.name] = r.value(trial.params[r.name])
+        return settings
 
     def _say(
         self, number: int, budget: int, result: TrialResult, settings: dict[str, Any]
@@ -189,8 +214,9 @@ class Study:
         if len(failed) == len(run):
             raise DataError(
                 f"{arm}: every one of {len(run)} trials failed; the last: "
-                f"{failed[-1].user_attrs['why']} Begin with a smaller learning rate "
-                f"(--space lr --set algorithm.lr=0.001)."
+                f"{failed[-1].user_attrs['why']} Give it more trials, which go on "
+                "toward smaller learning rates, or begin with a smaller one (--space "
+                "lr --set algorithm.lr=0.001)."
             )
         best = self._study.best_trial
         return TunedMethod(

@@ -15,7 +15,7 @@ from fedloom.clients.ragged import Ragged
 from fedloom.comparison import Comparison
 from fedloom.config import RunConfig
 from fedloom.core.errors import DataError, NumericalError
-from fedloom.plan import make_clients, make_plan
+from fedloom.plan import Plan, make_clients, make_module, make_plan, plan_for
 from fedloom.server.history import History
 from fedloom.server.schedule import train
 from fedloom.tuning.space import Range
@@ -61,6 +61,10 @@ class Trials:
         arms = {**self.comparison.arms}
         arms[self.arm] = {**arms[self.arm], **settings}
         changed = replace(self.comparison, arms=arms)
+        if changed.own is not None:
+            method = replace(changed.own.algorithms[self.arm], **settings)
+            algorithms = {**changed.own.algorithms, self.arm: method}
+            changed = replace(changed, own=replace(changed.own, algorithms=algorithms))
         configs = []
         for seed, (divided, _) in zip(changed.seeds, self.clients, strict=True):
             config = changed.config(self.arm, seed)
@@ -73,7 +77,7 @@ class Trials:
         scores = []
         for config, (_, federation) in zip(configs, self.clients, strict=True):
             assert not federation.test.sizes.any()
-            plan = make_plan(config, federation, self.data_dir)
+            plan = self._plan(config, federation)
             history = History(plan.simulation)
             try:
                 train(plan.schedule, history)
@@ -86,6 +90,15 @@ class Trials:
             return TrialResult(None, f"the score on validation data is {score}.")
         return TrialResult(score)
 
+    def _plan(self, config: RunConfig, federation: Federation) -> Plan:
+        own = self.comparison.own
+        if own is None:
+            return make_plan(config, federation, self.data_dir)
+        module = make_module(own.model, federation, config.schedule.seed)
+        return plan_for(
+            config, module, federation, loss=own.loss, head=own.head, is_own=True
+        )
+
 
 def make_clients_to_tune_on(
     comparison: Comparison, seed: int, data_dir: Path | None
@@ -96,11 +109,16 @@ def make_clients_to_tune_on(
         DataError: nobody has a validation sample.
     """
     arm = next(iter(comparison.arms))
-    config, federation = make_clients(comparison.config(arm, seed), data_dir)
+    config, own = comparison.config(arm, seed), comparison.own
+    if own is None:
+        config, federation = make_clients(config, data_dir)
+    else:
+        federation = own.clients
     if not federation.validation.sizes.any():
         raise DataError(
             f"{federation.dataset.name}: no client has a validation sample. Raise "
-            "split.validation or give clients more samples."
+            "split.validation, in Python split=Split(validation=0.2), or give clients "
+            "more samples."
         )
     nothing = Ragged.of([np.arange(0)] * federation.count)
     return config, replace(federation, test=nothing)

@@ -75,7 +75,7 @@ def test_too_few_clients_are_refused() -> None:
         Sampling(kind="bernoulli").draw(1, 0, 0)
     with pytest.raises(ConfigError, match="at least 1 clients, found 0"):
         Sampling().draw(0, 0, 0)
-    with pytest.raises(ConfigError, match="rate must be number above 0"):
+    with pytest.raises(ConfigError, match="rate must be a number above 0"):
         Sampling(rate=0.0)
 
 

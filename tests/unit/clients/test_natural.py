@@ -55,7 +55,7 @@ def test_a_share_takes_whole_clients_until_they_hold_it() -> None:
     assert list(found.names) == sorted(found.names)
     assert found.names == Natural(share=0.3).assign(dataset, 1).names
     assert found.names != Natural(share=0.3).assign(dataset, 2).names
-    with pytest.raises(ConfigError, match="share must be number above 0"):
+    with pytest.raises(ConfigError, match="share must be a number above 0"):
         Natural(share=0.0)
 
 

@@ -303,7 +303,7 @@ def test_given_lists_are_checked(
 def test_no_given_list_at_all_is_refused() -> None:
     with pytest.raises(ConfigError, match="members is empty"):
         Given(members=())
-    with pytest.raises(ConfigError, match="members must be list of list of whole"):
+    with pytest.raises(ConfigError, match="members must be a list of list of whole"):
         Given(members=((0.5,),))  # type: ignore[arg-type]
 
 

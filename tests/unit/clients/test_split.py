@@ -103,7 +103,9 @@ def test_fixed_test_samples_must_exist_and_leave_some_for_training() -> None:
 
 
 def test_a_share_above_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match="test must be number at least 0 and at most"):
+    with pytest.raises(
+        ConfigError, match="test must be a number at least 0 and at most"
+    ):
         Split(test=1.5)
 
 

@@ -71,7 +71,7 @@ def test_given_teams_are_checked() -> None:
         GivenTeams(members=(0, 1)).assign(counts, 0)
     with pytest.raises(ConfigError, match="team 1 has no client, but team 2 has"):
         GivenTeams(members=(0, 2, 0)).assign(counts, 0)
-    with pytest.raises(ConfigError, match="members must be list of whole number"):
+    with pytest.raises(ConfigError, match="members must be a list of whole number"):
         GivenTeams(members=(0, -1, 0))
 
 

@@ -197,9 +197,9 @@ def test_tokens_cannot_be_transformed() -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="angles is empty"):
         Rotation(angles=())
-    with pytest.raises(ConfigError, match="spread must be number at least 0 and at"):
+    with pytest.raises(ConfigError, match="spread must be a number at least 0 and at"):
         Colour(spread=1.5)
-    with pytest.raises(ConfigError, match="most must be number at least 0"):
+    with pytest.raises(ConfigError, match="most must be a number at least 0"):
         build(Blur, {"most": -1.0}, "[transform]")
 
 

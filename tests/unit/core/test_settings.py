@@ -138,13 +138,13 @@ def test_a_refusal_spells_the_range() -> None:
 
 @pytest.mark.parametrize("lr", [0.0, -0.1, math.nan, math.inf, True, "0.1"])
 def test_every_method_refuses_such_a_learning_rate(lr: Any) -> None:
-    with pytest.raises(ConfigError, match="FedAvg: lr must be number above 0"):
+    with pytest.raises(ConfigError, match="FedAvg: lr must be a number above 0"):
         FedAvg(lr=lr)
 
 
 @pytest.mark.parametrize("epochs", [0, -1, 1.5, True])
 def test_every_method_refuses_so_many_epochs(epochs: Any) -> None:
-    with pytest.raises(ConfigError, match="Ditto: epochs must be whole number"):
+    with pytest.raises(ConfigError, match="Ditto: epochs must be a whole number"):
         Ditto(epochs=epochs)
 
 
@@ -173,7 +173,9 @@ def test_a_missing_setting_is_named() -> None:
 
 
 def test_a_bad_value_in_a_table_says_where() -> None:
-    with pytest.raises(ConfigError, match=r"^here: Oven: minutes must be whole number"):
+    with pytest.raises(
+        ConfigError, match=r"^here: Oven: minutes must be a whole number"
+    ):
         build(Oven, {"heat": 1.0, "minutes": 1.5}, "here")
 
 

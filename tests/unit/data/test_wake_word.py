@@ -88,7 +88,7 @@ def test_too_few_takes_and_a_word_nobody_says_are_refused(data_dir: Path) -> Non
         WakeWord(test_takes=2, pooled_takes=3, word=9).load(data_dir, 0)
     with pytest.raises(ConfigError, match="shares must be 5 numbers"):
         WakeWord(shares=(0.5, 0.5))
-    with pytest.raises(ConfigError, match="word must be whole number at least 0"):
+    with pytest.raises(ConfigError, match="word must be a whole number at least 0"):
         WakeWord(word=10)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from patchwork import COUNT, Patchwork, simulation_of, small_federation
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -285,3 +288,31 @@ def test_a_position_is_read_without_the_tensors(
     assert checkpoint.newest_position(path) == (0, 1)
     path.write_bytes(path.read_bytes()[:200])
     assert checkpoint.newest_position(path) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda header: [],
+        lambda header: {k: v for k, v in header.items() if k != "digest"},
+        lambda header: {k: v for k, v in header.items() if k != "round"},
+        lambda header: {**header, "exchange": None},
+        lambda header: {**header, "cost": None},
+        lambda header: {**header, "cost": {"other": 1}},
+    ],
+    ids=["no table", "no digest", "no round", "no exchange", "no cost", "other cost"],
+)
+def test_a_damaged_header_is_a_damaged_checkpoint(
+    tmp_path: Path, damage: Callable[[Any], Any]
+) -> None:
+    path, run = tmp_path / "run.safetensors", patchwork()
+    run.run_exchange()
+    save(run, path)
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["fedloom"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, metadata={"fedloom": json.dumps(damage(header))})
+    with pytest.raises(MessageError, match="not a whole checkpoint"):
+        checkpoint.restore(patchwork(), path)
+    assert checkpoint.whole_positions(path) == []
+    checkpoint.newest_position(path)  # never an error

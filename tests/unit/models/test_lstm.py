@@ -165,5 +165,5 @@ def test_a_model_that_reads_no_tokens_is_refused_for_them() -> None:
 def test_an_lstm_is_refused_for_what_is_no_sequence() -> None:
     with pytest.raises(ConfigError, match=r"lstm: expected tokens.*found shape \(1, 8"):
         LSTM().build((1, 8, 8), 10)
-    with pytest.raises(ConfigError, match="hidden must be whole number at least 1"):
+    with pytest.raises(ConfigError, match="hidden must be a whole number at least 1"):
         parse({"model": {"name": "lstm", "hidden": 0}})

@@ -188,7 +188,9 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         LeNet(channels=(6,))
     with pytest.raises(ConfigError, match="channels and dropout must be two numbers"):
         CNN2(channels=(6,))
-    with pytest.raises(ConfigError, match="dropout must be list of number at least 0"):
+    with pytest.raises(
+        ConfigError, match="dropout must be a list of number at least 0"
+    ):
         CNN2(dropout=(0.5, 1.0))
     with pytest.raises(ConfigError, match="channels is empty"):
         CNN6(channels=())

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedloom
 from fedloom.comparison import parse_comparison, with_tuned
 from fedloom.config import read_toml
 from fedloom.core.errors import ConfigError, DataError
@@ -20,7 +21,7 @@ from fedloom.plan import make_clients
 from fedloom.runs import run_config
 from fedloom.server.simulation import Simulation
 from fedloom.tuning import tune
-from fedloom.tuning.trials import Trials, make_clients_to_tune_on
+from fedloom.tuning.trials import TrialResult, Trials, make_clients_to_tune_on
 
 QUICK: dict[str, Any] = {
     "methods": ["fedavg", "ditto"],
@@ -159,6 +160,7 @@ def test_trials_that_diverge_count_and_are_told(tmp_path: Path) -> None:
     """A hidden layer multiplies numbers of 1e150, the rate, and overflows at once."""
     model = {"name": "mlp", "hidden": [8]}
     tables = {**QUICK, "methods": {"fedavg": {"lr": 1e150}}, "model": model}
+    tables["algorithm"] = {"batch_size": 100, "clip": "none"}
     lines: list[str] = []
     with pytest.raises(DataError, match="every one of 2 trials failed; the last: roun"):
         tune(
@@ -320,3 +322,123 @@ def test_from_python_a_search_needs_neither_a_file_nor_a_comparison(
         tune(["dito"])
     with pytest.raises(ConfigError, match=r"tune \[methods.ditto\].*'digit'"):
         tune(["ditto"], data="digit")
+
+
+def rewarded(monkeypatch: pytest.MonkeyPatch, score: Any) -> list[float]:
+    """Trials that train nothing: what they score follows from the rate alone."""
+    rates: list[float] = []
+
+    def run(self: Trials, configs: Any) -> TrialResult:
+        rates.append(configs[0].algorithm.lr)
+        value = score(rates[-1])
+        return TrialResult(value, "" if value is not None else "round 0: loss is inf.")
+
+    monkeypatch.setattr(Trials, "run", run)
+    return rates
+
+
+def test_a_search_goes_toward_smaller_rates_while_all_diverge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing above 1e-6 works, and the range begins at 0.05 / 30."""
+    rates = rewarded(monkeypatch, lambda lr: 0.5 if lr < 1e-6 else None)
+    (found,) = tune("fedavg", settings={**SETTINGS}, trials=12, space=["lr"])
+    assert found.settings["lr"] < 1e-6
+    working = next(n for n, rate in enumerate(rates) if rate < 1e-6)
+    assert rates[:working] == sorted(rates[:working], reverse=True)
+    assert max(rates[working:]) < 3e-5  # it stays where something worked
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["upward", "downward"])
+def test_a_range_grows_where_the_best_lies_at_its_end(
+    sign: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = rewarded(monkeypatch, lambda lr: sign * math.log(lr))
+    (found,) = tune("fedavg", settings={**SETTINGS}, trials=25, space=["lr"])
+    if sign > 0:
+        assert max(rates) > 0.05 * 30
+    else:
+        assert min(rates) < 0.05 / 30
+    assert found.settings["lr"] == (max if sign > 0 else min)(rates)
+
+
+def test_a_method_that_fails_does_not_cost_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: Trials, configs: Any) -> TrialResult:
+        is_ditto = configs[0].algorithm.name == "ditto"
+        return TrialResult(None, "boom.") if is_ditto else TrialResult(0.5)
+
+    monkeypatch.setattr(Trials, "run", run)
+    lines: list[str] = []
+    found = tune(
+        ["ditto", "fedavg"],
+        settings=SETTINGS,
+        trials=2,
+        out=tmp_path / "t.toml",
+        tell=lines.append,
+    )
+    assert [method.method for method in found] == ["fedavg"]
+    assert any("ditto: every one of 2 trials failed" in line for line in lines)
+    assert list(read_toml(tmp_path / "t.toml")["methods"]) == ["fedavg"]
+    with pytest.raises(DataError, match="every one of 1 trials failed"):
+        tune("ditto", settings=SETTINGS, trials=1)
+
+
+SETTINGS = {k: v for k, v in QUICK.items() if k not in ("methods", "seeds")}
+
+
+def own_clients(validation: float = 0.2) -> fedloom.Federation:
+    draw = np.random.default_rng(2)
+    x, y = draw.normal(size=(120, 4)), draw.integers(0, 3, 120)
+    who = np.arange(120) % 4
+    return fedloom.federation(x, y, clients=who, validation=validation)
+
+
+def test_own_models_and_clients_are_tuned_as_they_are_compared() -> None:
+    clients = own_clients()
+    methods = {"near": fedloom.Ditto(pull=5.0, lr=0.1), "fedavg": "fedavg"}
+    settings = {"rounds": 1, "engine": SETTINGS["engine"]}
+    near, fedavg = tune(
+        methods, lambda: torch.nn.Linear(4, 3), clients, settings=settings, trials=2
+    )
+    assert (near.method, fedavg.method) == ("near", "fedavg")
+    assert near.settings == {}  # all of its numbers were set
+    assert set(fedavg.settings) == {"lr"}
+    result = fedloom.run(
+        fedloom.FedAvg(lr=fedavg.settings["lr"]),
+        lambda: torch.nn.Linear(4, 3),
+        clients,
+        rounds=1,
+        engine=fedloom.EngineSettings(**SETTINGS["engine"]),
+    )
+    scores = result.scores("personal", "validation")
+    assert fedavg.score == pytest.approx(float(scores.mean()), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"methods": "dito"}, "Did you mean 'ditto'"),
+        ({"methods": []}, "methods is empty"),
+        ({"methods": ["ditto", "ditto"]}, "has a method twice"),
+        ({"methods": [3]}, "a method is its name"),
+        ({"data": "digits"}, "there must be no data"),
+        ({"model": None}, "model must be a module"),
+        ({"settings": {"split": {"validation": 0.1}}}, r"no \[split\]"),
+        ({"seeds": 0}, "seeds must be how many"),
+        ({"clients": None}, "A module of your own comes with clients"),
+    ],
+)
+def test_what_cannot_be_tuned_with_own_parts_says_so(
+    arguments: dict[str, Any], words: str
+) -> None:
+    usual = {
+        "methods": "ditto",
+        "model": torch.nn.Linear(4, 3),
+        "clients": own_clients(),
+    }
+    with pytest.raises(ConfigError, match=words):
+        tune(**{**usual, **arguments}, trials=1)
+    with pytest.raises(DataError, match=r"no client has a validation.*validation=0.2"):
+        tune("ditto", "mlr", own_clients(0.0), trials=1)

@@ -81,8 +81,8 @@ def test_every_method_has_a_space_whose_centre_is_its_default(method: str) -> No
 
 
 def test_what_cannot_be_searched_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"clip of ditto has no default.*--set algo"):
-        one("ditto", "clip")
+    with pytest.raises(ConfigError, match=r"steps of ditto has no default.*--set al"):
+        one("ditto", "steps")
     with pytest.raises(ConfigError, match="Did you mean 'pull'"):
         check_names([REGISTRY["ditto"], REGISTRY["fedavg"]], ["lr", "pul"])
     check_names([REGISTRY["ditto"], REGISTRY["fedavg"]], ["lr", "pull"])

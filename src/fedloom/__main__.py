@@ -1,0 +1,6 @@
+"""`python -m fedloom` is the command line."""
+
+from fedloom.cli import main
+
+if __name__ == "__main__":
+    main()
