@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 import scipy
@@ -29,6 +30,8 @@ from fedloom.results.observations import (
 )
 from fedloom.results.statistics import LEVEL, Estimate, holm, is_error
 
+T = TypeVar("T")
+
 ALPHA = 0.05
 """Adjusted p-values below it are called a difference."""
 
@@ -37,6 +40,9 @@ _DRAWS = 20_000
 
 _HALVES = 100
 """Most draws of halves by which the score of a choice is cross-fitted."""
+
+_FEW = 10
+"""Fewer samples than this are not halved."""
 
 _WORK = 100_000_000
 """Observations that these draws go through at most, all methods together."""
@@ -58,6 +64,12 @@ class Contrast:
         """Whether it is better, and more so than chance explains."""
         return self.adjusted < ALPHA and self.estimate.mean > 0
 
+    def turned(self) -> Contrast:
+        """The second over the first."""
+        e = self.estimate
+        turned = Estimate(-e.mean, e.error, -e.high, -e.low, e.count)
+        return replace(self, estimate=turned)
+
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
@@ -78,13 +90,31 @@ class Evidence:
     """The leader over each other method, adjusted together."""
     pairs: Mapping[tuple[str, str], Contrast]
     """Every method over every other that comes after it, adjusted together."""
+    yardsticks: Mapping[str, Estimate]
+    """Test score of what the methods are measured by, such as a constant."""
+    over_yardsticks: Mapping[str, Contrast]
+    """The leader over each of these."""
     optimism: float
-    """By how much the leader's test score flatters it because it was chosen on it."""
+    """By how much the leader's test score flatters it because it was chosen on it; of
+    errors, on the log scale."""
     seeds: int
     clients: int
     """Clients with held-out samples; if every seed makes its own, of all seeds."""
     samples: int
     """Different test samples; 0 if single samples are not known."""
+
+    def score_once_chosen(self, method: str) -> Estimate:
+        """A method's test score without what choosing it on these data adds to it."""
+        score = self.scores[method]
+        if is_error(self.metric):
+            factor = math.exp(max(0.0, self.optimism))
+            low, high = factor * score.low, factor * score.high
+            return Estimate(
+                factor * score.mean, factor * score.error, low, high, score.count
+            )
+        less = min(max(0.0, self.optimism), score.mean)
+        low, high = max(0.0, score.low - less), score.high - less
+        return Estimate(score.mean - less, score.error, low, high, score.count)
 
     def over_alone(self, method: str) -> Estimate | None:
         """A method's gain in the units of the score; None if it is not known.
@@ -124,56 +154,80 @@ def weigh(observations: Observations, metric: str) -> Evidence:
     """
     tested = observations.test()
     design = Design.of(tested)
-    methods = [
-        method
+    places = {
+        method: n
         for n, method in enumerate(observations.methods)
         if np.isfinite(tested.values[n]).any()
-    ]
-    place = {method: observations.methods.index(method) for method in methods}
-    means = {m: design.mean(tested.values[place[m]]) for m in methods}
-    paired = {m: _paired_with_alone(tested, design, place[m]) for m in methods}
-    held_out = _held_out(observations, [place[m] for m in methods])
+    }
+    held_out = _held_out(observations, list(places.values()))
     order = np.argsort(held_out if is_error(metric) else -held_out, kind="stable")
-    leader = methods[order[0]] if methods else None
-    others = [m for m in methods if m != leader]
-    together = {m: both for m, both in paired.items() if both is not None}
-    pairs = list(combinations(methods, 2))
+    leader = list(places)[order[0]] if places else None
+
+    def contrasts(
+        pairs: Iterable[tuple[Numbers, Numbers]], *, is_joint: bool = True
+    ) -> list[Contrast]:
+        means = [_paired(design, *pair) for pair in pairs]
+        return _contrasts(means, design, metric, is_joint=is_joint)
+
+    with_alone = {
+        m: (tested.values[n], tested.alone[n])
+        for m, n in places.items()
+        if np.isfinite(tested.values[n] + tested.alone[n]).any()
+    }
+    lead = tested.values[places[leader]] if leader is not None else np.empty(0)
+    others = {m: (lead, tested.values[n]) for m, n in places.items() if m != leader}
+    pairs = {
+        (a, b): (tested.values[places[a]], tested.values[places[b]])
+        for a, b in combinations(places, 2)
+    }
+    measured = {
+        name: (lead, values)
+        for name, values in tested.yardsticks.items()
+        if len(lead) and np.isfinite(lead + values).any()
+    }
     return Evidence(
         metric=metric,
-        scores={m: score_of(means[m], design, metric) for m in methods},
-        held_out=dict(zip(methods, held_out.tolist(), strict=True)),
-        alone={m: score_of(b[1], design, metric) for m, b in together.items()},
-        gains=dict(zip(together, _contrasts(together.values(), design, metric, is_joint=True), strict=True)),
+        scores={
+            m: score_of(design.mean(tested.values[n]), design, metric)
+            for m, n in places.items()
+        },
+        held_out=dict(zip(places, held_out.tolist(), strict=True)),
+        alone={
+            m: score_of(_paired(design, *pair)[1], design, metric)
+            for m, pair in with_alone.items()
+        },
+        gains=_by_name(with_alone, contrasts(with_alone.values())),
         leader=leader,
-        behind=dict(
-            zip(
-                others,
-                _contrasts(
-                    [(means[leader or ""], means[m]) for m in others],
-                    design,
-                    metric,
-                    is_joint=True,
-                ),
-                strict=True,
-            )
+        behind=_by_name(others, contrasts(others.values())),
+        pairs=_by_name(pairs, contrasts(pairs.values(), is_joint=False)),
+        yardsticks={
+            name: score_of(_paired(design, *pair)[1], design, metric)
+            for name, pair in measured.items()
+        },
+        over_yardsticks=_by_name(
+            measured, contrasts(measured.values(), is_joint=False)
         ),
-        pairs=dict(
-            zip(
-                pairs,
-                _contrasts(
-                    [(means[a], means[b]) for a, b in pairs],
-                    design,
-                    metric,
-                    is_joint=False,
-                ),
-                strict=True,
-            )
-        ),
-        optimism=_optimism(observations, [place[m] for m in methods], metric),
+        optimism=_optimism(observations, list(places.values()), metric),
         seeds=len(np.unique(tested.seeds)),
         clients=design.clients,
-        samples=0 if False else len(design.home),
+        samples=len(design.home) if tested.has_samples else 0,
     )
+
+
+def contrast(
+    observations: Observations, first: Numbers, second: Numbers, metric: str
+) -> Contrast:
+    """How much better the first of two is; a single test needs no adjustment.
+
+    Args:
+        observations: what they are about.
+        first: (N,) values.
+        second: as many.
+        metric: what they are.
+    """
+    design = Design.of(observations)
+    pair = _paired(design, first, second)
+    return _contrasts([pair], design, metric, is_joint=False)[0]
 
 
 def score_of(mean: Mean, design: Design, metric: str) -> Estimate:
@@ -196,18 +250,17 @@ def score_of(mean: Mean, design: Design, metric: str) -> Estimate:
     return Estimate(value, error, max(0.0, low), min(1.0, high), seeds)
 
 
-def _paired_with_alone(
-    tested: Observations, design: Design, n: int
-) -> tuple[Mean, Mean] | None:
-    """A method and training alone with as much work, where both are known."""
-    known = np.isfinite(tested.values[n]) & np.isfinite(tested.alone[n])
-    if not known.any():
-        return None
-    first, second = (
-        design.mean(np.where(known, values[n], np.nan))
-        for values in (tested.values, tested.alone)
+def _paired(design: Design, first: Numbers, second: Numbers) -> tuple[Mean, Mean]:
+    """The means of both where both are known."""
+    known = np.isfinite(first) & np.isfinite(second)
+    return (
+        design.mean(np.where(known, first, np.nan)),
+        design.mean(np.where(known, second, np.nan)),
     )
-    return first, second
+
+
+def _by_name(names: Iterable[T], contrasts: Iterable[Contrast]) -> dict[T, Contrast]:
+    return dict(zip(names, contrasts, strict=True))
 
 
 def _contrasts(
@@ -235,18 +288,11 @@ def _contrasts(
     ]
 
 
-PLUS = 0.0
-
 def _test(gap: Mean, design: Design, metric: str) -> Contrast:
     """A gap with its interval and its own p-value."""
     about = spread(gap, design)
-    variance = about.variance
-    if not is_error(metric):
-        w = np.bincount(design.row, gap.weight, minlength=len(design.home))
-        w = w[w > 0]
-        variance += PLUS * float((w**2).mean())
     seeds = len(np.unique(design.seed[gap.weight > 0]))
-    error = math.sqrt(variance)
+    error = math.sqrt(about.variance)
     if about.rows <= 1:
         nothing = Estimate(gap.value, math.nan, math.nan, math.nan, seeds)
         return Contrast(nothing, math.nan, math.nan)
@@ -285,7 +331,9 @@ def _step_down(p: Sequence[float], by_row: Sequence[Numbers]) -> Numbers:
     sizes = scipy.stats.norm.isf(values[order] / 2)
     chance = (largest >= sizes).mean(0)
     # A share of draws cannot say less than p itself, nor more than Bonferroni.
-    chance = np.clip(chance, values[order], values[order] * np.arange(len(order), 0, -1))
+    chance = np.clip(
+        chance, values[order], values[order] * np.arange(len(order), 0, -1)
+    )
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(chance))
     return adjusted
 
@@ -306,31 +354,37 @@ def _optimism(observations: Observations, places: Sequence[int], metric: str) ->
     if len(places) < 2:
         return 0.0
     values = observations.values[list(places)]
-    known = np.isfinite(values).all(0)
-    if not known.any():
-        return 0.0
+    known: NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(values))
     design = Design.of(observations)
+    if not known.any() or len(design.home) < _FEW:
+        return 0.0
     draws = int(np.clip(_WORK // (values.size + 1), 10, _HALVES))
     generator = np.random.Generator(np.random.Philox(0))
-    is_test = observations.is_test if observations.is_test.any() else known
+    is_tested = known.copy()
+    if observations.is_test.any():
+        is_tested &= observations.is_test
     cells = _Cells.of(values, known, design)
-    tested = _Cells.of(values, known & is_test, design)
-    sign = -1.0 if is_error(metric) else 1.0
+    tested = _Cells.of(values, is_tested, design)
     gaps = []
     for _ in range(draws):
         first = _half(design, generator)
-        for half in (first, ~first):
-            best = int(np.argmax(sign * cells.scores(half)))
-            gaps.append(tested.scores(half)[best] - tested.scores(~half)[best])
-    gaps = [gap for gap in gaps if math.isfinite(gap)]
-    return float(np.mean(gaps)) / math.sqrt(2) if gaps else 0.0
+        halves = [
+            (cells.merit(half, metric), tested.merit(half, metric))
+            for half in (first, ~first)
+        ]
+        for (chosen_on, own), (_, other) in (halves, halves[::-1]):
+            best = int(np.argmax(chosen_on))
+            # Against the mean of all methods, for a half may be the easier one.
+            gaps.append(own[best] - own.mean() - (other[best] - other.mean()))
+    known_gaps = [gap for gap in gaps if math.isfinite(gap)]
+    return float(np.mean(known_gaps)) / math.sqrt(2) if known_gaps else 0.0
 
 
 def _half(design: Design, generator: np.random.Generator) -> NDArray[np.bool_]:
     """(R,) half of every client's samples."""
     order = np.lexsort((generator.random(len(design.home)), design.home))
     is_half = np.zeros(len(order), dtype=bool)
-    is_half[order[:: 2]] = True
+    is_half[order[::2]] = True
     return is_half
 
 
@@ -363,16 +417,22 @@ class _Cells:
             design.group[kept][first][starts],
         )
 
-    def scores(self, rows: NDArray[np.bool_]) -> Numbers:
-        """(K,) the mean over clients on some samples."""
+    def merit(self, rows: NDArray[np.bool_], metric: str) -> Numbers:
+        """(K,) how good the means over clients are on some samples; more is better.
+
+        Of errors it is the logarithm, turned.
+        """
         kept = rows[self.row]
         sums = np.add.reduceat(self.sums * kept, self.starts, axis=1)
         counts = np.add.reduceat(self.counts * kept, self.starts)
-        has = counts > 0
-        own, group = sums[:, has] / counts[has], self.group[has]
-        in_group = np.bincount(group)
-        if not has.any():
+        is_there = counts > 0
+        if not is_there.any():
             return np.full(len(sums), np.nan)
-        weight = 1.0 / ((in_group > 0).sum() * in_group[group])
-        means: Numbers = own @ weight
-        return means
+        own, group = sums[:, is_there] / counts[is_there], self.group[is_there]
+        in_group = np.bincount(group)
+        means: Numbers = own @ (1.0 / ((in_group > 0).sum() * in_group[group]))
+        if not is_error(metric):
+            return means
+        with np.errstate(divide="ignore"):
+            logs: Numbers = -np.log(means)
+        return logs

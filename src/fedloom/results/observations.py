@@ -11,8 +11,10 @@ seed, for what is luck of one training is luck of all its clients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +46,10 @@ class Observations:
     alone: Numbers
     """(K, N) score of training alone with as much work as each method took; nan where
     that is not known."""
+    yardsticks: Mapping[str, Numbers] = field(default_factory=dict)
+    """(N,) by name, score of what the methods are measured by, such as a constant."""
+    has_samples: bool = True
+    """Whether these are single samples, and not scores of clients."""
 
     @cached_property
     def has_same_clients(self) -> bool:
@@ -53,25 +59,23 @@ class Observations:
         """
         if len(np.unique(self.seeds)) < 2:
             return True
-        _, client = np.unique(self.clients, return_inverse=True)
-        low, high = self.seeds.copy(), self.seeds.copy()
-        np.minimum.at(low_of := np.full(client.max() + 1, low.max()), client, low)
-        np.maximum.at(high_of := np.full(client.max() + 1, high.min()), client, high)
-        return bool((low_of < high_of).any())
+        both = np.unique(np.stack([self.clients, self.seeds]), axis=1)
+        return bool(both.shape[1] > len(np.unique(self.clients)))
 
     def test(self) -> Observations:
         """Those on test data alone; all of them if there are no test data."""
         if self.is_test.all() or not self.is_test.any():
             return self
         kept = self.is_test
-        return Observations(
-            self.methods,
-            self.seeds[kept],
-            self.rows[kept],
-            self.clients[kept],
-            kept[kept],
-            self.values[:, kept],
-            self.alone[:, kept],
+        return replace(
+            self,
+            seeds=self.seeds[kept],
+            rows=self.rows[kept],
+            clients=self.clients[kept],
+            is_test=kept[kept],
+            values=self.values[:, kept],
+            alone=self.alone[:, kept],
+            yardsticks={name: y[kept] for name, y in self.yardsticks.items()},
         )
 
 
@@ -124,6 +128,25 @@ class Design:
         about = own[self.client] if self.has_same_clients else mean
         return Mean(mean, part, used.weight * (y - about), used.weight)
 
+    def by_client(self, values: Numbers) -> ClientMeans:
+        """The mean of every client's values, and how far it may be off."""
+        known = np.isfinite(values)
+        used = self._weighing(known)
+        y = np.where(known, values, 0.0)
+        count = np.bincount(self.client[known], minlength=self.clients)
+        own = np.bincount(self.client, y, minlength=self.clients) / used.count
+        rest = np.where(known, used.correction * (y - own[self.client]), 0.0)
+        cells = self.client * (len(self.home) + 1) + self.row
+        _, cell = np.unique(cells, return_inverse=True)
+        holder = np.zeros(cell.max(initial=-1) + 1, dtype=np.int64)
+        holder[cell] = self.client
+        squares = np.bincount(cell, rest / used.count[self.client]) ** 2
+        error = np.sqrt(np.bincount(holder, squares, self.clients))
+        return ClientMeans(
+            np.where(count > 0, own, np.nan),
+            np.where((count > 0) & ~used.is_single, error, np.nan),
+        )
+
     def _weighing(self, known: NDArray[np.bool_]) -> _Weighing:
         key = known.tobytes()
         if key not in self._weighings:
@@ -137,9 +160,7 @@ class Design:
         group_of[client] = group
         in_group = np.bincount(group_of[count > 0])
         weight = np.zeros(len(known))
-        weight[known] = 1.0 / (
-            (in_group > 0).sum() * in_group[group] * count[client]
-        )
+        weight[known] = 1.0 / ((in_group > 0).sum() * in_group[group] * count[client])
         base = len(self.home) + 1
         cells, times = np.unique(client * base + self.row[known], return_counts=True)
         holder = cells // base
@@ -151,6 +172,15 @@ class Design:
         share[is_single] = 1.0 / max(int(is_single.sum()), 2)
         correction = np.sqrt(1.0 / (1.0 - share))[self.client]
         return _Weighing(weight, correction, np.maximum(count, 1), is_single)
+
+
+class ClientMeans(NamedTuple):
+    """One number of every client."""
+
+    mean: Numbers
+    """(C,) nan without an observation."""
+    error: Numbers
+    """(C,) standard error, from the client's samples; nan with less than two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +211,8 @@ class Mean:
 
     def by_row(self, design: Design) -> Numbers:
         """(R,) what each sample adds to its error, over all seeds together."""
-        return np.bincount(design.row, self.part, minlength=len(design.home))
+        sums = np.bincount(design.row, self.part, minlength=len(design.home))
+        return sums.astype(np.float64)
 
     def minus(self, other: Mean) -> Mean:
         """Their difference."""
@@ -193,11 +224,12 @@ class Mean:
         )
 
     def log(self) -> Mean:
-        """The logarithm of a positive mean, by the delta method."""
+        """The logarithm of a mean that is not negative, by the delta method."""
+        value = max(self.value, float(np.finfo(float).tiny))
         return Mean(
-            float(np.log(self.value)),
-            self.part / self.value,
-            self.seed_part / self.value,
+            float(np.log(value)),
+            self.part / value,
+            self.seed_part / value,
             self.weight,
         )
 
