@@ -42,7 +42,8 @@ def _different(draw: np.random.Generator, size: _Size) -> Numbers:
 def _clusters(count: int) -> Callable[[np.random.Generator, _Size], Numbers]:
     def draw_clusters(draw: np.random.Generator, size: _Size) -> Numbers:
         centres = draw.standard_normal((count, *size[1:]))
-        return centres[draw.permutation(np.arange(size.clients) % count)]
+        members = draw.permutation(np.arange(size.clients) % count)
+        return np.asarray(centres[members])
 
     return draw_clusters
 
@@ -115,7 +116,7 @@ class World:
     @property
     def features(self) -> int:
         """Length of an input."""
-        return self.centres.shape[1]
+        return int(self.centres.shape[1])
 
     @property
     def is_regression(self) -> bool:
@@ -126,7 +127,7 @@ class World:
         """(count, features) inputs of one client; other purposes, other rows."""
         draw = generator(self.seed, f"world {purpose}", self.number, client)
         x = draw.standard_normal((count, self.features)) + self.centres[client]
-        return x.astype(np.float32)
+        return np.asarray(x, dtype=np.float32)
 
     def law(self, client: int, x: NDArray[np.float32]) -> Numbers:
         """(rows, classes) the chance of each class, or (rows, 1) the mean target."""
