@@ -24,6 +24,21 @@ class Sums(NamedTuple):
     if the task does not have it. Zeros for a client without a sample."""
 
 
+class PersonalOutcomes(NamedTuple):
+    """What personal models said of every sample; only a simulation collects it."""
+
+    rows: Tensor
+    """(N,) number of each sample in the dataset."""
+    clients: Tensor
+    """(N,) number of the client whose model it was, ascending."""
+    values: Tensor
+    """(N,) the task's metric of the sample: 1 or 0 for accuracy, the squared error for
+    mse; float64."""
+    work: Tensor
+    """(n,) gradient-samples that adapting the model took each client that was asked;
+    0 for one without a sample of the part."""
+
+
 @dataclass(eq=False)
 class Outcome:
     """What a model said of some samples and what is true, for metrics to compare.

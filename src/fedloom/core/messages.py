@@ -18,8 +18,12 @@ from torch.func import vmap
 
 from fedloom.core.records import client_dims, leaves, message_bytes, rebuild, take
 
-PARTS = ("validation", "test")
-"""The parts of a client's data that models are scored on."""
+PARTS = ("train", "validation", "test")
+"""The parts of a client's data that models are scored on; of the training data, at most
+`fedloom.fleet.local.TRAIN_SCORED` samples of each client."""
+
+HELD_OUT = ("validation", "test")
+"""Those that no model was trained on."""
 
 NOT_TOLD = -1
 """In the place of a number of samples that a client keeps to itself."""
@@ -72,7 +76,8 @@ class Roster:
 
     def has(self, part: str) -> bool:
         """Whether anybody may have samples of a part."""
-        return bool((getattr(self.enrolments, part) != 0).any())
+        column = "samples" if part == "train" else part
+        return bool((getattr(self.enrolments, column) != 0).any())
 
     def with_client(self, name: str, enrolment: Enrolment) -> Roster:
         """The same clients and one more."""

@@ -1,14 +1,15 @@
-"""Evaluation at the clients, once for all methods: what each sends of its scores."""
+"""Evaluation at the clients, once for all methods: what each model says of its data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedloom.core.measures import Outcome, Sums
-from fedloom.core.metrics import Statistic, metrics_for, statistics
+from fedloom.core.metrics import METRICS, Statistic, metrics_for, statistics
 from fedloom.core.task import Task
 from fedloom.engine.job import Runner, Samples
 
@@ -59,6 +60,69 @@ def sums_of_own(
     totals = _Totals(task, samples)
     outcome_of = task.measure_average if is_average else task.measure
     each = runner.each(lambda *one: totals.measure(outcome_of(*one)))
+    for block_of in _blocks(samples, models, each, block):
+        rows, mask = block_of.rows, block_of.mask
+        for statistic, values in zip(
+            totals.statistics, block_of.measured, strict=True
+        ):
+            if statistic.reduce is None:
+                real = mask.view(*mask.shape, *[1] * (values.dim() - 2))
+                total = torch.where(real, values, 0.0).sum(1)
+                totals.of[statistic][rows.cpu()] += _on_host(total)
+            else:
+                totals.keep(statistic, block_of.places[mask].cpu(), values[mask])
+    return totals.sums()
+
+
+def values_of_own(
+    task: Task,
+    runner: Runner,
+    samples: Samples,
+    models: Callable[[Tensor], Tensor],
+    *,
+    block: int = 64,
+) -> Tensor:
+    """(N,) the task's metric of every single sample, by its client's own model.
+
+    Whether it is right for accuracy, the squared error for mse; in the order of
+    `samples.indices`, in float64, on the host.
+
+    Args:
+        task: as for `sums_of_own`.
+        runner: as for `sums_of_own`.
+        samples: as for `sums_of_own`.
+        models: as for `sums_of_own`, (n, d).
+        block: as for `sums_of_own`.
+    """
+    (statistic,) = METRICS[task.metric].sent
+    each = runner.each(lambda *one: (statistic.measure(task.measure(*one)),))
+    kept = _zeros(len(samples.indices))
+    for block_of in _blocks(samples, models, each, block):
+        (values,) = block_of.measured
+        kept[block_of.places[block_of.mask].cpu()] = _on_host(values[block_of.mask])
+    return kept
+
+
+class _Block(NamedTuple):
+    """Some samples of some clients, and what was measured of them."""
+
+    rows: Tensor
+    """(n,) the clients."""
+    places: Tensor
+    """(n, width) where each sample stands in `Samples.indices`."""
+    mask: Tensor
+    """(n, width) whether there is a sample."""
+    measured: tuple[Tensor, ...]
+    """(n, width, ...) each."""
+
+
+def _blocks(
+    samples: Samples,
+    models: Callable[[Tensor], Tensor],
+    each: Callable[..., tuple[Tensor, ...]],
+    block: int,
+) -> Iterator[_Block]:
+    """Every client's model on its own samples, clients of about equal size together."""
     order = samples.sizes.argsort(stable=True)
     order = order[samples.sizes[order] > 0]
     for rows in torch.split(order, block) if len(order) else ():
@@ -67,18 +131,11 @@ def sums_of_own(
             width = min(_WIDTH, int(sizes.max()) - start)
             place = start + torch.arange(width, device=thetas.device)
             mask = place < sizes[:, None]
-            at = torch.where(mask, samples.offsets[rows][:, None] + place, 0)
-            chosen = samples.indices[at]
+            places = torch.where(mask, samples.offsets[rows][:, None] + place, 0)
+            chosen = samples.indices[places]
             inputs = tuple(x[chosen] for x in samples.inputs)
             measured = each(thetas, inputs, samples.targets[chosen])
-            for statistic, values in zip(totals.statistics, measured, strict=True):
-                if statistic.reduce is None:
-                    real = mask.view(*mask.shape, *[1] * (values.dim() - 2))
-                    total = torch.where(real, values, 0.0).sum(1)
-                    totals.of[statistic][rows.cpu()] += _on_host(total)
-                else:
-                    totals.keep(statistic, at[mask].cpu(), values[mask])
-    return totals.sums()
+            yield _Block(rows, places, mask, measured)
 
 
 class _Totals:

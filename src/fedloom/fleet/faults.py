@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError
-from fedloom.core.measures import Sums
+from fedloom.core.measures import PersonalOutcomes, Sums
 from fedloom.core.messages import (
     Arrivals,
     ModelRequest,
@@ -115,6 +115,10 @@ class FaultyFleet:
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
         """The sums of all who are asked."""
         return self.fleet.score(request)
+
+    def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
+        """As the fleet has them."""
+        return self.fleet.outcomes(request)
 
     def personal(self, request: ModelRequest) -> Tensor:
         """As the fleet has them."""

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
 from fedloom.core import streams
 from fedloom.core.algorithm import AnyAlgorithm, Client
 from fedloom.core.errors import MessageError, NumericalError
-from fedloom.core.measures import Sums
+from fedloom.core.measures import PersonalOutcomes, Sums
 from fedloom.core.messages import (
     Arrivals,
     CohortDownload,
@@ -30,7 +32,7 @@ from fedloom.core.messages import (
 )
 from fedloom.core.records import Empty, leaves, map_record, take
 from fedloom.core.task import Task
-from fedloom.engine.evaluate import sums_of_own, sums_of_shared
+from fedloom.engine.evaluate import sums_of_own, sums_of_shared, values_of_own
 from fedloom.engine.job import (
     LocalResults,
     Participants,
@@ -42,6 +44,10 @@ from fedloom.engine.job import (
 )
 from fedloom.engine.loop import Loop
 from fedloom.engine.memory import MemoryTable
+
+TRAIN_SCORED = 256
+"""Training samples of a client that its models are scored on at most: the same ones in
+every round and for every method, drawn by the seed."""
 
 _DRAWS = 16
 """Models of a posterior that predictions are averaged over."""
@@ -121,6 +127,7 @@ class LocalFleet:
         self._secret = seed if secret is None else secret
         self._personal_job = personal_job(algorithm, task, self.samples)
         self._results: LocalResults | None = None
+        self._parts: dict[str, Samples] = {}
         self._log: Any = Empty()
         self._logged = self.numbers[:0]
 
@@ -180,7 +187,7 @@ class LocalFleet:
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
         """The sums of the clients asked, by every kind of model that there is."""
         task, rows = self.task, self._rows(request.clients)
-        samples = self.samples.part(getattr(self.federation, request.part)).only(rows)
+        samples = self._part(request.part).only(rows)
         by_kind: dict[str, Sums] = {}
         if request.shared is not None:
             by_kind["shared"] = sums_of_shared(task, request.shared, samples)
@@ -203,6 +210,22 @@ class LocalFleet:
                 is_average=True,
             )
         return by_kind
+
+    def outcomes(self, request: ScoreRequest) -> PersonalOutcomes:
+        """What the personal models of the clients asked say of every sample."""
+        rows = self._rows(request.clients)
+        samples = self._part(request.part).only(rows)
+        work = torch.zeros(len(rows), dtype=torch.int64)
+
+        def models(at: Tensor) -> Tensor:
+            results = self.adapt(request.only(at))
+            work[at.cpu()] = results.report.gradients.cpu()
+            thetas: Tensor = results.result
+            return thetas
+
+        values = values_of_own(self.task, self.runner, samples, models)
+        owners = torch.repeat_interleave(request.clients, samples.sizes)
+        return PersonalOutcomes(samples.indices.cpu(), owners.cpu(), values, work)
 
     def personal(self, request: ModelRequest) -> Tensor:
         """(n, d) the models that some clients use."""
@@ -242,6 +265,25 @@ class LocalFleet:
         rows = self._rows(first.clients)
         client = self._clients(rows, first.round, 0, torch.ones_like(rows).bool())
         return take(self._fresh(first.download, client), 0)
+
+    def _part(self, part: str) -> Samples:
+        """The samples that models are scored on; of the training data some of many."""
+        if part not in self._parts:
+            ragged: Ragged = getattr(self.federation, part)
+            if part == "train":
+                ragged = self._few(ragged)
+            self._parts[part] = self.samples.part(ragged)
+        return self._parts[part]
+
+    def _few(self, train: Ragged) -> Ragged:
+        """At most `TRAIN_SCORED` training samples of each client, by its number."""
+        if len(train.indices) == 0 or int(train.sizes.max()) <= TRAIN_SCORED:
+            return train
+        lists = []
+        for number, own in zip(self.numbers.tolist(), train, strict=True):
+            draw = streams.generator(self.seed, "scored", number)
+            lists.append(np.sort(draw.permutation(own)[:TRAIN_SCORED]))
+        return Ragged.of(lists)
 
     def _rows(self, clients: Tensor) -> Tensor:
         """Where clients are held, by their numbers.

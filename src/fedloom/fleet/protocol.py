@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fedloom.core.measures import Sums
+from fedloom.core.measures import PersonalOutcomes, Sums
 from fedloom.core.messages import Arrivals, ModelRequest, Order, Roster, ScoreRequest
 
 
@@ -45,6 +45,12 @@ class Fleet(Protocol):
 
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
         """By kind of model, the sums of the clients that are asked, one row each."""
+
+    def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
+        """What the personal models of the clients that are asked say of every sample.
+
+        None where samples stay with the clients, as they do outside of a simulation.
+        """
 
     def personal(self, request: ModelRequest) -> Tensor:
         """(n, d) the models that some clients use, adapted if the method adapts."""

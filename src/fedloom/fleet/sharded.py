@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import MessageError
-from fedloom.core.measures import Sums
+from fedloom.core.measures import PersonalOutcomes, Sums
 from fedloom.core.messages import (
     Arrivals,
     ModelRequest,
@@ -99,6 +99,23 @@ class ShardedFleet:
 
         sums = self._asked(request.clients, ask)
         return dict(zip(kinds, sums, strict=True))
+
+    def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
+        """The samples of all shards by their clients' numbers; None if one has none."""
+        parts, asked = [], []
+        for shard, numbers in zip(self.shards, self.numbers, strict=True):
+            chosen = torch.isin(request.clients, numbers.to(request.clients))
+            if bool(chosen.any()):
+                parts.append(shard.outcomes(request.only(chosen)))
+                asked.append(chosen.nonzero()[:, 0])
+        samples = [part for part in parts if part is not None]
+        if not samples or len(samples) < len(parts):
+            return None
+        columns = zip(*samples, strict=True)
+        rows, clients, values, work = (torch.cat(column) for column in columns)
+        order = clients.argsort(stable=True)
+        work = work[torch.cat(asked).argsort().cpu()]
+        return PersonalOutcomes(rows[order], clients[order], values[order], work)
 
     def personal(self, request: ModelRequest) -> Tensor:
         """(n, d) the models that some clients use."""

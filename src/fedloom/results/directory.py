@@ -8,6 +8,9 @@
     clients/000010.parquet every client's scores at round 10
     client_log/000010.parquet  what drove each participant of round 10; with several
                            exchanges a round, 000010-003.parquet for the fourth
+    outcomes/round-00020.npz  what personal models said of every held-out sample at the
+                           last round, and the work of each client
+    outcomes/alone.npz     the same of training alone with as much work
     gain.parquet           each client against training alone, if that was asked for
     arrays/000010.safetensors  larger things a method recorded, such as a matrix
     checkpoint.safetensors all that is needed to go on; beside it the one before
@@ -38,6 +41,7 @@ from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import PART, atomic_write, cannot_write, remove, sync
 from fedloom.results.gain import Gain
 from fedloom.results.lock import hold
+from fedloom.results.outcomes import RunOutcomes, read_outcomes
 from fedloom.results.rows import Round, RowTail
 from fedloom.results.scores import Scores
 
@@ -61,6 +65,8 @@ class RunDirectory:
         self.checkpoint = path / "checkpoint.safetensors"
         self.failure = path / "failure.json"
         self.gain = path / "gain.parquet"
+        self.outcomes = path / "outcomes"
+        self.alone_outcomes = path / "outcomes" / "alone.npz"
         self.clients = path / "clients"
         self.client_log = path / "client_log"
         self.arrays = path / "arrays"
@@ -163,7 +169,7 @@ class RunDirectory:
             self.path / "mlflow.json",
         ):
             remove(file)
-        for folder in (*_NUMBERED, "memory", "tensorboard"):
+        for folder in (*_NUMBERED, "outcomes", "memory", "tensorboard"):
             for file in (self.path / folder).glob("*"):
                 remove(file)
             if (self.path / folder).is_dir():
@@ -172,7 +178,7 @@ class RunDirectory:
 
     def tidy(self) -> None:
         """Remove what a killed process was just writing."""
-        for folder in ("", *_NUMBERED):
+        for folder in ("", *_NUMBERED, "outcomes"):
             for file in (self.path / folder).glob(f"*{PART}"):
                 remove(file)
 
@@ -266,6 +272,10 @@ class RunDirectory:
                 is_kept = exchange and int(exchange) < exchanges
                 if int(number) > last + bool(is_kept):
                     remove(file)
+        for file in self.outcomes.glob("round-*.npz"):
+            if int(file.stem.removeprefix("round-")) > last:
+                remove(file)
+                remove(self.alone_outcomes)
         return kept
 
     def write_scores(
@@ -318,6 +328,33 @@ class RunDirectory:
         """Every client's gain over training alone, gain.parquet."""
         with atomic_write(self.gain, lasting=True) as part:
             pq.write_table(pa.table(gain.columns()), part)
+
+    def write_outcomes(self, round_: int, outcomes: RunOutcomes) -> None:
+        """What personal models said of every held-out sample at one round."""
+        outcomes.write(self._outcomes_at(round_))
+
+    def read_outcomes(self, round_: int | None = None) -> RunOutcomes | None:
+        """The outcomes of one round, by default the last that has any.
+
+        None if there are none.
+
+        Raises:
+            DataError: the file is not whole.
+        """
+        if round_ is None:
+            rounds = self.outcome_rounds()
+            if not rounds:
+                return None
+            round_ = rounds[-1]
+        return read_outcomes(self._outcomes_at(round_))
+
+    def outcome_rounds(self) -> list[int]:
+        """The rounds whose outcomes were written, ascending."""
+        files = self.outcomes.glob("round-*.npz")
+        return sorted(int(file.stem.removeprefix("round-")) for file in files)
+
+    def _outcomes_at(self, round_: int) -> Path:
+        return self.outcomes / f"round-{round_:05d}.npz"
 
     def _numbered(
         self, folder: str, round_: int, suffix: str, exchange: int | None = None

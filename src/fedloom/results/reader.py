@@ -6,6 +6,7 @@ or not whole, reads as nothing, except what a run cannot be without.
 
 from __future__ import annotations
 
+import json
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -22,9 +23,16 @@ from safetensors.numpy import load_file
 
 from fedloom.core.errors import DataError
 from fedloom.results.directory import COMPARISON, RunDirectory
+from fedloom.results.outcomes import Outcomes, RunOutcomes, read_outcomes
 from fedloom.results.rows import Round, RowTail
 
 T = TypeVar("T")
+
+YARDSTICKS = "yardsticks"
+"""Folder of a comparison that holds what its methods are measured by."""
+
+ALONE = "alone"
+"""Folder of a comparison whose runs train alone as long as its methods work."""
 
 _DEPTH = 4
 """How far below a directory runs are looked for."""
@@ -149,6 +157,37 @@ class RunReader:
             return None
         return {name: _numbers(table, name) for name in ("together", "alone")}
 
+    @property
+    def outcomes(self) -> dict[str, Outcomes] | None:
+        """By part, what personal models said of every held-out sample at the last round.
+
+        None if it was not written, as in a real federation.
+        """
+        return _parts(self._outcomes())
+
+    @property
+    def alone_outcomes(self) -> dict[str, Outcomes] | None:
+        """The same samples in the same order, by training alone with as much work."""
+        return _parts(_whole_outcomes(self.files.alone_outcomes))
+
+    @property
+    def work(self) -> NDArray[np.int64] | None:
+        """(clients,) gradient-samples of each client, adaptation before use included."""
+        outcomes = self._outcomes()
+        return outcomes.work if outcomes is not None else None
+
+    @property
+    def alone_work(self) -> NDArray[np.int64] | None:
+        """(clients,) gradient-samples that training alone took."""
+        outcomes = _whole_outcomes(self.files.alone_outcomes)
+        return outcomes.work if outcomes is not None else None
+
+    def _outcomes(self) -> RunOutcomes | None:
+        try:
+            return self.files.read_outcomes()
+        except DataError:
+            return None
+
     def client_log(self, most: int) -> Iterator[pa.Table]:
         """What drove participants, in the last exchange of each round.
 
@@ -197,9 +236,14 @@ def is_run(path: Path) -> bool:
 
 
 def find_runs(path: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """Run directories at or below a path, those of comparisons included."""
+    """Run directories at or below a path, those of comparisons included.
+
+    Of a comparison only the methods' runs, not those of training alone beside them.
+    """
     if is_run(path):
         yield path
+    elif is_comparison(path):
+        yield from (run for run in sorted(path.glob("*/seed-*")) if is_run(run))
     elif depth and path.is_dir():
         for child in sorted(path.iterdir()):
             if child.is_dir() and not child.name.startswith("."):
@@ -225,6 +269,49 @@ def read_comparison(path: Path) -> ComparisonFile:
         raise DataError(
             f"{file}: not the file of a comparison ({type(error).__name__}: {error})."
         ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class Yardstick:
+    """What a simple or an impossible model says of a comparison's held-out samples."""
+
+    about: str
+    """How it was made, in sentences."""
+    outcomes: Mapping[int, dict[str, Outcomes]]
+    """By seed, then by part: the samples of the runs of that seed, in their order."""
+
+
+def read_yardsticks(path: Path) -> dict[str, Yardstick]:
+    """The yardsticks of a comparison by name; those that are not there are left out.
+
+    Args:
+        path: the comparison's directory.
+    """
+    folder = path / YARDSTICKS
+    try:
+        about = json.loads((folder / f"{YARDSTICKS}.json").read_text())
+    except _UNREADABLE:
+        return {}
+    yardsticks = {}
+    for name, sentences in about.items():
+        outcomes = {
+            int(file.stem.removeprefix("seed-")): parts
+            for file in sorted((folder / name).glob("seed-*.npz"))
+            if (parts := _parts(_whole_outcomes(file))) is not None
+        }
+        yardsticks[str(name)] = Yardstick(str(sentences), outcomes)
+    return yardsticks
+
+
+def _whole_outcomes(path: Path) -> RunOutcomes | None:
+    try:
+        return read_outcomes(path)
+    except DataError:
+        return None
+
+
+def _parts(outcomes: RunOutcomes | None) -> dict[str, Outcomes] | None:
+    return dict(outcomes.parts) if outcomes is not None else None
 
 
 def thin(items: list[T], most: int) -> list[T]:

@@ -24,7 +24,7 @@ from fedloom.core.records import from_named, map_record, named
 from fedloom.server.coordinator import RoundCost
 from fedloom.server.training import Training
 
-_FORMAT = "fedloom-checkpoint-4"
+_FORMAT = "fedloom-checkpoint-5"
 
 
 class Position(NamedTuple):
@@ -56,6 +56,7 @@ def save(training: Training, path: Path) -> None:
         for name, tensor in named(state.server).items()
     }
     tensors["taken"] = state.taken.cpu().clone()
+    tensors["work"] = state.work.cpu().clone()
     tensors |= {
         f"clients.{name}": tensor.contiguous()
         for name, tensor in training.fleet.save().items()
@@ -218,8 +219,9 @@ def _put_back(
 ) -> None:
     state, device = training.state, training.task.device
     server = from_named(state.server, _below(tensors, "server."), str(path))
-    if "taken" not in tensors:
-        raise MessageError(f"{path}: field 'taken' is missing.")
+    for name in ("taken", "work"):
+        if name not in tensors:
+            raise MessageError(f"{path}: field {name!r} is missing.")
     coordinator = training.coordinator
     request = coordinator.model_request(coordinator.everyone)
     training.fleet.restore(_below(tensors, "clients."), request, str(path))
@@ -227,6 +229,7 @@ def _put_back(
     # in which vector instructions add it up, and so the last bits.
     state.server = map_record(lambda tensor: tensor.clone().to(device), server)
     state.taken = tensors["taken"].to(device)
+    state.work = tensors["work"].to(device)
     state.round, state.exchange = position["round"], position["exchange"]
     state.cost = RoundCost(**position["cost"])
 

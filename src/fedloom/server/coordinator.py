@@ -99,6 +99,8 @@ class ServerState:
     """The method's record."""
     taken: Tensor
     """(M,) number of the exchange whose upload was taken last of each client."""
+    work: Tensor
+    """(M,) gradient-samples that each client reported, over all exchanges."""
     round: int = 0
     exchange: int = 0
     cost: RoundCost = field(default_factory=RoundCost)
@@ -139,7 +141,9 @@ class Coordinator:
             seed=seed,
         )
         taken = torch.full((roster.count,), NONE_TAKEN, device=task.device)
-        self.state = ServerState(algorithm.init_server(self.population), taken)
+        self.state = ServerState(
+            algorithm.init_server(self.population), taken, torch.zeros_like(taken)
+        )
         self.log: ExchangeLog
         """The exchange that was applied last."""
         self._download_log: Any = None
@@ -224,6 +228,8 @@ class Coordinator:
             server_log,
         )
         state.cost.add(cost)
+        gradients = arrivals.reports.gradients.to(state.work)
+        state.work = state.work.index_add(0, arrivals.clients, gradients)
         state.server, state.taken, state.exchange = server, taken, state.exchange + 1
         if not is_last:
             return None
@@ -296,6 +302,7 @@ class Coordinator:
             state,
             server=self.algorithm.add_client(state.server, other.population),
             taken=torch.cat([state.taken, state.taken.new_tensor([NONE_TAKEN])]),
+            work=torch.cat([state.work, state.work.new_zeros(1)]),
         )
         return other
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from fedloom.core.messages import PARTS
+from fedloom.core.messages import HELD_OUT, PARTS
 from fedloom.core.records import client_dims, named
 from fedloom.results.directory import RunDirectory
+from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.rows import Round
 from fedloom.results.scores import Scores
 from fedloom.server.coordinator import ExchangeLog, RoundCost
@@ -47,6 +49,14 @@ class History:
         once there is a directory to write it to."""
         self.arrays: dict[tuple[int, int], Columns] = {}
         """By round and exchange, whatever larger a method recorded."""
+        self.outcomes: dict[int, RunOutcomes] = {}
+        """By round, what personal models said of every held-out sample."""
+        self.wanted: Mapping[int, NDArray[np.int64]] = {}
+        """By round, from 1, the clients whose outcomes are recorded before the last
+        round; at the last round everybody's are."""
+        self.wanted_scores: dict[int, list[Scores]] = {}
+        """By such a round, the scores of those clients on test data; kept where there
+        is no directory."""
         self._scalars: dict[str, float] = {}
 
     def open_round(self) -> None:
@@ -82,6 +92,44 @@ class History:
         self._keep(row)
         return row
 
+    def record_outcomes(self, *, is_last: bool) -> None:
+        """Record what personal models say of held-out samples, if it is wanted now."""
+        number = self.training.state.round
+        chosen = self.wanted.get(number)
+        if not is_last and chosen is None:
+            return
+        everyone = self.training.coordinator.everyone
+        clients = everyone if chosen is None else torch.as_tensor(chosen).to(everyone)
+        if chosen is not None and self.directory is None:
+            made = self.training.evaluate("test", clients)
+            self.wanted_scores[number] = list(made.scores)
+        outcomes = self._outcomes(everyone if is_last else clients)
+        if outcomes is None:
+            return
+        if self.directory is None:
+            self.outcomes[number] = outcomes
+        else:
+            self.directory.write_outcomes(number, outcomes)
+
+    def _outcomes(self, clients: Tensor) -> RunOutcomes | None:
+        """Of some clients; None where samples stay with the clients."""
+        parts, work = {}, self.training.state.work.cpu().clone()
+        adaptation = torch.zeros_like(work)
+        for part in HELD_OUT:
+            if not self.training.coordinator.roster.has(part):
+                continue
+            answer = self.training.outcomes(part, clients)
+            if answer is None:
+                return None
+            parts[part] = Outcomes(
+                rows=answer.rows.numpy(),
+                clients=answer.clients.to(torch.int32).numpy(),
+                values=answer.values.numpy(),
+            )
+            own = adaptation[clients.cpu()]
+            adaptation[clients.cpu()] = torch.maximum(own, answer.work)
+        return RunOutcomes(parts, (work + adaptation).numpy()) if parts else None
+
     def evaluate(self, number: int) -> dict[str, Any]:
         """Score all models on every part that has samples, and sum up.
 
@@ -109,6 +157,8 @@ class History:
             self._write_logs(at, columns, self.arrays[at], directory)
         for row in self.rounds:
             self._write(row, directory)
+        for number, outcomes in self.outcomes.items():
+            directory.write_outcomes(number, outcomes)
 
     def _keep(self, row: Round) -> None:
         self.rounds.append(row)

@@ -122,6 +122,7 @@ def _drive(
                 is_last = number == schedule.rounds
                 has_scores = is_last or number % schedule.evaluate_every == 0
                 rows.append(histories[n].close_round(cost, has_scores=has_scores))
+                histories[n].record_outcomes(is_last=is_last)
                 is_due |= is_last or number % schedule.checkpoint_every == 0
             if is_due:
                 _secure(histories, going())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.measures import PersonalOutcomes
 from fedloom.core.messages import Order
 from fedloom.core.records import map_record, message_bytes
 from fedloom.core.task import Task
@@ -31,6 +33,9 @@ class Training:
         self.last: ExchangeLog | None = None
         """The exchange that was finished last, with the clients' logs if they give
         any."""
+        self.called: Callable[[int], Tensor] | None = None
+        """Who is called in a round, from 0, by number; those whom the sampling draws
+        where this is None."""
         self._order: Order | None = None
         self._started = 0.0
 
@@ -62,7 +67,12 @@ class Training:
     def send(self) -> None:
         """Give the next order to the clients."""
         self._started = time.perf_counter()
-        self._order = self.coordinator.next_order()
+        if self.called is None:
+            self._order = self.coordinator.next_order()
+        else:
+            clients = self.called(self.state.round)
+            uploads = torch.ones_like(clients, dtype=torch.bool)
+            self._order = self.coordinator.order(clients, uploads)
         self.fleet.send(self._order)
 
     def receive(self, *, bundle_size: int = 1) -> RoundCost | None:
@@ -83,13 +93,31 @@ class Training:
         self.last = replace(self.coordinator.log, client_log=log)
         return cost
 
-    def evaluate(self, part: str) -> Evaluation:
+    def evaluate(self, part: str, clients: Tensor | None = None) -> Evaluation:
         """Score every kind of model that there is, client by client.
 
         Args:
             part: one of `fedloom.core.messages.PARTS`.
+            clients: who is scored, by number; everybody by default.
         """
-        return evaluate(self.coordinator, self.fleet, part)
+        return evaluate(self.coordinator, self.fleet, part, clients)
+
+    def outcomes(
+        self, part: str, clients: Tensor | None = None
+    ) -> PersonalOutcomes | None:
+        """What personal models say of every sample; None outside of a simulation.
+
+        Args:
+            part: one of `fedloom.core.messages.PARTS`.
+            clients: whose, by number, ascending; everybody's by default.
+        """
+        requests = self.coordinator.score_requests(part, clients)
+        answers = [self.fleet.outcomes(request) for request in requests]
+        samples = [answer for answer in answers if answer is not None]
+        if len(samples) < len(answers):
+            return None
+        columns = zip(*samples, strict=True)
+        return PersonalOutcomes(*(torch.cat(column) for column in columns))
 
     def models(self, client: Tensor) -> Tensor:
         """(k, d) the models that a client's predictions are averaged over."""

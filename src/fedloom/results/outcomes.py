@@ -1,0 +1,101 @@
+"""Outcomes: what a run's personal models said of every held-out sample.
+
+A file of outcomes, .npz, has for each part of the data (validation, test) the arrays
+`{part}_rows`, `{part}_clients` and `{part}_values`, and `work` if work was counted.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.errors import DataError
+from fedloom.core.files import atomic_write
+
+_COLUMNS = {"rows": np.int64, "clients": np.int32, "values": np.float64}
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """One part of the data of one run at one round, sample by sample."""
+
+    rows: NDArray[np.int64]
+    """(N,) number of the sample in the dataset: the same sample has the same number in
+    every seed, unless the data themselves depend on the seed."""
+    clients: NDArray[np.int32]
+    """(N,) number of the client in this run, ascending."""
+    values: NDArray[np.float64]
+    """(N,) the task's metric of the single sample: 1 or 0, right or wrong, for
+    accuracy; the squared error in the target's own units for mse."""
+
+    def of_client(self, client: int) -> slice:
+        """Where a client's samples stand."""
+        first, last = np.searchsorted(self.clients, [client, client + 1])
+        return slice(int(first), int(last))
+
+    def with_values(self, values: NDArray[Any]) -> Outcomes:
+        """What something else said of the same samples."""
+        return Outcomes(self.rows, self.clients, values.astype(np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class RunOutcomes:
+    """All that a file of outcomes holds."""
+
+    parts: Mapping[str, Outcomes]
+    """By part of the data."""
+    work: NDArray[np.int64] | None = None
+    """(M,) gradient-samples of each client over the whole run, adaptation before use
+    included; None where work was not counted."""
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        arrays: dict[str, NDArray[Any]] = {}
+        for part, outcomes in self.parts.items():
+            for name, kind in _COLUMNS.items():
+                arrays[f"{part}_{name}"] = getattr(outcomes, name).astype(kind)
+        if self.work is not None:
+            arrays["work"] = self.work.astype(np.int64)
+        with (
+            atomic_write(path, lasting=True) as temporary,
+            temporary.open("wb") as file,
+        ):
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+
+def read_outcomes(path: Path) -> RunOutcomes | None:
+    """What `RunOutcomes.write` wrote; None if there is no such file.
+
+    Raises:
+        DataError: the file is not a whole file of outcomes.
+    """
+    if not path.is_file():
+        return None
+    try:
+        # By a file of our own, for numpy leaves a broken archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        work = arrays.pop("work", None)
+        parts = dict.fromkeys(name.rpartition("_")[0] for name in arrays)
+        return RunOutcomes(
+            {
+                part: Outcomes(*(arrays[f"{part}_{name}"] for name in _COLUMNS))
+                for part in parts
+            },
+            work,
+        )
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path}: not a whole file of outcomes ({error}). Remove it and go on with "
+            "the run or the comparison, which writes it again."
+        ) from error
