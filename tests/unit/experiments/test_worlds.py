@@ -18,6 +18,7 @@ from fedloom.experiments.worlds import answers, study, training
 from fedloom.experiments.worlds.answers import MethodRow, WorldRow
 from fedloom.experiments.worlds.world import FEATURES, KINDS, World, draw_world
 from fedloom.results.directory import RunDirectory
+from fedloom.results.outcomes import read_outcomes
 
 
 def world_of(kind: str, *, outputs: int | None = None, after: int = 0) -> World:
@@ -161,6 +162,34 @@ def test_alone_with_as_much_work(short: None, tmp_path: Path) -> None:
         pfedme = truths[world.number, "pfedme", seed]
         assert (pfedme.work > 2 * local.work).all()
         assert not np.allclose(pfedme.alone, local.alone)
+        for arm, truth in (("fedavg", fedavg), ("pfedme", pfedme)):
+            own, alone = (
+                read_outcomes(RunDirectory(path).outcomes / name)
+                for path in [run_directory(tmp_path / "world", arm, seed)]
+                for name in ("round-00002.npz", "alone.npz")
+            )
+            assert own is not None
+            assert alone is not None
+            np.testing.assert_array_equal(
+                own.parts["test"].rows, alone.parts["test"].rows
+            )
+            assert alone.work is not None
+            # To the nearest round of training alone.
+            assert (np.abs(alone.work - truth.work) <= local.work / 4).all()
+
+
+def test_training_alone_that_diverges_has_no_truth_and_stops_nobody(
+    short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = {**training.ARMS, "local": {"name": "local", "lr": 1e30}}
+    for module in (training, answers):
+        monkeypatch.setattr(module, "ARMS", arms)
+    world = world_of("all alike", outputs=2)
+    truths = training.train_worlds([world], [tmp_path / "world"])
+    for seed in (0, 1):
+        assert np.isnan(truths[world.number, "local", seed].score).all()
+        assert np.isnan(truths[world.number, "fedavg", seed].alone).all()
+        assert np.isfinite(truths[world.number, "fedavg", seed].score).all()
 
 
 def test_a_true_score_is_that_on_many_rows(short: None, tmp_path: Path) -> None:

@@ -26,13 +26,15 @@ from fedloom.comparison import (
     run_directory,
 )
 from fedloom.config import to_toml
+from fedloom.core.errors import NumericalError
 from fedloom.core.files import atomic_write
 from fedloom.core.task import Task
+from fedloom.engine.evaluate import values_of_own
 from fedloom.experiments.worlds.world import Numbers, World
 from fedloom.fleet.bundle import Bundle
 from fedloom.plan import Plan, make_clients, make_plan, write_run_metadata
 from fedloom.results.directory import COMPARISON, RunDirectory
-from fedloom.results.rows import Round
+from fedloom.results.outcomes import RunOutcomes
 from fedloom.server.history import History
 from fedloom.server.schedule import train_together
 from fedloom.server.simulation import Simulation, SimulationBundle
@@ -80,7 +82,7 @@ def comparison_of(folder: Path) -> Comparison:
             **{k: v for k, v in MAIN_JOB.items() if k != "teams"},
             "evaluate_every": rounds,
             "checkpoint_every": rounds,
-            "engine": {"compile": "off", "device": "cpu"},
+            "engine": {"compile": "off"},
             "data": {"name": "file", "path": str(_file(folder)), "client": "client"},
             "methods": {arm: dict(settings) for arm, settings in ARMS.items()},
             "seeds": SEEDS,
@@ -167,8 +169,15 @@ class _Trained:
     task: Task
     models: Tensor
     """(clients, d), nan if the run diverged."""
-    work: Numbers
-    """(clients,) gradient-samples."""
+    outcomes: RunOutcomes | None
+    """Of every held-out sample; None if the run diverged."""
+
+    @property
+    def work(self) -> Numbers:
+        """(clients,) gradient-samples, nan if the run diverged."""
+        if self.outcomes is None or self.outcomes.work is None:
+            return np.full(len(self.models), np.nan)
+        return self.outcomes.work.astype(np.float64)
 
 
 def _train(bundle: Sequence[_Seed], arm: str) -> list[_Trained]:
@@ -176,46 +185,24 @@ def _train(bundle: Sequence[_Seed], arm: str) -> list[_Trained]:
     plans = [run.plan(arm, len(bundle)) for run in bundle]
     together = SimulationBundle([p.simulation for p in plans], plans[0].choice.runner)
     with ExitStack() as held:
-        histories, counts = [], []
+        histories = []
         for run, plan in zip(bundle, plans, strict=True):
             directory = run.directory(arm)
             held.enter_context(RunDirectory.create(directory.path))
             write_run_metadata(plan, directory)
             histories.append(History(plan.simulation, directory=directory))
-            counts.append(_WorkCount(plan.simulation))
-            histories[-1].follower = counts[-1]
         train_together(together, plans[0].schedule, histories)
     trained = []
     for n, plan in enumerate(plans):
-        task, count = plan.simulation.task, plan.simulation.federation.count
-        models, work = torch.full((count, task.d), torch.nan), np.full(count, np.nan)
+        simulation, task = plan.simulation, plan.simulation.task
+        everyone = simulation.coordinator.everyone
+        models = torch.full((len(everyone), task.d), torch.nan)
+        outcomes = None
         if n not in together.failures:
-            models, adaptation = _models(plan.simulation)
-            work = counts[n].total + adaptation
-        trained.append(_Trained(task, models, work))
+            models = simulation.personal(everyone).cpu()
+            outcomes = bundle[n].directory(arm).read_outcomes()
+        trained.append(_Trained(task, models, outcomes))
     return trained
-
-
-class _WorkCount:
-    """Adds up each client's gradient-samples as the rounds close."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self.total: Numbers = np.zeros(simulation.federation.count)
-        self._simulation = simulation
-
-    def __call__(self, row: Round) -> None:
-        log = self._simulation.last
-        if log is not None:
-            self.total[log.clients.numpy()] += log.reports.gradients.numpy()
-
-
-def _models(simulation: Simulation) -> tuple[Tensor, Numbers]:
-    """The personal models, and the gradient-samples of adaptation before use."""
-    everyone = torch.arange(simulation.federation.count)
-    request = simulation.coordinator.model_request(everyone)
-    adapted = simulation.clients.adapt(request)
-    models: Tensor = adapted.result
-    return models, adapted.report.gradients.double().numpy()
 
 
 def _train_alone(
@@ -247,13 +234,42 @@ def _train_alone(
     }
     for at in range(1, 1 + max(int(table.max()) for table in needed)):
         calls = [np.flatnonzero(table.max(0) >= at) for table in needed]
-        _train_round(together, simulations, calls)
+        for n in _train_round(together, simulations, calls):
+            needed[n][needed[n] >= at] = 0
         for n, simulation in enumerate(simulations):
             for arm, due in zip(kept, needed[n] == at, strict=True):
                 clients = torch.from_numpy(np.flatnonzero(due))
                 if len(clients):
-                    kept[arm][n][clients] = simulation.personal(clients)
+                    models = simulation.personal(clients.to(simulation.task.device))
+                    kept[arm][n][clients] = models.cpu()
+    for n, (run, simulation) in enumerate(zip(bundle, simulations, strict=True)):
+        per_round = trained[ALONE][n].work / rounds
+        for arm, times in zip(kept, needed[n], strict=True):
+            own = trained[arm][n].outcomes
+            models = kept[arm][n]
+            if arm != ALONE and own is not None and torch.isfinite(models).all():
+                alone = _outcomes_of(simulation, models, own, times * per_round)
+                alone.write(run.directory(arm).alone_outcomes)
     return kept
+
+
+def _outcomes_of(
+    simulation: Simulation, models: Tensor, own: RunOutcomes, work: Numbers
+) -> RunOutcomes:
+    """What other models say of the samples that a run was scored on."""
+    fleet, device = simulation.clients, simulation.task.device
+    parts = {}
+    for part, outcomes in own.parts.items():
+        samples = fleet.samples.part(getattr(simulation.federation, part))
+        values = values_of_own(
+            simulation.task,
+            fleet.runner,
+            samples,
+            lambda at: models[at.cpu()].to(device),
+        )
+        assert np.array_equal(samples.indices.cpu().numpy(), outcomes.rows)
+        parts[part] = outcomes.with_values(values.numpy())
+    return RunOutcomes(parts, work.astype(np.int64))
 
 
 def _rounds(work: Numbers, per_round: Numbers) -> NDArray[np.int64]:
@@ -267,18 +283,25 @@ def _train_round(
     together: Bundle,
     simulations: Sequence[Simulation],
     calls: Sequence[NDArray[np.int64]],
-) -> None:
-    """One round of those who have not done enough, by run."""
+) -> list[int]:
+    """One round of those who have not done enough; gives the runs that diverged."""
     orders = {}
-    for simulation, numbers in zip(simulations, calls, strict=True):
+    for n, (simulation, numbers) in enumerate(zip(simulations, calls, strict=True)):
         if len(numbers):
-            clients = torch.from_numpy(numbers)
+            clients = torch.from_numpy(numbers).to(simulation.task.device)
             uploads = torch.ones_like(clients, dtype=torch.bool)
-            orders[simulation] = simulation.coordinator.order(clients, uploads)
-            simulation.clients.send(orders[simulation])
+            orders[n] = simulation.coordinator.order(clients, uploads)
+            simulation.clients.send(orders[n])
     together.train()
-    for simulation, order in orders.items():
-        simulation.coordinator.apply_results(order, simulation.clients.receive())
+    diverged = []
+    for n, order in orders.items():
+        try:
+            arrivals = simulations[n].clients.receive()
+        except NumericalError:
+            diverged.append(n)
+        else:
+            simulations[n].coordinator.apply_results(order, arrivals)
+    return diverged
 
 
 class _Fresh:
@@ -305,7 +328,6 @@ class _Fresh:
 def _answers(task: Task, models: Tensor, inputs: Tensor) -> Tensor:
     """(clients, rows, outputs) what models say, in the units of the targets."""
     with torch.no_grad():
-        outputs: Tensor = torch.func.vmap(lambda m, x: task.predict(m, (x,)))(
-            models, inputs
-        )
+        say = torch.func.vmap(lambda model, x: task.predict(model, (x,)))
+        outputs: Tensor = say(models.to(task.device), inputs.to(task.device)).cpu()
     return outputs
