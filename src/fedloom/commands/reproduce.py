@@ -1,7 +1,8 @@
-"""`fedloom reproduce`: the experiments of the papers."""
+"""`fedloom reproduce`: the experiments of the papers, and of the library itself."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,16 +10,31 @@ from fedloom.commands.console import say
 from fedloom.commands.options import argument, option
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.experiments import EXPERIMENTS
+from fedloom.experiments.worlds import study
 
 
 def reproduce_command(
-    name: Annotated[str, argument("Experiment, such as self_fl/gaussian.")],
+    name: Annotated[str, argument("Experiment, such as self_fl/gaussian or worlds.")],
     out: Annotated[Path | None, option("Directory for the results.")] = None,
     seed: Annotated[int, option("Seed of everything that is drawn.")] = 0,
+    jobs: Annotated[
+        int | None,
+        option("Number of processes that share the work, for worlds; one per core."),
+    ] = None,
 ) -> None:
-    """Rerun an experiment of the papers."""
+    """Rerun an experiment."""
     if name not in EXPERIMENTS:
         raise ConfigError(unknown("experiment", name, EXPERIMENTS))
+    reproduce = EXPERIMENTS[name]
+    if jobs is not None:
+        if reproduce is not study.reproduce:
+            raise ConfigError(
+                f"reproduce {name}: runs in one process; --jobs is for worlds alone. "
+                "Leave it out."
+            )
+        if jobs < 1:
+            raise ConfigError(f"--jobs: expected 1 or more processes, found {jobs}.")
+        reproduce = partial(study.reproduce, jobs=jobs)
     folder = out if out is not None else Path("runs") / name
-    say(EXPERIMENTS[name](folder, seed))
+    say(reproduce(folder, seed))
     say(f"Written to {folder}")

@@ -1,4 +1,4 @@
-"""The papers' experiments, each a function that writes its tables to a folder."""
+"""Experiments, each a function that writes its tables to a folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from fedloom.experiments import digits
 from fedloom.experiments.pfedvem import fmnist
 from fedloom.experiments.self_fl import audio, gaussian
+from fedloom.experiments.worlds import study
 
 EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
     "digits": digits.reproduce,
@@ -16,5 +17,6 @@ EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
     "self_fl/audio": audio.reproduce,
     "self_fl/audio-full": audio.reproduce_full,
     "self_fl/gaussian": gaussian.reproduce,
+    "worlds": study.reproduce,
 }
 """Every experiment by name: `(folder, seed) -> the table in words`."""

@@ -1,0 +1,177 @@
+"""What a report says of a world, beside what is true there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedloom.experiments.worlds.training import ALONE, ARMS, SEEDS, Truth, Truths
+from fedloom.experiments.worlds.world import World
+from fedloom.reports.collect import collect
+from fedloom.reports.findings import headline, work_out
+from fedloom.results.statistics import Estimate
+
+UNKNOWN = Estimate(np.nan, np.nan, np.nan, np.nan, 0)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the report of one comparison says."""
+
+    method: str | None
+    """What it says to use, training alone included; None if it has no answer."""
+    score: float
+    """What it says that this reaches, in the metric's own units."""
+    scores: Mapping[str, Estimate]
+    """Of every method, with its interval."""
+    gains: Mapping[str, Estimate]
+    """Over training alone, of every method but that; positive is better."""
+    headline: str
+
+
+def read_answer(folder: Path) -> Answer:
+    """Have the reports work out what a comparison says."""
+    findings = work_out(collect([folder]))
+    pick = findings.ranking.pick
+    scores = {s.method: s.last for s in findings.ranking.standings}
+    gains = {g.method: g.mean for g in findings.gains.methods} if findings.gains else {}
+    score = scores[pick].mean if pick is not None else np.nan
+    return Answer(pick, score, scores, gains, headline(findings))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodRow:
+    """One method in one world, in points, of which more is better.
+
+    Points are percent; of a regression, percent of the variance of its targets.
+    """
+
+    world: int
+    kind: str
+    method: str
+    score: float
+    """The true score, mean over clients and seeds."""
+    gain: float
+    """Over training alone with as much work, in truth."""
+    work: float
+    """Gradient-samples for each of training alone's."""
+    said_score: float
+    score_low: float
+    score_high: float
+    said_gain: float
+    gain_low: float
+    gain_high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldRow:
+    """One world, in the same points."""
+
+    world: int
+    kind: str
+    classes: int
+    """0 for a regression."""
+    clients: int
+    features: int
+    rows: int
+    answer: str
+    """The method that is recommended; empty if there is no answer."""
+    gain: float
+    """True gain of what is recommended over training alone with as much work."""
+    score: float
+    """True score of what is recommended."""
+    said_score: float
+    alone: float
+    """True score of the arm that trains alone."""
+    best: str
+    """The method with the best true score, training alone included."""
+    best_score: float
+    best_gain: float
+    """The largest true gain of a method over training alone with as much work."""
+    worst_gain: float
+    headline: str
+
+
+def judge(
+    world: World, answer: Answer, truths: Truths
+) -> tuple[WorldRow, list[MethodRow]]:
+    """Put what is said of a world beside what is true there."""
+    runs = {
+        arm: [truths[world.number, arm, seed] for seed in range(SEEDS)] for arm in ARMS
+    }
+    points = _Points(world)
+    work = {arm: _mean(runs[arm], "work") for arm in ARMS}
+    score = {arm: points.of(_mean(runs[arm], "score")) for arm in ARMS}
+    alone = {arm: points.of(_mean(runs[arm], "alone")) for arm in ARMS}
+    gain = {arm: score[arm] - alone[arm] if arm != ALONE else 0.0 for arm in ARMS}
+    rows = []
+    for arm in ARMS:
+        said, low, high = points.interval(answer.scores.get(arm, UNKNOWN))
+        gap = answer.gains.get(arm, UNKNOWN)
+        rows.append(
+            MethodRow(
+                world=world.number,
+                kind=world.kind,
+                method=arm,
+                score=score[arm],
+                gain=gain[arm],
+                work=work[arm] / work[ALONE],
+                said_score=said,
+                score_low=low,
+                score_high=high,
+                said_gain=points.gap(gap.mean),
+                gain_low=points.gap(gap.low),
+                gain_high=points.gap(gap.high),
+            )
+        )
+    known = [arm for arm in ARMS if np.isfinite(score[arm])] or [ALONE]
+    best = max(known, key=lambda arm: score[arm])
+    others = [gain[arm] for arm in known if arm != ALONE] or [np.nan]
+    use = answer.method
+    return WorldRow(
+        world=world.number,
+        kind=world.kind,
+        classes=0 if world.is_regression else world.outputs,
+        clients=world.clients,
+        features=world.features,
+        rows=int(world.sizes.sum()),
+        answer=use or "",
+        gain=gain[use] if use else np.nan,
+        score=score[use] if use else np.nan,
+        said_score=points.of(answer.score),
+        alone=score[ALONE],
+        best=best,
+        best_score=score[best],
+        best_gain=max(others),
+        worst_gain=min(others),
+        headline=answer.headline,
+    ), rows
+
+
+class _Points:
+    """Scores of a world in points, of which more is better."""
+
+    def __init__(self, world: World) -> None:
+        self._is_error = world.is_regression
+        self._unit = world.variance() if world.is_regression else 1.0
+
+    def of(self, score: float) -> float:
+        """Percent right, or of the variance that is explained."""
+        share = score / self._unit
+        return 100 * (1 - share if self._is_error else share)
+
+    def gap(self, gain: float) -> float:
+        """A gain, which is positive where it is better already."""
+        return 100 * gain / self._unit
+
+    def interval(self, estimate: Estimate) -> tuple[float, float, float]:
+        """Mean, lower and upper end."""
+        ends = sorted((self.of(estimate.low), self.of(estimate.high)))
+        return self.of(estimate.mean), ends[0], ends[1]
+
+
+def _mean(runs: list[Truth], number: str) -> float:
+    return float(np.mean([getattr(run, number).mean() for run in runs]))

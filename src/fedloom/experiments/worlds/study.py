@@ -1,0 +1,250 @@
+"""Is the answer of a comparison right? Asked in worlds where that is known.
+
+    fedloom reproduce worlds
+
+Every world is a file of rows with a column of clients, on which six methods are
+compared over five seeds as the main job compares them. The report says what to use;
+the world knows what every model is worth on endless data of its client.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedloom.comparison.workers import hand_out, workers
+from fedloom.core.files import atomic_write, write_csv
+from fedloom.experiments.tables import markdown
+from fedloom.experiments.worlds.answers import (
+    MethodRow,
+    WorldRow,
+    judge,
+    read_answer,
+)
+from fedloom.experiments.worlds.training import ALONE, train_worlds
+from fedloom.experiments.worlds.world import KINDS, draw_world
+
+WORLDS = 20 * len(KINDS)
+"""How many worlds the study has: twenty of every kind."""
+
+TOGETHER = 12
+"""Most worlds that train in the same passes."""
+
+
+def reproduce(out: Path, seed: int, jobs: int | None = None) -> str:
+    """Run the study, or what is left of it, and write its rows and its table.
+
+    Args:
+        out: where worlds.csv, methods.csv and worlds.md go.
+        seed: of all worlds.
+        jobs: processes at the same time; by default one per core.
+    """
+    return study(range(WORLDS), out, seed, jobs=jobs)
+
+
+def study(
+    numbers: Iterable[int],
+    out: Path,
+    seed: int = 0,
+    *,
+    jobs: int | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> str:
+    """The same for some of the worlds.
+
+    Args:
+        numbers: which worlds.
+        out: as for `reproduce`; worlds that are finished there are not run again.
+        seed: of all worlds.
+        jobs: as for `reproduce`.
+        tell: is told of every group of worlds that is finished.
+    """
+    numbers = list(numbers)
+    left = [n for n in numbers if not _file(out, n).is_file()]
+    groups = [",".join(map(str, group)) for group in _groups(left, seed)]
+    count = min(jobs if jobs is not None else os.cpu_count() or 1, len(groups))
+    if count <= 1:
+        _begin_worker(out, seed)
+        for group in groups:
+            tell(_work(group))
+    else:
+        with workers(count, _begin_worker, (out, seed)) as start:
+            hand_out(groups, lambda group: start(_work, group), count, tell)
+    worlds, methods = _read(out, numbers)
+    write_csv([dataclasses.asdict(row) for row in worlds], out / "worlds.csv")
+    write_csv([dataclasses.asdict(row) for row in methods], out / "methods.csv")
+    table = to_markdown(worlds, methods)
+    with atomic_write(out / "worlds.md") as part:
+        part.write_text(table)
+    return table
+
+
+def _groups(numbers: Sequence[int], seed: int) -> list[tuple[int, ...]]:
+    """Worlds whose models have the same shape, largest groups first."""
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for number in numbers:
+        world = draw_world(number, seed)
+        shapes.setdefault((world.features, world.outputs), []).append(number)
+    groups = []
+    for members in shapes.values():
+        size = -(-len(members) // -(-len(members) // TOGETHER))
+        starts = range(0, len(members), size)
+        groups += [tuple(members[at : at + size]) for at in starts]
+    return sorted(groups, key=len, reverse=True)
+
+
+_here: dict[str, tuple[Path, int]] = {}
+"""In a worker: where the study lies, and its seed."""
+
+
+def _begin_worker(out: Path, seed: int) -> None:
+    # Small models leave several threads waiting for one another.
+    torch.set_num_threads(1)
+    _here["study"] = out, seed
+
+
+def _work(group: str) -> str:
+    """Train and judge some worlds; only what came of it stays."""
+    out, seed = _here["study"]
+    worlds = [draw_world(int(number), seed) for number in group.split(",")]
+    runs = out / f"worlds-{group.replace(',', '-')}"
+    shutil.rmtree(runs, ignore_errors=True)
+    folders = [runs / f"world-{world.number}" for world in worlds]
+    truths = train_worlds(worlds, folders)
+    for world, folder in zip(worlds, folders, strict=True):
+        row, methods = judge(world, read_answer(folder), truths)
+        text = {
+            "world": dataclasses.asdict(row),
+            "methods": [dataclasses.asdict(method) for method in methods],
+        }
+        with atomic_write(_file(out, world.number)) as part:
+            part.write_text(json.dumps(text, indent=1))
+    shutil.rmtree(runs)
+    return f"worlds {group}"
+
+
+def _file(out: Path, number: int) -> Path:
+    return out / "finished" / f"{number:04d}.json"
+
+
+def _read(out: Path, numbers: Iterable[int]) -> tuple[list[WorldRow], list[MethodRow]]:
+    texts = [json.loads(_file(out, number).read_text()) for number in numbers]
+    worlds = [WorldRow(**text["world"]) for text in texts]
+    methods = [MethodRow(**row) for text in texts for row in text["methods"]]
+    return worlds, methods
+
+
+HEAD = (
+    "world",
+    "worlds",
+    "no answer",
+    "a federated method recommended",
+    "of these, no true gain",
+    "2 points worse than alone",
+    "3 points to be had",
+    "of these, within 1 point of the best",
+    "scores in their interval",
+    "gains in their interval",
+    "points that the recommended score is too high",
+)
+
+
+def to_markdown(worlds: Sequence[WorldRow], methods: Sequence[MethodRow]) -> str:
+    """One line for each kind of world, one for all, and what is asked of them."""
+    kinds = [kind for kind in KINDS if any(row.kind == kind for row in worlds)]
+    lines = [
+        _line(
+            kind,
+            [row for row in worlds if row.kind == kind],
+            [row for row in methods if row.kind == kind],
+        )
+        for kind in kinds
+    ]
+    lines.append(_line("all", worlds, methods))
+    return (
+        markdown(HEAD, lines) + "\n" + markdown(("asked", "of", "is"), _demands(worlds))
+    )
+
+
+def _line(
+    name: str, worlds: Sequence[WorldRow], methods: Sequence[MethodRow]
+) -> tuple[str, ...]:
+    federated = [row for row in worlds if row.answer not in ("", ALONE)]
+    rich = [row for row in worlds if row.best_gain >= 3]
+    bias = [row.said_score - row.score for row in worlds if row.answer]
+    scores = [_holds(m.score_low, m.score, m.score_high) for m in methods]
+    gains = [
+        _holds(m.gain_low, m.gain, m.gain_high) for m in methods if m.method != ALONE
+    ]
+    return (
+        name,
+        str(len(worlds)),
+        str(sum(not row.answer for row in worlds)),
+        str(len(federated)),
+        str(sum(_is_in_vain(row) for row in federated)),
+        str(sum(row.gain <= -2 for row in federated)),
+        str(len(rich)),
+        str(sum(_is_near_best(row) for row in rich)),
+        _share(scores),
+        _share(gains),
+        f"{np.nanmean(bias):+.1f}" if bias else "",
+    )
+
+
+def _demands(worlds: Sequence[WorldRow]) -> list[tuple[str, ...]]:
+    """What an answer that can be trusted must do, and how often this one does."""
+    poor = [row for row in worlds if row.best_gain <= _NOTHING]
+    risky = [row for row in worlds if row.worst_gain <= -2]
+    rich = [row for row in worlds if row.best_gain >= 3]
+
+    def said(rows: Sequence[WorldRow]) -> list[bool]:
+        return [row.answer not in ("", ALONE) for row in rows]
+
+    return [
+        ("no method gains: a federated one is recommended", *_part(said(poor))),
+        (
+            "a method is 2 points worse than alone: such a one is recommended",
+            *_part([row.gain <= -2 for row in risky]),
+        ),
+        (
+            "3 points to be had: what is recommended is within 1 point of the best",
+            *_part([_is_near_best(row) for row in rich]),
+        ),
+        ("worlds with an answer", *_part([bool(row.answer) for row in worlds])),
+    ]
+
+
+_NOTHING = 1e-9
+"""Points below which a gain is none but for rounding."""
+
+
+def _is_in_vain(row: WorldRow) -> bool:
+    return row.gain <= _NOTHING
+
+
+def _is_near_best(row: WorldRow) -> bool:
+    return row.score >= row.best_score - 1
+
+
+def _holds(low: float, value: float, high: float) -> float:
+    """Whether an interval holds the truth; nan if either is unknown."""
+    if not np.isfinite([low, value, high]).all():
+        return np.nan
+    return float(low <= value <= high)
+
+
+def _share(flags: Sequence[float]) -> str:
+    known = [flag for flag in flags if np.isfinite(flag)]
+    return f"{sum(known):.0f} of {len(known)}"
+
+
+def _part(flags: Sequence[bool]) -> tuple[str, str]:
+    percent = f"{100 * np.mean(flags):.0f} %" if flags else ""
+    return f"{len(flags)} worlds", f"{sum(flags)}, {percent}"
