@@ -58,7 +58,7 @@ class Split:
     of them every sample is tested once."""
     fold: Whole | None = None
     """Which of the folds is the test, from 0; validation is taken from the next one.
-    Splits that differ in nothing else, drawn from the same seed, fit together."""
+    They do not depend on the seed, so that those of several seeds fit together."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -138,7 +138,8 @@ class Split:
             dataset: What the indices point into.
             members: The samples of each client.
             names: What messages call the clients.
-            seed: A client's split depends on (seed, client) alone.
+            seed: A client's split depends on (seed, client) alone; folds do on the
+                client.
 
         Returns:
             Training, validation and test samples of every client.
@@ -152,7 +153,8 @@ class Split:
         tests = np.flatnonzero(self._designated(dataset))
         parts: tuple[list[Indices], list[Indices], list[Indices]] = ([], [], [])
         for client, (held, name) in enumerate(zip(members, names, strict=True)):
-            draw = generator(seed, "split", client)
+            # Folds fit together only if all are drawn from the same seed.
+            draw = generator(0 if self.folds else seed, "split", client)
             train, validation, test = self._divide(marks, held, draw)
             if len(train) == 0:
                 raise DataError(

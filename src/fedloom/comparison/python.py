@@ -11,7 +11,7 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation, Sampling
-from fedloom.comparison.settings import Comparison, OwnParts, refuse_titles
+from fedloom.comparison.settings import FOLDS, Comparison, OwnParts, refuse_titles
 from fedloom.comparison.train import run_comparison
 from fedloom.config import RunConfig, is_auto, to_tables
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
@@ -32,6 +32,7 @@ def compare(
     *,
     out: str | Path,
     seeds: int | Sequence[int] = 5,
+    folds: bool | None = None,
     rounds: int = 50,
     lr: Literal["auto"] | None = None,
     loss: str | Loss | None = None,
@@ -57,6 +58,9 @@ def compare(
         clients: who holds what; see `fedloom.federation`.
         out: a new directory for the comparison; each run lies in METHOD/seed-N.
         seeds: how many seeds, or which.
+        folds: whether the seeds test on different samples of each client, together on
+            all of them; by default three to ten seeds do, where the clients' samples
+            were divided at random. False keeps the division that the clients have.
         rounds: communication rounds of each run.
         lr: "auto" finds the learning rate of every method by a short range test on
             training data, the lowest over the seeds; by default each has its own.
@@ -102,12 +106,15 @@ def compare(
         for title, algorithm in algorithms.items()
     }
     own = OwnParts(model, clients, algorithms, loss, head)
+    if folds is None:
+        folds = clients.can_resplit and len(numbers) in FOLDS
     comparison = Comparison(
         arms=arms,
         seeds=numbers,
         common=common,
         identity=identity_of(own, numbers[0]),
         own=own,
+        folds=folds,
     )
     return run_comparison(comparison, Path(out), fresh=fresh, tell=tell)
 

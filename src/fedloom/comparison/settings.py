@@ -43,6 +43,13 @@ MAIN_JOB: Mapping[str, Any] = {
 local work for the baselines as the systems do by default."""
 
 
+FOLDS = range(3, 11)
+"""Numbers of seeds that test on different samples, if nobody says otherwise."""
+
+_SAYS_TEST = {"test", "fixed", "shared", "test_column", "time", "fold", "folds"}
+"""Settings of a split that say what is tested."""
+
+
 @dataclass(frozen=True, eq=False)
 class OwnParts:
     """What a caller brings that no file can say."""
@@ -68,6 +75,10 @@ class Comparison:
     """Of model and clients that came from a caller in Python: what tells them apart."""
     own: OwnParts | None = None
     """Those, where they are at hand."""
+    folds: bool = False
+    """Whether the seeds test on different samples of each client, together on all: the
+    n-th of k on the n-th of k parts. Otherwise each draws its own, or all are tested on
+    the same."""
     yardsticks: bool = False
     """Whether the methods are measured by more than training alone with as much work:
     see `fedloom.comparison.yardsticks`."""
@@ -82,17 +93,33 @@ class Comparison:
         """The config of one run."""
         tables = {**self.common, "seed": seed}
         where = f"{where} [methods.{arm}]"
+        if self.folds and self.own is None:
+            fold = {"fold": self.seeds.index(seed), "folds": len(self.seeds)}
+            tables["split"] = {**tables.get("split", {}), **fold}
         if self.own is not None:
             algorithm = self.own.algorithms[arm]
             is_found = self.arms[arm].get("lr") == AUTO
             return replace(parse(tables, where), algorithm=algorithm, finds_lr=is_found)
         return parse({**tables, "algorithm": dict(self.arms[arm])}, where)
 
+    def own_clients(self, seed: int) -> Federation:
+        """The caller's clients in the run of one seed."""
+        assert self.own is not None
+        clients = self.own.clients
+        if not self.folds:
+            return clients
+        assert clients.split is not None
+        fold = replace(
+            clients.split, fold=self.seeds.index(seed), folds=len(self.seeds)
+        )
+        return clients.resplit(fold, seed=0)
+
     def to_tables(self) -> dict[str, Any]:
         """As a TOML file has it; `parse_comparison` of it gives the same."""
         own = {"own": dict(self.identity)} if self.identity else {}
         methods = {arm: dict(settings) for arm, settings in self.arms.items()}
-        tables = {"seeds": list(self.seeds), "yardsticks": self.yardsticks}
+        tables = {"seeds": list(self.seeds), "folds": self.folds}
+        tables |= {"yardsticks": self.yardsticks}
         return {**own, **tables, **self.common, "methods": methods}
 
 
@@ -101,7 +128,9 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
 
     `methods` is a list of names, or a table with one section of settings per method;
     a section with another title than the method's name gives that as `name`.
-    `[algorithm]` has settings for all of them. `seeds` is how many, or which.
+    `[algorithm]` has settings for all of them. `seeds` is how many, or which. `folds`
+    is whether they test on different samples; if it is not said, three to ten seeds do,
+    where nothing else says what is tested.
 
     Args:
         tables: as a TOML file gives them.
@@ -113,11 +142,12 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
     rest = dict(tables)
     methods: Any = rest.pop("methods", list(MAIN))
     seeds: Any = rest.pop("seeds", 5)
-    yardsticks: Any = rest.pop("yardsticks", False)
-    if not isinstance(yardsticks, bool):
-        raise ConfigError(
-            f"{where}: yardsticks must be true or false, found {yardsticks!r}."
-        )
+    yardsticks, folds = rest.pop("yardsticks", False), rest.pop("folds", None)
+    for name, value in {"yardsticks": yardsticks, "folds": folds or False}.items():
+        if not isinstance(value, bool):
+            raise ConfigError(
+                f"{where}: {name} must be true or false, found {value!r}."
+            )
     identity = dict(rest.pop("own", {}))
     shared = dict(rest.pop("algorithm", {}))
     if isinstance(methods, list):
@@ -149,10 +179,15 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
         seeds=tuple(seeds),
         common=rest,
         identity=identity,
+        folds=bool(folds),
         yardsticks=yardsticks,
     )
     for arm in arms if not identity else ():
-        comparison.config(arm, comparison.seeds[0], where)
+        config = comparison.config(arm, comparison.seeds[0], where)
+    if folds is None and not identity:
+        has_word = _SAYS_TEST & set(rest.get("split", {}))
+        is_free = not (has_word or config.data.depends_on_seed)
+        return replace(comparison, folds=is_free and len(seeds) in FOLDS)
     return comparison
 
 

@@ -239,7 +239,7 @@ def load_clients(comparison: Comparison, data_dir: Path | None) -> Clients:
     for seed in comparison.seeds:
         config = comparison.config(arm, seed)
         if comparison.own is not None:
-            clients.append((config, comparison.own.clients))
+            clients.append((config, comparison.own_clients(seed)))
             continue
         again = clients and not config.data.depends_on_seed
         loaded = clients[0][1].dataset if again else None
