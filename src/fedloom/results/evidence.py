@@ -28,7 +28,7 @@ from fedloom.results.observations import (
     Observations,
     spread,
 )
-from fedloom.results.statistics import LEVEL, Estimate, holm, is_error
+from fedloom.results.statistics import LEVEL, Estimate, holm, is_error, share_interval
 
 T = TypeVar("T")
 
@@ -241,13 +241,11 @@ def score_of(mean: Mean, design: Design, metric: str) -> Estimate:
     if is_error(metric):
         factor = math.exp(t * error / value) if value > 0 else 1.0
         return Estimate(value, error, value / factor, value * factor, seeds)
+    value = min(1.0, max(0.0, value))
     is_inside = about.variance > 0 and 0 < value < 1
     rows = value * (1 - value) / about.variance if is_inside else about.rows
-    shrink = 1 + t * t / rows
-    centre = (value + t * t / (2 * rows)) / shrink
-    half = t * math.sqrt(value * (1 - value) / rows + (t / (2 * rows)) ** 2) / shrink
-    low, high = min(centre - half, value), max(centre + half, value)
-    return Estimate(value, error, max(0.0, low), min(1.0, high), seeds)
+    low, high = share_interval(value, rows, df=about.df)
+    return Estimate(value, error, low, high, seeds)
 
 
 def _paired(design: Design, first: Numbers, second: Numbers) -> tuple[Mean, Mean]:
@@ -374,8 +372,7 @@ def _optimism(observations: Observations, places: Sequence[int], metric: str) ->
         ]
         for (chosen_on, own), (_, other) in (halves, halves[::-1]):
             best = int(np.argmax(chosen_on))
-            # Against the mean of all methods, for a half may be the easier one.
-            gaps.append(own[best] - own.mean() - (other[best] - other.mean()))
+            gaps.append(own[best] - other[best])
     known_gaps = [gap for gap in gaps if math.isfinite(gap)]
     return float(np.mean(known_gaps)) / math.sqrt(2) if known_gaps else 0.0
 
