@@ -35,11 +35,15 @@ class Answer:
 def read_answer(folder: Path) -> Answer:
     """Have the reports work out what a comparison says."""
     findings = work_out(collect([folder]))
-    pick = findings.ranking.pick
-    scores = {s.method: s.last for s in findings.ranking.standings}
-    gains = {g.method: g.mean for g in findings.gains.methods} if findings.gains else {}
-    score = scores[pick].mean if pick is not None else np.nan
-    return Answer(pick, score, scores, gains, headline(findings))
+    evidence, pick = findings.evidence, findings.pick
+    assert evidence is not None, "the methods of a world meet the same clients"
+    gains = {m: evidence.over_alone(m) or UNKNOWN for m in evidence.gains}
+    score = np.nan
+    if pick is not None:
+        is_leader = pick in (findings.decision.best, evidence.leader)
+        said = evidence.score_once_chosen(pick) if is_leader else evidence.scores[pick]
+        score = said.mean
+    return Answer(pick, score, evidence.scores, gains, headline(findings))
 
 
 @dataclass(frozen=True, kw_only=True)
