@@ -145,21 +145,28 @@ def test_two_of_twenty_clients_stay_between_their_optima(
     assert shared_after(60, name, stale_init) < 1
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-@variants
-def test_two_of_twenty_clients_learn_for_two_hundred_rounds(name: str) -> None:
-    """As the paper has it, numbers are not finite after some 120 rounds."""
-    common: dict[str, Any] = {
-        "rounds": 200,
-        "evaluate_every": 200,
+def score(algorithm: dict[str, Any]) -> float:
+    """Mean accuracy of the clients' own models after 150 rounds with 2 of 20."""
+    config = {
+        "rounds": 150,
+        "evaluate_every": 150,
         "model": {"name": "mlp", "hidden": [32]},
         "partition": {"name": "label-skew", "classes": 5, "sizes": "random"},
         "sampling": {"rate": 0.1},
+        "algorithm": algorithm,
     }
-    tuned = {"name": "fedavg", "tuning": 1}
-    ours, theirs = (
-        float(np.nanmean(run_config(parse({**common, "algorithm": a})).scores()))
-        for a in ({"name": name}, tuned)
-    )
-    assert ours > theirs - 0.02
+    return float(np.nanmean(run_config(parse(config)).scores()))
+
+
+@pytest.fixture(scope="module")
+def tuned_fedavg() -> float:
+    return score({"name": "fedavg", "tuning": 1})
+
+
+@pytest.mark.slow
+@variants
+def test_two_of_twenty_clients_learn_for_many_rounds(
+    name: str, tuned_fedavg: float
+) -> None:
+    """As the paper has it, numbers are not finite after some 120 rounds."""
+    assert score({"name": name}) > tuned_fedavg - 0.02
