@@ -37,7 +37,6 @@ from fedloom.algorithms import FedAMP, HeurFedAMP, Local, fedamp, heurfedamp
 from fedloom.core.algorithm import Cohort, Population
 from fedloom.core.client_models import (
     Mixture,
-    mean_of_known,
     mixed,
     squared_distances,
 )
@@ -76,15 +75,14 @@ def cohort_of(*clients: int, count: int = 3) -> Cohort:
 
 def attentive(method: FedAMP, models: Tensor = ABC, known: Any = True) -> fedamp.Server:
     """The server after everybody, or those named, uploaded these models."""
-    full = torch.tensor(known).expand(len(models))
-    mean = mean_of_known(models, full, torch.zeros_like(models[0]))
-    return fedamp.Server(models, full, mean, method._width(models, full, mean))
+    clients = by_angles(models, known)
+    return fedamp.Server(*clients, method._width(clients))
 
 
 def by_angles(models: Tensor, known: Any = True) -> heurfedamp.Server:
     """The same for HeurFedAMP."""
     full = torch.tensor(known).expand(len(models))
-    mean = mean_of_known(models, full, torch.zeros_like(models[0]))
+    mean = models[full].mean(0) if full.any() else torch.zeros_like(models[0])
     return heurfedamp.Server(models, full, mean)
 
 

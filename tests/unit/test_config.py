@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fedloom.comparison import parse_comparison
 from fedloom.config import override, parse, read_toml, to_tables, to_toml
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.task import Task
@@ -15,6 +16,7 @@ from fedloom.runs import run_config
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.toml"))
 PAPERS = sorted((FOLDER / "papers").glob("*.toml"))
+COMPARISONS = sorted((FOLDER / "defaults").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS + PAPERS, ids=lambda p: p.stem)
@@ -23,6 +25,11 @@ def test_every_config_in_the_repository_loads_and_survives_writing(path, tmp_pat
     copy = tmp_path / "copy.toml"
     copy.write_text(to_toml(to_tables(config)))
     assert parse(read_toml(copy)) == config
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda p: p.stem)
+def test_every_comparison_in_the_repository_loads(path):
+    assert parse_comparison(read_toml(path), str(path)).arms
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)

@@ -38,16 +38,8 @@ from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, Share
 from fedloom.core.task import Batch, Task
 
-
-class Server(NamedTuple):
-    """The last model of every client."""
-
-    models: PerClient[Tensor]
-    """(M, d); the common start for a client that was never here."""
-    known: PerClient[Tensor]
-    """(M,) whether the client ever uploaded."""
-    mean: Tensor
-    """(d,) mean of the known models; the common start while there is none."""
+Server = client_models.ClientModels
+"""The last model of every client, whether it ever uploaded, and their mean."""
 
 
 class Memory(NamedTuple):
@@ -98,6 +90,8 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedacs"
     group = "personalised"
+    model_download = client_models.first_model
+    initial_memory = client_models.first_memory
 
     epochs: Count = 5
     """Local epochs per round."""
@@ -112,7 +106,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
     the last model that the server has of them."""
 
     def init_server(self, population: Population) -> Server:
-        return Server(*client_models.no_models(population), population.theta(0))
+        return client_models.no_models(population)
 
     def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
         others = cohort.clients
@@ -130,11 +124,6 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
             collaborators=(attention > 0).sum(1),
         )
         return Logged(down, log)
-
-    def model_download(
-        self, server: Server, cohort: Cohort
-    ) -> client_models.FirstModel:
-        return client_models.FirstModel(server.mean)
 
     def _attend(
         self, server: Server, cohort: Cohort, others: Tensor
@@ -159,8 +148,8 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
 
         0 for a vector of length 0, too.
         """
-        if self.similarity == "update":
-            models = models - client_models.mean_of_known(models, known, start)
+        if self.similarity == "update" and bool(known.any()):
+            models = models - models[known].mean(0)
         elif self.similarity == "change":
             models = models - start
         directions = client_models.directions(models)
@@ -170,16 +159,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
         return torch.where(itself, 1.0, cosines)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        models, known = client_models.with_uploads(
-            server.models, server.known, uploads.personal, cohort
-        )
-        mean = client_models.mean_of_known(models, known, server.mean)
-        return Server(models, known, mean)
-
-    def initial_memory(
-        self, down: Download | client_models.FirstModel, client: Client, task: Task
-    ) -> Memory:
-        return Memory(down.others)
+        return client_models.with_uploads(server, uploads.personal, cohort)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return self.sgd_start(client_models.mixed(down, memory.personal))

@@ -19,7 +19,7 @@ or 0. The proximal problem is solved by ordinary local training, which starts at
 Only clients that ever uploaded are attended to, by their last model. w_i in u_i is the
 client's own copy, which may be newer than its last upload. A client that the server has
 no model of goes on from its own; if it has none either, from the mean of all known
-models, which is also its personal model.
+models by samples, which is also its personal model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core import client_models
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Positive
@@ -49,7 +49,7 @@ class Server(NamedTuple):
     known: PerClient[Tensor]
     """(M,) whether the client ever uploaded."""
     mean: Tensor
-    """(d,) mean of the known models; the common start while there is none."""
+    """(d,) mean of the known models by training samples; at first the common start."""
     width: Tensor
     """sigma in the coming round, a scalar."""
 
@@ -64,13 +64,8 @@ Download = client_models.Mixture
 """Server to client: the mean of models near its own, and what its own counts."""
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    cloud: Tensor
-    """u_i, what the client is pulled to."""
-    personal: SGDState
-    """The personal model, as it is trained."""
+Work = client_models.PulledWork
+"""During a round: u_i, and the personal model as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -103,6 +98,8 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedamp"
     group = "personalised"
+    model_download = client_models.first_model
+    initial_memory = client_models.first_memory
 
     epochs: Count = 5
     """Local epochs per round, to come near the minimum of the proximal problem."""
@@ -126,17 +123,16 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
             )
 
     def init_server(self, population: Population) -> Server:
-        models, known = client_models.no_models(population)
-        start = population.theta(0)
-        return Server(models, known, start, self._width(models, known, start))
+        clients = client_models.no_models(population)
+        return Server(*clients, self._width(clients))
 
-    def _width(self, models: Tensor, known: Tensor, centre: Tensor) -> Tensor:
+    def _width(self, clients: client_models.ClientModels) -> Tensor:
         """sigma: as configured, or the median over pairs of known models."""
-        unit = torch.ones((), dtype=models.dtype, device=models.device)
+        unit = torch.ones_like(clients.mean[0])
         if self.width != "median":
             return unit * self.width
-        some = models[known]
-        among = client_models.squared_distances(some, some, centre)
+        known = clients.models[clients.known]
+        among = client_models.squared_distances(known, known, clients.mean)
         pairs = among[torch.ones_like(among, dtype=torch.bool).triu(1)]
         if not len(pairs):
             return unit
@@ -151,11 +147,6 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         # u_i = xi_i1 w_1 + ... + xi_im w_m, to which the client adds xi_ii w_i
         down = client_models.mixture(others, own, server.models, server.mean)
         return Logged(down, log)
-
-    def model_download(
-        self, server: Server, cohort: Cohort
-    ) -> client_models.FirstModel:
-        return client_models.FirstModel(server.mean)
 
     def _attend(self, server: Server, cohort: Cohort) -> Tensor:
         """(n, M) the weights xi of the others; 0 for a client's own."""
@@ -172,16 +163,9 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         return others / others.sum(1, keepdim=True).clamp(min=1.0)
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        models, known = client_models.with_uploads(
-            server.models, server.known, uploads.personal, cohort
-        )
-        mean = client_models.mean_of_known(models, known, server.mean)
-        return Server(models, known, mean, self._width(models, known, mean))
-
-    def initial_memory(
-        self, down: Download | client_models.FirstModel, client: Client, task: Task
-    ) -> Memory:
-        return Memory(down.others)
+        before = client_models.ClientModels(server.models, server.known, server.mean)
+        clients = client_models.with_uploads(before, uploads.personal, cohort)
+        return Server(*clients, self._width(clients))
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         cloud = client_models.mixed(down, memory.personal)

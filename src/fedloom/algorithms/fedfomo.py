@@ -131,7 +131,7 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
         return Phase(step="compare", passes=1), self.local_phase("step")
 
     def init_server(self, population: Population) -> Server:
-        models, known = client_models.no_models(population)
+        models, known, _ = client_models.no_models(population)
         return Server(models, known, models.new_zeros(len(known), len(known)))
 
     def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
@@ -167,7 +167,7 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
     def aggregate(
         self, server: Server, uploads: Upload, cohort: Cohort
     ) -> Logged[Server, ServerLog]:
-        models, known = client_models.with_uploads(
+        models, known = client_models.filed(
             server.models, server.known, uploads.personal, cohort
         )
         chosen, _ = self._choose(server, cohort)

@@ -10,12 +10,9 @@ Non-IID Data. AAAI 2021. arXiv:2007.03797.
     xi_ii, sigma, lambda / alpha_k         self_weight, sharpness, pull
 
 Deviations: the proximal problem is solved by ordinary local training, which starts at
-u_i. Only clients that ever uploaded are attended to, by their last model; while there
-is none, a client keeps its own. w_i in u_i is the client's own copy, which may be newer
-than its last upload. A client that the server has no model of goes on from its own; if
-it has none either, from the mean of all known models, which is also its personal model.
-A model of zeros has cosine 0 with every other. lambda and alpha_k, which occur as a
-ratio only, are one setting.
+u_i. Only clients that ever uploaded are attended to, by their last model. w_i in u_i is
+the client's own copy; a client that the server has no model of goes on from its own, or
+from the mean of all known, its first model. A model of zeros has cosine 0 with all.
 """
 
 from __future__ import annotations
@@ -27,21 +24,13 @@ import torch
 from torch import Tensor
 
 from fedloom.core import client_models
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Share
 from fedloom.core.task import Batch, Task
 
-
-class Server(NamedTuple):
-    """The last model of every client."""
-
-    models: PerClient[Tensor]
-    """(M, d); the common start for a client that was never here."""
-    known: PerClient[Tensor]
-    """(M,) whether the client ever uploaded."""
-    mean: Tensor
-    """(d,) mean of the known models; the common start while there is none."""
+Server = client_models.ClientModels
+"""The last model of every client, whether it ever uploaded, and their mean."""
 
 
 class Memory(NamedTuple):
@@ -54,13 +43,8 @@ Download = client_models.Mixture
 """Server to client: the mean of models like its own, and what its own counts."""
 
 
-class Work(NamedTuple):
-    """During a round."""
-
-    cloud: Tensor
-    """u_i, what the client is pulled to."""
-    personal: SGDState
-    """The personal model, as it is trained."""
+Work = client_models.PulledWork
+"""During a round: u_i, and the personal model as it is trained."""
 
 
 class Upload(NamedTuple):
@@ -89,6 +73,8 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "heurfedamp"
     group = "personalised"
+    model_download = client_models.first_model
+    initial_memory = client_models.first_memory
 
     epochs: Count = 5
     """Local epochs per round, to come near the minimum of the proximal problem."""
@@ -104,7 +90,7 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         self.limit("lr * pull", "models jump past what pulls them", below=1)
 
     def init_server(self, population: Population) -> Server:
-        return Server(*client_models.no_models(population), population.theta(0))
+        return client_models.no_models(population)
 
     def download(self, server: Server, cohort: Cohort) -> Logged[Download, DownloadLog]:
         models, clients = server.models, cohort.clients
@@ -113,31 +99,15 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         counts = server.known & server.known[clients][:, None] & ~is_self
         has_others = counts.any(1, keepdim=True)
         # xi_ij = (1 - xi_ii) exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos)
-        scores = torch.where(counts, self.sharpness * cosines, -torch.inf)
-        scores = torch.where(has_others, scores, 0.0)
+        scores = torch.where(counts | ~has_others, self.sharpness * cosines, -torch.inf)
         own = torch.where(has_others, self.self_weight, torch.ones_like(cosines[:, :1]))
         others = (1.0 - own) * scores.softmax(1)
-        log = DownloadLog(others + own * is_self)
         # u_i = xi_i1 w_1 + ... + xi_im w_m, to which the client adds xi_ii w_i
         down = client_models.mixture(others, own[:, 0], models, server.mean)
-        return Logged(down, log)
-
-    def model_download(
-        self, server: Server, cohort: Cohort
-    ) -> client_models.FirstModel:
-        return client_models.FirstModel(server.mean)
+        return Logged(down, DownloadLog(others + own * is_self))
 
     def aggregate(self, server: Server, uploads: Upload, cohort: Cohort) -> Server:
-        models, known = client_models.with_uploads(
-            server.models, server.known, uploads.personal, cohort
-        )
-        mean = client_models.mean_of_known(models, known, server.mean)
-        return Server(models, known, mean)
-
-    def initial_memory(
-        self, down: Download | client_models.FirstModel, client: Client, task: Task
-    ) -> Memory:
-        return Memory(down.others)
+        return client_models.with_uploads(server, uploads.personal, cohort)
 
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         cloud = client_models.mixed(down, memory.personal)
@@ -145,9 +115,9 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """One step down F_i(w) + lambda / (2 alpha_k) ||w - u_i||^2."""
-        at = work.personal.at
-        gradient = task.grad(at, batch) + self.pull * (at - work.cloud)
-        return work._replace(personal=self.sgd_step(work.personal, gradient, batch))
+        own = work.personal
+        gradient = task.grad(own.at, batch) + self.pull * (own.at - work.cloud)
+        return work._replace(personal=self.sgd_step(own, gradient, batch))
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task

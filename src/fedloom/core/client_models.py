@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Cohort, Population
+from fedloom.core.algorithm import Client, Cohort, Population, SGDState
 from fedloom.core.records import Empty, PerClient, map_record
+from fedloom.core.task import Task
 
 R = TypeVar("R")
 
@@ -27,6 +28,8 @@ class ClientModels(NamedTuple):
     """(M, d); the common start for a client that was never here."""
     known: PerClient[Tensor]
     """(M,) whether the client ever uploaded."""
+    mean: Tensor
+    """(d,) mean of the known models by training samples; at first the common start."""
 
 
 class Mixture(NamedTuple):
@@ -45,24 +48,39 @@ class FirstModel(NamedTuple):
     """(d,) the mean of all known clients' models."""
 
 
+class PulledWork(NamedTuple):
+    """During a round of a client that is pulled to a mean of models."""
+
+    cloud: Tensor
+    """(d,) the mean, with the client's own model in it."""
+    personal: SGDState
+    """The personal model, as it is trained."""
+
+
 def no_models(population: Population) -> ClientModels:
     """The common start for everybody, and that nobody ever uploaded."""
     theta, count = population.theta(0), population.count
     known = torch.zeros(count, dtype=torch.bool, device=theta.device)
-    return ClientModels(theta.repeat(count, 1), known)
+    return ClientModels(theta.repeat(count, 1), known, theta)
 
 
 def with_uploads(
-    models: Tensor, known: Tensor, uploaded: Tensor, cohort: Cohort
+    server: ClientModels, uploaded: Tensor, cohort: Cohort
 ) -> ClientModels:
-    """Both with the models (n, d) of a cohort filed, as far as it has data."""
-    news = ClientModels(uploaded, torch.ones_like(known[cohort.clients]))
-    return with_rows(ClientModels(models, known), news, cohort)
+    """The same with the models (n, d) of a cohort filed, as far as it has data."""
+    models, known = filed(server.models, server.known, uploaded, cohort)
+    counts = cohort.population.sizes[known]
+    total = counts.sum()
+    mean = counts / torch.where(total > 0, total, 1.0) @ models[known]
+    return ClientModels(models, known, torch.where(total > 0, mean, server.mean))
 
 
-def mean_of_known(models: Tensor, known: Tensor, start: Tensor) -> Tensor:
-    """(d,) the mean of the models that were uploaded; `start` if none was."""
-    return models[known].mean(0) if bool(known.any()) else start
+def filed(
+    models: Tensor, known: Tensor, uploaded: Tensor, cohort: Cohort
+) -> tuple[Tensor, Tensor]:
+    """`models` and `known` with the uploads of a cohort, as far as it has data."""
+    news = uploaded, torch.ones_like(known[cohort.clients])
+    return with_rows((models, known), news, cohort)
 
 
 def mixture(weights: Tensor, own: Tensor, models: Tensor, mean: Tensor) -> Mixture:
@@ -98,6 +116,18 @@ def with_rows(table: R, rows: R, cohort: Cohort) -> R:
 def no_download(algorithm: Any, server: Any, cohort: Cohort) -> Empty:
     """A `model_download` of nothing: clients keep all that their models need."""
     return Empty()
+
+
+def first_model(algorithm: Any, server: Any, cohort: Cohort) -> FirstModel:
+    """A `model_download` of the mean of all known models, for who never trained."""
+    return FirstModel(server.mean)
+
+
+def first_memory(
+    algorithm: Any, down: Mixture | FirstModel, client: Client, task: Task
+) -> Any:
+    """An `initial_memory` whose model is the mean of all known ones."""
+    return algorithm.records[1](down.others)
 
 
 def directions(models: Tensor) -> Tensor:

@@ -336,19 +336,19 @@ def test_bytes_are_what_the_types_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "sampled", "down", "up"),
+    ("method", "trained", "down", "up"),
     [(Local(), 6, 0, 0), (FedAvg(), 3, D, D), (Ditto(), 3, D, D)],
     ids=["local", "fedavg", "ditto"],
 )
 def test_bytes_count_those_who_download_and_those_who_upload(
-    method: Any, sampled: int, down: int, up: int
+    method: Any, trained: int, down: int, up: int
 ) -> None:
     some = simulation_of(method, rate=0.5, dtype=torch.float32).run_exchange()
     assert some is not None
     assert (some.participants, some.bytes_down, some.bytes_up) == (
-        sampled,
-        sampled * (down * 4 + 33),
-        sampled * (up * 4 + 20),
+        trained,
+        trained * (down * 4 + 33),
+        trained * (up * 4 + 20),
     )
     everyone = simulation_of(
         method, rate=0.5, protocol="train-all", dtype=torch.float32
