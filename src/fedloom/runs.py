@@ -20,6 +20,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import (
     ConfigError,
     DataError,
+    NumericalError,
     unknown,
     with_resume_hint,
 )
@@ -297,6 +298,7 @@ def resume(
     directory = RunDirectory.open(Path(path))
     comparison = directory.path.resolve().parent.parent
     if (comparison / COMPARISON).is_file():
+        _refuse_diverged(directory)
         raise ConfigError(
             f"{path}: this run is part of a comparison, which trains its seeds "
             f"together. Go on with all of it: `fedloom resume {_quoted(comparison)}`."
@@ -351,6 +353,7 @@ def load(
     """
     directory = RunDirectory.open(Path(path))
     if not checkpoint.exists(directory.checkpoint):
+        _refuse_diverged(directory)
         raise DataError(
             f"{path}: the run was stopped before its first checkpoint. Go on with it: "
             f"{_command(directory)}."
@@ -423,6 +426,17 @@ def _go_on(
     with follow(history, plan.tables, track):
         train(plan.schedule, history, progress)
     return Result(plan, history)
+
+
+def _refuse_diverged(directory: RunDirectory) -> None:
+    """Say of a run that diverged that it did; to resume would come to the same.
+
+    Raises:
+        NumericalError: it did.
+    """
+    why = directory.read_failure()
+    if why is not None:
+        raise NumericalError(f"{directory.path}: this run diverged. {why}")
 
 
 def _command(directory: RunDirectory) -> str:

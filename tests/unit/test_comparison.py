@@ -17,13 +17,14 @@ from fedloom.comparison import (
     MAIN,
     MAIN_JOB,
     Comparison,
+    failures,
     load_comparison,
     parse_comparison,
     run_comparison,
     run_directory,
 )
 from fedloom.comparison import train as train_module
-from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.errors import ConfigError, DataError, NumericalError
 from fedloom.data import Digits
 from fedloom.data.dataset import Dataset
 from fedloom.runs import load, run_config
@@ -143,6 +144,26 @@ def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -
     assert lines[1:] == ["fedavg: (2 of 2 seeds diverged)"]
     failure = json.loads((run_directory(out, "fedavg", 0) / "failure.json").read_text())
     assert "round 0" in failure["why"] or "round 1" in failure["why"]
+    for open_again in (fedloom.resume, fedloom.load):
+        with pytest.raises(
+            NumericalError, match=r"this run diverged. round \d, client"
+        ):
+            open_again(run_directory(out, "fedavg", 0))
+    (sentence,) = failures(load_comparison(out), out)
+    assert sentence.startswith("fedavg: 2 of 2 runs diverged. The first: round")
+
+
+def test_a_rate_is_found_once_for_all_seeds(tmp_path: Path) -> None:
+    tables = {**QUICK, "methods": ["fedavg", "local"], "algorithm": {"lr": "auto"}}
+    comparison = parse_comparison({**tables, "rounds": 1})
+    lines: list[str] = []
+    out = run_comparison(comparison, tmp_path / "out", jobs=1, tell=lines.append)
+    runs = [run_directory(out, a, s) for a in comparison.arms for s in (0, 1)]
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in runs]
+    (rate,) = {m["config"]["algorithm"]["lr"] for m in manifests}
+    assert all(m["auto_lr"]["rate"] == rate for m in manifests)
+    assert all(line.endswith(f"; lr = auto: {rate:g}") for line in lines)
+    run_comparison(load_comparison(out), out, jobs=1)  # there is nothing left to do
 
 
 def test_sections_give_settings_and_names() -> None:

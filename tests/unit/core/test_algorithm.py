@@ -102,19 +102,31 @@ def test_a_step_keeps_the_type_of_its_vector(dtype: torch.dtype) -> None:
     assert (point.at.dtype, point.velocity.dtype) == (dtype, dtype)
 
 
+def clipped(slope: list[float], clip: float | None) -> torch.Tensor:
+    """The gradient of <slope, theta> as a step with this clip meets it."""
+    direction = torch.tensor(slope, dtype=torch.float64)
+    task = Task(nn.Linear(1, 1), dtype=torch.float64).watched(clip)
+    start = torch.zeros_like(direction)
+    return task.grad_of(lambda theta: direction @ theta, start, batch(0))
+
+
 def test_a_gradient_of_nothing_survives_clipping() -> None:
-    method = FedAvg(clip=1.0)
-    theta = torch.ones(3)
-    point = method.sgd_step(method.sgd_start(theta), torch.zeros(3), batch(0))
-    assert torch.equal(point.at, theta)
+    assert torch.equal(clipped([0.0, 0.0], 1.0), torch.zeros(2, dtype=torch.float64))
 
 
-def test_a_long_gradient_is_scaled_to_the_clip() -> None:
-    method = FedAvg(lr=1.0, clip=1.0)
-    theta = torch.zeros(2, dtype=torch.float64)
-    gradient = torch.tensor([30.0, 40.0]).double()
-    point = method.sgd_step(method.sgd_start(theta), gradient, batch(0))
-    torch.testing.assert_close(point.at, torch.tensor([-0.6, -0.8]).double())
+def test_a_long_gradient_is_scaled_to_the_clip_and_a_short_one_is_not() -> None:
+    long = clipped([30.0, 40.0], 1.0)
+    torch.testing.assert_close(long, torch.tensor([0.6, 0.8]).double())
+    expected = torch.tensor([30.0, 40.0], dtype=torch.float64)
+    assert torch.equal(clipped([30.0, 40.0], 51.0), expected)
+    assert torch.equal(clipped([30.0, 40.0], None), expected)
+
+
+def test_the_tensors_of_a_record_are_clipped_as_one_vector() -> None:
+    task = Task(nn.Linear(1, 1), dtype=torch.float64).watched(1.0)
+    at = (torch.zeros(1).double(), torch.zeros(1).double())
+    gradient = task.grad_of(lambda r: (30 * r[0] + 40 * r[1]).sum(), at, batch(0))
+    torch.testing.assert_close(torch.cat(gradient), torch.tensor([0.6, 0.8]).double())
 
 
 def cohort(sizes: list[float]) -> Cohort:
