@@ -126,14 +126,14 @@ def headline(findings: Findings) -> str:
 
 
 def _reached(findings: Findings, method: str) -> str:
-    score = findings.unit.score(_score(findings, method).mean)
+    score = findings.unit.score(answer_score(findings, method).mean)
     where = f"on the average client's own {findings.part} data"
     if is_error(findings.metric):
         return f"its {findings.metric} is {score} {where}"
     return f"it reaches {score} {findings.metric} {where}"
 
 
-def _score(findings: Findings, method: str) -> Estimate:
+def answer_score(findings: Findings, method: str) -> Estimate:
     """The score that the answer gives: corrected for being the best of several."""
     evidence = findings.evidence
     is_chosen = method in (findings.decision.best, evidence and evidence.leader)
@@ -188,7 +188,7 @@ def summary(findings: Findings) -> list[str]:
 
 def _sureness(findings: Findings, method: str) -> str:
     unit, evidence = findings.unit, findings.evidence
-    score = _score(findings, method)
+    score = answer_score(findings, method)
     if evidence is None or not score.has_interval:
         return ""
     over = f"{counted(evidence.clients, 'client')}, {counted(evidence.seeds, 'seed')}"
@@ -322,8 +322,8 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
     if "pooled" in evidence.yardsticks:
         score = unit.score(evidence.yardsticks["pooled"].mean)
         yield (
-            f"With all data in one place, which a federation does not have, one model "
-            f"for all would have a {metric} of {score}."
+            "One model for all, trained with all data in one place, which a federation "
+            f"does not have, is at {score} {metric}."
         )
 
 
