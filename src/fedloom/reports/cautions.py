@@ -110,6 +110,6 @@ def _unequal_work(
         return
     text = f"{about} did {plain(gain.work)} times the work of {collection.baseline}"
     if gains.has_equal_work:
-        yield f"{text}; its gain is over training alone with as much."
-    else:
+        yield f"{text}; it is compared with training alone that did as much."
+    elif gain.mean.mean > 0:
         yield f"{text}, so its gain may come from that work and not from others."

@@ -126,14 +126,14 @@ def headline(findings: Findings) -> str:
 
 
 def _reached(findings: Findings, method: str) -> str:
-    score = findings.unit.score(_score(findings, method).mean)
+    score = findings.unit.score(answer_score(findings, method).mean)
     where = f"on the average client's own {findings.part} data"
     if is_error(findings.metric):
         return f"its {findings.metric} is {score} {where}"
     return f"it reaches {score} {findings.metric} {where}"
 
 
-def _score(findings: Findings, method: str) -> Estimate:
+def answer_score(findings: Findings, method: str) -> Estimate:
     """The score that the answer gives: corrected for being the best of several."""
     evidence = findings.evidence
     is_chosen = method in (findings.decision.best, evidence and evidence.leader)
@@ -188,13 +188,12 @@ def summary(findings: Findings) -> list[str]:
 
 def _sureness(findings: Findings, method: str) -> str:
     unit, evidence = findings.unit, findings.evidence
-    score = _score(findings, method)
+    score = answer_score(findings, method)
     if evidence is None or not score.has_interval:
         return ""
-    over = counted(evidence.clients, "client")
+    over = f"{counted(evidence.clients, 'client')}, {counted(evidence.seeds, 'seed')}"
     if evidence.samples:
-        over += f" with {counted(evidence.samples, f'{findings.part} sample')}"
-    over += f", {counted(evidence.seeds, 'seed')}"
+        over += f", {counted(evidence.samples, f'{findings.part} sample')}"
     text = (
         f"The 95{SPACE}% interval of {method}'s score goes from "
         f"{unit.score(score.low)} to {unit.score(score.high)} ({over})."
@@ -247,7 +246,7 @@ def _who_gains(findings: Findings, method: str) -> str:
     gain = gains.of(method)
     if gain is None:
         return ""
-    verb = "loses" if gain.mean.mean < 0 else "gains"
+    verb, over = ("loses", "to") if gain.mean.mean < 0 else ("gains", "over")
     interval = ""
     if gain.mean.has_interval:
         interval = (
@@ -256,12 +255,19 @@ def _who_gains(findings: Findings, method: str) -> str:
         )
     return (
         f"With {method} the average client {verb} {unit.number(abs(gain.mean.mean))}"
-        f"{unit.points} over {gains.reference}{interval}: {_counts(gain)}."
+        f"{unit.points} {over} {gains.reference}{interval}: {_counts(findings, gain)}."
     )
 
 
-def _counts(gain: MethodGain) -> str:
+def _counts(findings: Findings, gain: MethodGain) -> str:
     """`12 of 20 clients gain, 6 lose and 2 stay as they are`."""
+    seeds = len(findings.collection.seeds)
+    if not findings.collection.has_same_clients and seeds > 1:
+        return (
+            f"in {seeds} seeds, each with clients of its own ({gain.known} in all), "
+            f"clients gain {_times(gain.gaining)}, lose {_times(gain.losing)} and stay "
+            f"as they are {_times(gain.staying)}"
+        )
     gaining = f"{gain.gaining} of {counted(gain.known, 'client')} "
     gaining += "gains" if gain.gaining == 1 else "gain"
     losing = f"{gain.losing or 'none'} {'lose' if gain.losing > 1 else 'loses'}"
@@ -269,6 +275,10 @@ def _counts(gain: MethodGain) -> str:
         return f"{gaining}, {losing}"
     stay = "stay as they are" if gain.staying > 1 else "stays as it is"
     return f"{gaining}, {losing} and {gain.staying} {stay}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _p(value: float) -> str:
@@ -312,8 +322,8 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
     if "pooled" in evidence.yardsticks:
         score = unit.score(evidence.yardsticks["pooled"].mean)
         yield (
-            f"With all data in one place, which a federation does not have, one model "
-            f"for all would have a {metric} of {score}."
+            "One model for all, trained with all data in one place, which a federation "
+            f"does not have, is at {score} {metric}."
         )
 
 

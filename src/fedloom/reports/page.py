@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedloom.reports.charts import legend_sign
-from fedloom.reports.findings import Findings, headline, summary
+from fedloom.reports.findings import Findings, answer_score, headline, summary
 from fedloom.reports.markup import render
 from fedloom.reports.sections.clients import calibration, clients
 from fedloom.reports.sections.gain import who_gains
@@ -90,7 +90,7 @@ def _tiles(findings: Findings) -> Iterator[tuple[str, str]]:
         return
     best = ranking.standing(about)
     title = f"{findings.part} {findings.metric} of {best.method}"
-    yield title, unit.score_estimate(best.last)
+    yield title, unit.score_estimate(answer_score(findings, about))
     gain = findings.gain_of(best.method)
     if gain is not None:
         points = "points gained" if unit.is_share else "gain"

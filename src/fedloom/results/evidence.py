@@ -99,7 +99,9 @@ class Evidence:
     errors, on the log scale."""
     seeds: int
     clients: int
-    """Clients with held-out samples; if every seed makes its own, of all seeds."""
+    """Clients with held-out samples; if every seed makes its own, in each of them."""
+    has_same_clients: bool
+    """Whether clients are the same in all seeds."""
     samples: int
     """Different test samples; 0 if single samples are not known."""
 
@@ -159,6 +161,7 @@ def weigh(observations: Observations, metric: str) -> Evidence:
         for n, method in enumerate(observations.methods)
         if np.isfinite(tested.values[n]).any()
     }
+    seeds = len(np.unique(tested.seeds))
     held_out = _held_out(observations, list(places.values()))
     order = np.argsort(held_out if is_error(metric) else -held_out, kind="stable")
     leader = list(places)[order[0]] if places else None
@@ -208,8 +211,11 @@ def weigh(observations: Observations, metric: str) -> Evidence:
             measured, contrasts(measured.values(), is_joint=False)
         ),
         optimism=_optimism(observations, list(places.values()), metric),
-        seeds=len(np.unique(tested.seeds)),
-        clients=design.clients,
+        seeds=seeds,
+        clients=design.clients
+        if design.has_same_clients
+        else round(design.clients / seeds),
+        has_same_clients=design.has_same_clients,
         samples=len(design.home) if tested.has_samples else 0,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,55 @@ def test_gains_are_over_training_alone_with_as_much_work(tmp_path: Path) -> None
     assert gain.mean.mean == pytest.approx(-0.05)
     assert findings.decision.verdict == "alone"
     assert "training alone with as much work" in text_of(findings)
+
+
+def write_yardstick(path: Path, name: str, share: float) -> None:
+    """One whose models are right on a share of every client's test samples."""
+    names = [f"c{n}" for n in range(20)]
+    for seed in range(5):
+        own = outcomes_of(clients(names, seed, is_same=True), [share] * 20)
+        file = path / "yardsticks" / name / f"seed-{seed}.npz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        RunOutcomes({"test": own}).write(file)
+    about = path / "yardsticks" / "yardsticks.json"
+    known = json.loads(about.read_text()) if about.is_file() else {}
+    about.write_text(json.dumps({**known, name: "Made up."}))
+
+
+def test_yardsticks_that_beat_every_method_are_said(tmp_path: Path) -> None:
+    methods = {"local": many(0.5), "a": many(0.7)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    write_yardstick(path, "constant", 0.6)
+    write_yardstick(path, "pooled", 0.65)
+    said = text_of(work_out(collect([path])))
+    assert "always saying what is usual" not in said
+    assert "does not have, is at 65.0" in said
+    write_yardstick(path, "constant", 0.8)
+    write_yardstick(path, "ordinary", 0.9)
+    said = text_of(work_out(collect([path])))
+    assert "Every model is worse than always saying what is usual" in said
+    assert "the accuracy would be 80.0" in said
+    assert "An ordinary model on each client's own data" in said
+
+
+def test_training_alone_for_longer_can_be_the_answer(tmp_path: Path) -> None:
+    """The gain is shown, but with more rounds training alone does better."""
+    methods = {"local": many(0.5), "a": many(0.7)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    assert work_out(collect([path])).decision.verdict == "use"
+    write_yardstick(path, "alone-longer", 0.75)
+    findings = work_out(collect([path]))
+    assert findings.decision.verdict == "longer"
+    assert headline(findings).startswith("Train alone, for longer: a is 20.0 points")
+
+
+def test_clients_are_not_counted_once_per_seed(tmp_path: Path) -> None:
+    findings = findings_of(tmp_path, is_same=False)
+    assert findings.evidence is not None
+    assert (findings.evidence.clients, findings.evidence.seeds) == (2, 3)
+    said = " ".join(summary(findings))
+    assert "2 clients, 3 seeds" in said
+    assert "in 3 seeds, each with clients of its own (6 in all)" in said
 
 
 def test_last_and_chosen_rounds_stand_side_by_side(tmp_path: Path) -> None:
