@@ -171,7 +171,9 @@ def test_a_run_directory_holds_what_it_promises(tmp_path):
     directory = RunDirectory.open(tmp_path / "run")
     assert [row.round for row in directory.read_rounds()] == [0, 1, 2, 3]
     table = pq.read_table(directory.clients)
-    assert table.num_rows == 4 * 6 * 4  # rounds x clients x (shared, personal) x (train, test)
+    assert (
+        table.num_rows == 4 * 6 * 4
+    )  # rounds x clients x (shared, personal) x (train, test)
     assert set(table.column_names) >= {"round", "client", "kind", "part", "accuracy"}
     log = pq.read_table(directory.client_log)
     assert log.num_rows == 3 * 6

@@ -6,8 +6,10 @@ from fedloom.comparison.settings import (
     MAIN_JOB,
     Comparison,
     load_comparison,
+    local_work,
     parse_comparison,
     run_directory,
+    with_equal_work,
     with_tuned,
 )
 from fedloom.comparison.train import run_comparison
@@ -18,8 +20,10 @@ __all__ = [
     "Comparison",
     "compare",
     "load_comparison",
+    "local_work",
     "parse_comparison",
     "run_comparison",
     "run_directory",
+    "with_equal_work",
     "with_tuned",
 ]
