@@ -93,6 +93,7 @@ def test_work_counts_every_gradient_and_adaptation_before_use(tmp_path: Path) ->
     method = {"name": "fedavg", "tuning": 3}
     common = {k: QUICK[k] for k in ("rounds", "partition", "model", "split", "engine")}
     sampled = {**common, "sampling": {"rate": 0.5}, "algorithm": method}
+    sampled["rounds"] = 1
     result = run_config(parse(sampled), out=tmp_path / "run")
     run = RunReader(tmp_path / "run")
     trained = np.zeros(6, dtype=np.int64)

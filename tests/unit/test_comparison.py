@@ -81,7 +81,11 @@ def test_processes_come_to_the_same_bits(done: Path, tmp_path: Path) -> None:
     out = run_comparison(
         parse_comparison(QUICK), tmp_path / "out", jobs=2, tell=lines.append
     )
-    assert sorted(line.partition(":")[0] for line in lines) == ["ditto", "fedavg"]
+    assert sorted(line.partition(":")[0] for line in lines) == [
+        "ditto",
+        "fedavg",
+        "training alone with as much work (local)",
+    ]
     for arm in ("fedavg", "ditto"):
         path = run_directory(out, arm, 1)
         assert torch.equal(theta(path, 3), theta(run_directory(done, arm, 1), 3))
@@ -196,7 +200,9 @@ def test_the_main_job_agrees_with_a_run_of_each_method_alone(
     method: str, tmp_path: Path
 ) -> None:
     engine = {"compile": "off", "device": "cpu"}
-    tables = {**MAIN_JOB, "methods": [method], "rounds": 2, "engine": engine}
+    methods = {method: MAIN[method]}
+    tables = {**MAIN_JOB, "methods": methods, "rounds": 2, "engine": engine}
+    tables["yardsticks"] = False
     comparison = parse_comparison({**tables, "seeds": 2})
     out = run_comparison(comparison, tmp_path / "out", jobs=1)
     for seed in comparison.seeds:
@@ -253,7 +259,12 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
         )
 
     out = compare()
-    assert [line.partition(":")[0] for line in told] == ["near", "far", "alone"]
+    assert [line.partition(":")[0] for line in told] == [
+        "near",
+        "far",
+        "alone",
+        "training alone with as much work (alone)",
+    ]
     assert compare() == out
     assert len(told) == 3  # all was there already
     alone = fedloom.run(methods["near"], own_model, own_clients(), rounds=2, seed=1)
