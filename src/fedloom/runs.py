@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedloom.algorithms import REGISTRY
+from fedloom.algorithms import REGISTRY, Local
 from fedloom.clients import Federation, Sampling
 from fedloom.config import RunConfig, is_auto
 from fedloom.core.algorithm import AnyAlgorithm
@@ -27,7 +27,14 @@ from fedloom.core.errors import (
 from fedloom.core.remarks import Remark
 from fedloom.core.task import Loss
 from fedloom.engine.choice import EngineSettings, choose
-from fedloom.export import Models, alone_like
+from fedloom.export import Models
+from fedloom.export.alone import (
+    alone_for,
+    clients_at,
+    put_together,
+    rounds_for,
+    work_per_round,
+)
 from fedloom.fleet.faults import Faults, checked_faults
 from fedloom.plan import (
     Plan,
@@ -80,7 +87,7 @@ class Result(Models):
 
         Args:
             kind: shared, team, personal or averaged.
-            part: validation or test.
+            part: train (some of many samples), validation or test.
             number: name of a metric (`fedloom.core.metrics.METRICS`) that the task
                 has; accuracy or mse by default.
         """
@@ -127,27 +134,43 @@ class Result(Models):
     def gain(
         self, number: str | None = None, *, progress: Progress | None = None
     ) -> Gain:
-        """Train every client alone with the same local work, and compare.
+        """Train every client alone with as much work, and compare.
 
-        The same clients, cohorts, start and settings of local training; written to
-        gain.parquet if the run has a directory.
+        Work is counted in gradient-samples, what the method's adaptation takes before
+        use included. The same clients and start; every client trains in every round
+        until it has worked as much as in this run, to the nearest round. Plain SGD
+        keeps the method's own settings; beside other methods Local has its own.
+        Written to gain.parquet and outcomes/alone.npz if the run has a directory.
 
         Args:
             number: what is compared, as for `scores`.
             progress: told of every round of training alone.
         """
-        plan = self._plan
+        plan, sizes = self._plan, self.federation.sizes
         together = self.scores(number=number)
-        alone = _train(_plan_alone(plan), None, progress)
+        own = self.history.collect_outcomes(plan.simulation.coordinator.everyone)
+        assert own is not None
+        assert own.work is not None
+        local = alone_for(plan.simulation.algorithm)
+        rounds = rounds_for(local, sizes, own.work)
+        alone = _plan_alone(plan, local, rounds)
+        history = History(alone.simulation)
+        history.wanted = clients_at(rounds)
+        _go_on(alone, history, progress, ())
         gain = Gain(
             metric=number if number is not None else plan.simulation.task.metric,
             names=self.federation.names,
-            samples=self.federation.sizes,
+            samples=sizes,
             together=together,
-            alone=alone.scores(number=number),
+            alone=_scores_at(history, rounds, number),
         )
-        if self.history.directory is not None:
-            self.history.directory.write_gain(gain)
+        directory = self.history.directory
+        if directory is not None:
+            per_round = work_per_round(local, sizes)
+            outcomes = put_together(own, rounds, per_round, history.outcomes.get)
+            assert outcomes is not None
+            outcomes.write(directory.alone_outcomes, lasting=True)
+            directory.write_gain(gain)
         return gain
 
     def save(self, path: str | Path) -> Path:
@@ -296,8 +319,9 @@ def resume(
         MessageError: the files of the run were damaged or exchanged.
     """
     directory = RunDirectory.open(Path(path))
-    comparison = directory.path.resolve().parent.parent
-    if (comparison / COMPARISON).is_file():
+    above = directory.path.resolve().parents
+    comparison = next((p for p in above[1:3] if (p / COMPARISON).is_file()), None)
+    if comparison is not None:
         _refuse_diverged(directory)
         raise ConfigError(
             f"{path}: this run is part of a comparison, which trains its seeds "
@@ -379,26 +403,37 @@ def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
     return make_plan(*make_clients(config, data_dir), data_dir)
 
 
-def _plan_alone(plan: Plan) -> Plan:
-    """The same run without the federation: as much local work, nothing exchanged."""
-    simulation = plan.simulation
-    alone = alone_like(simulation.algorithm)
-    last = plan.schedule.rounds
-    schedule = replace(plan.schedule, evaluate_every=last)
+def _plan_alone(plan: Plan, local: Local, rounds: NDArray[np.int64]) -> Plan:
+    """The same clients without the federation, each for some rounds.
+
+    Args:
+        plan: of the run.
+        local: how they train alone.
+        rounds: (M,) the last round of each.
+    """
+    simulation, last = plan.simulation, int(rounds.max())
+    schedule = replace(plan.schedule, rounds=last, evaluate_every=last)
     engine = replace(plan.engine, compile="on" if plan.choice.is_compiled else "off")
-    task, clients = simulation.task, simulation.federation
-    sampling = simulation.coordinator.sampling
-    choice = choose(engine, alone, task, clients, sampling, last)
+    task, clients, sampling = simulation.task, simulation.federation, Sampling()
+    choice = choose(engine, local, task, clients, sampling, last)
     other = Simulation(
-        alone,
-        task,
-        clients,
-        choice.runner,
-        sampling=sampling,
-        seed=simulation.seed,
-        faults=simulation.faults,
+        local, task, clients, choice.runner, sampling=sampling, seed=simulation.seed
     )
+    until = torch.as_tensor(rounds, device=task.device)
+    other.called = lambda round_: (until > round_).nonzero()[:, 0]
     return replace(plan, simulation=other, choice=choice, schedule=schedule)
+
+
+def _scores_at(
+    history: History, rounds: NDArray[np.int64], number: str | None
+) -> NDArray[np.float64]:
+    """(M,) the personal test score of each client at its own round."""
+    scores = np.full(len(rounds), np.nan)
+    for round_, clients in history.wanted.items():
+        for of_kind in history.wanted_scores[round_]:
+            if of_kind.kind == "personal":
+                scores[clients] = of_kind.of(number)
+    return scores
 
 
 def _train(

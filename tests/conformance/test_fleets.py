@@ -39,6 +39,7 @@ from fedloom.core.messages import (
 from fedloom.core.records import named, take, without_log
 from fedloom.engine.weave import Weave
 from fedloom.fleet import Faults, FaultyFleet, LocalFleet, ShardedFleet
+from fedloom.server.history import History
 from fedloom.server.simulation import Simulation
 
 EVERYONE = torch.arange(COUNT)
@@ -377,6 +378,39 @@ def test_fleets_around_fleets_come_to_the_same(algorithm: AnyAlgorithm) -> None:
         rounds(simulation, 2)
     assert_same(models(outside), models(one))
     assert_same(models(inside), models(one))
+
+
+def test_outcomes_of_three_fleets_are_those_of_one() -> None:
+    """In the order of the clients' numbers, with what adaptation took each of them."""
+    algorithm = FedAvg(tuning=2)
+    one = trained(algorithm)
+    shards = [shard_of(algorithm, numbers, can_lose=False) for numbers in SHARDS]
+    three = sharded(set_up(algorithm, Weave(COUNT)), shards)
+    rounds(three, 1)
+    for clients in (None, torch.tensor([1, 2, 8])):
+        expected = one.outcomes("test", clients)
+        found = three.outcomes("test", clients)
+        assert expected is not None
+        assert found is not None
+        assert len(expected.rows)
+        assert int(expected.work.sum()) > 0
+        for mine, theirs in zip(found, expected, strict=True):
+            assert torch.equal(mine, theirs)
+
+
+def test_outcomes_stay_at_home_where_one_fleet_keeps_them() -> None:
+    class Discreet(FaultyFleet):
+        def outcomes(self, request: ScoreRequest) -> None:
+            return None
+
+    algorithm = FedAvg()
+    shards = [shard_of(algorithm, numbers, can_lose=False) for numbers in SHARDS]
+    fleets = [Discreet(shards[0], Faults()), *shards[1:]]
+    simulation = sharded(set_up(algorithm, Weave(COUNT)), fleets)
+    assert simulation.outcomes("test") is None
+    history = History(simulation)
+    history.record_outcomes(is_last=True)
+    assert history.outcomes == {}
 
 
 def test_a_fleet_of_fleets_may_have_nobody_who_arrives() -> None:

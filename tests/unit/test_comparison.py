@@ -84,7 +84,11 @@ def test_processes_come_to_the_same_bits(done: Path, tmp_path: Path) -> None:
         parse_comparison(QUICK), tmp_path / "out", jobs=2, tell=lines.append
     )
     assert lines[0].startswith("digits: classification into 10 classes")
-    assert sorted(line.partition(":")[0] for line in lines[1:]) == ["ditto", "fedavg"]
+    assert sorted(line.partition(":")[0] for line in lines[1:]) == [
+        "ditto",
+        "fedavg",
+        "training alone with as much work (local)",
+    ]
     for arm in ("fedavg", "ditto"):
         path = run_directory(out, arm, 1)
         assert torch.equal(theta(path, 3), theta(run_directory(done, arm, 1), 3))
@@ -220,7 +224,9 @@ def test_the_main_job_agrees_with_a_run_of_each_method_alone(
     method: str, tmp_path: Path
 ) -> None:
     engine = {"compile": "off", "device": "cpu"}
-    tables = {**MAIN_JOB, "methods": [method], "rounds": 2, "engine": engine}
+    methods = {method: MAIN[method]}
+    tables = {**MAIN_JOB, "methods": methods, "rounds": 2, "engine": engine}
+    tables["yardsticks"] = False
     comparison = parse_comparison({**tables, "seeds": 2})
     out = run_comparison(comparison, tmp_path / "out", jobs=1)
     for seed in comparison.seeds:
@@ -277,9 +283,14 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
         )
 
     out = compare()
-    assert [line.partition(":")[0] for line in told[1:]] == ["near", "far", "alone"]
+    assert [line.partition(":")[0] for line in told[1:]] == [
+        "near",
+        "far",
+        "alone",
+        "training alone with as much work (alone)",
+    ]
     assert compare() == out
-    assert len(told) == 4  # all was there already
+    assert len(told) == 5  # all was there already
     alone = fedloom.run(methods["near"], own_model, own_clients(), rounds=2, seed=1)
     run = load(run_directory(out, "near", 1), own_model, own_clients())
     for name, value in alone.model(0).state_dict().items():

@@ -8,6 +8,7 @@ from torch import nn
 
 import fedloom
 from fedloom.config import parse
+from fedloom.results.reader import RunReader
 from fedloom.runs import run_config
 
 SMALL = {
@@ -18,7 +19,7 @@ SMALL = {
 
 
 def test_local_gains_nothing_over_itself(tmp_path):
-    tables = {**SMALL, "algorithm": {"name": "local"}, "sampling": {"rate": 0.5}}
+    tables = {**SMALL, "algorithm": {"name": "local"}}
     gain = run_config(parse(tables), out=tmp_path / "r").gain()
     assert np.array_equal(gain.gain, np.zeros(6))
     written = pq.read_table(tmp_path / "r" / "gain.parquet")
@@ -26,19 +27,37 @@ def test_local_gains_nothing_over_itself(tmp_path):
 
 
 def test_gain_is_the_difference_to_a_run_of_local():
+    """Ditto trains two models a round, so that Local has twice its rounds."""
     result = run_config(parse({**SMALL, "algorithm": {"name": "ditto", "lr": 0.1}}))
-    local = run_config(parse({**SMALL, "algorithm": {"name": "local", "lr": 0.1}}))
+    local = run_config(parse({**SMALL, "rounds": 8, "algorithm": {"name": "local"}}))
     gain = result.gain()
     assert np.allclose(gain.gain, result.scores() - local.scores())
+    assert "with as much work" in gain.sentence()
     assert "clients gain" in gain.sentence()
 
 
-def test_training_alone_does_as_much_work_as_all_exchanges_of_a_round():
-    method = {"name": "pfedmt", "team_iterations": 3, "steps": 2, "lr": 0.01}
-    result = run_config(parse({**SMALL, "algorithm": method}))
-    local = {"name": "local", "steps": 6, "lr": 0.01, "batch_size": 20}
-    alone = run_config(parse({**SMALL, "algorithm": local}))
-    assert np.allclose(result.gain().alone, alone.scores())
+def test_plain_sgd_is_compared_at_its_own_rate():
+    result = run_config(parse({**SMALL, "algorithm": {"name": "fedavg", "lr": 0.1}}))
+    local = run_config(parse({**SMALL, "algorithm": {"name": "local", "lr": 0.1}}))
+    assert np.allclose(result.gain().alone, local.scores())
+
+
+def test_training_alone_does_as_much_work_as_all_exchanges_of_a_round(tmp_path):
+    method = {"name": "pfedmt", "team_iterations": 3, "steps": 2}
+    result = run_config(parse({**SMALL, "algorithm": method}), out=tmp_path / "run")
+    result.gain()
+    run = RunReader(tmp_path / "run")
+    per_round = np.minimum(6 * 10, 6 * result.federation.sizes)
+    assert (np.abs(run.work - run.alone_work) <= per_round / 2).all()
+    assert (
+        run.alone_outcomes["test"].rows.tolist() == run.outcomes["test"].rows.tolist()
+    )
+
+
+def test_a_gain_in_another_number_is_at_the_same_rounds():
+    result = run_config(parse({**SMALL, "algorithm": {"name": "ditto"}}))
+    local = run_config(parse({**SMALL, "rounds": 8, "algorithm": {"name": "local"}}))
+    assert np.allclose(result.gain("loss").alone, local.scores(number="loss"))
 
 
 def test_predictions_are_probabilities_of_the_clients_own_model():

@@ -17,8 +17,10 @@ from fedloom.comparison import (
     Comparison,
     failures,
     load_comparison,
+    local_work,
     parse_comparison,
     run_comparison,
+    with_equal_work,
     with_tuned,
 )
 from fedloom.config import RunConfig, parse, read_toml
@@ -44,7 +46,7 @@ def run_command(
     ] = None,
     device: Annotated[str | None, option("Device: auto, cpu or cuda.")] = None,
     gain: Annotated[
-        bool, option("Compare each client with training alone.", "--gain")
+        bool, option("Compare each client with training alone as long.", "--gain")
     ] = False,
     track: options.Track = "",
     data_dir: options.DataDir = None,
@@ -81,7 +83,7 @@ def run_command(
 def compare_command(
     methods: Annotated[
         list[str] | None,
-        argument("Methods, or one TOML file; by default the main ten."),
+        argument("Methods, or one TOML file; by default the main eleven."),
     ] = None,
     data: options.Data = None,
     partition: options.Partition = None,
@@ -91,6 +93,15 @@ def compare_command(
     out: Annotated[Path, option("Directory of the comparison.")] = Path("runs/compare"),
     fresh: options.Fresh = False,
     jobs: options.Jobs = None,
+    yardsticks: Annotated[
+        bool | None,
+        option(
+            "Also measure by ordinary models of each client's own data, by the model "
+            "on all data in one place and by training alone for longer; on if no "
+            "methods are named.",
+            "--yardsticks/--no-yardsticks",
+        ),
+    ] = None,
     tuned: Annotated[Path | None, option("File that `fedloom tune` wrote.")] = None,
     track: options.Track = "",
     data_dir: options.DataDir = None,
@@ -110,10 +121,13 @@ def compare_command(
         "model.name": model,
         "rounds": rounds,
         "seeds": seeds,
+        "yardsticks": yardsticks,
     }
     options.apply_options(tables, chosen, settings)
     if tuned is not None:
         tables = with_tuned(tables, tuned)
+    elif not options.is_file(names):
+        tables = with_equal_work(tables)
     where = names[0] if options.is_file(names) else "compare"
     comparison = parse_comparison(tables, where)
     _compare(comparison, out, data_dir=data_dir, jobs=jobs, track=track, fresh=fresh)
@@ -139,6 +153,8 @@ def resume_command(
 def _compare(comparison: Comparison, path: Path, **how: Any) -> None:
     """Run what is left of a comparison and say where it is."""
     say(f"{len(comparison.arms)} methods, {len(comparison.seeds)} seeds each")
+    if not comparison.identity:
+        say(local_work(comparison))
     with stoppable():
         run_comparison(comparison, path, tell=say, **how)
     write_and_show([path])

@@ -6,8 +6,10 @@ from fedloom.comparison.settings import (
     MAIN_JOB,
     Comparison,
     load_comparison,
+    local_work,
     parse_comparison,
     run_directory,
+    with_equal_work,
     with_tuned,
 )
 from fedloom.comparison.train import failures, run_comparison
@@ -19,8 +21,10 @@ __all__ = [
     "compare",
     "failures",
     "load_comparison",
+    "local_work",
     "parse_comparison",
     "run_comparison",
     "run_directory",
+    "with_equal_work",
     "with_tuned",
 ]

@@ -161,10 +161,10 @@ def plan_alone(
                 at[round_] = np.union1d(at.get(round_, members), members)
         wanted.append(at)
         last.append(longest)
-    rounds = max(int(longest.max()) for longest in last)
-    for longest in last:
-        longest[longest.argmax()] = rounds  # A round needs somebody, in every seed.
-    return AlonePlan(rounds, tuple(wanted), tuple(last))
+    most = max(int(rounds.max()) for rounds in last)
+    for rounds in last:
+        rounds[rounds.argmax()] = most  # A round needs somebody, in every seed.
+    return AlonePlan(most, tuple(wanted), tuple(last))
 
 
 def write_alone(

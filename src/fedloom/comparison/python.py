@@ -42,13 +42,16 @@ def compare(
     engine: EngineSettings | None = None,
     evaluate_every: int = 1,
     checkpoint_every: int = 10,
+    yardsticks: bool = False,
     fresh: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Train several methods on the same clients over several seeds.
 
-    `fedloom.report` makes a page of what this leaves. Called again with the same
-    arguments, it goes on with what is not finished.
+    Each method is as its settings say; give all of them the same `epochs` or `steps`.
+    Beside every method its clients train alone with as much work, which is what gains
+    are over. `fedloom.report` makes a page of what this leaves. Called again with the
+    same arguments, it goes on with what is not finished.
 
     Args:
         methods: names of methods or methods such as `fedloom.Ditto(lr=0.1)`; or a
@@ -71,6 +74,9 @@ def compare(
         engine: how the work is done.
         evaluate_every: rounds between evaluations.
         checkpoint_every: rounds between checkpoints.
+        yardsticks: whether the methods are also measured by an ordinary model of each
+            client's own data, by the model on all data in one place, and by training
+            alone for as long as validation data prefer.
         fresh: replace a comparison that is already in `out`.
         tell: is told in one line of each method that is finished.
 
@@ -115,6 +121,7 @@ def compare(
         identity=identity_of(own, numbers[0]),
         own=own,
         folds=folds,
+        yardsticks=yardsticks,
     )
     return run_comparison(comparison, Path(out), fresh=fresh, tell=tell)
 

@@ -17,24 +17,30 @@ from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.task import Loss
 from fedloom.results.directory import COMPARISON
 
-MAIN = (
-    "self-fl",
-    "pfedvem",
-    "fedacs",
-    "pfedmt",
-    "local",
-    "fedavg",
-    "fedprox",
-    "ditto",
-    "pfedme",
-    "per-fedavg",
-)
-"""What is compared when nobody says what: the four systems and six baselines."""
+EQUAL_WORK: Mapping[str, Any] = {"epochs": 5}
+"""The local work of a round that methods are given where nobody says how much."""
+
+MAIN: Mapping[str, Mapping[str, Any]] = {
+    "self-fl": {},
+    "pfedvem": {},
+    "fedacs": {},
+    "pfedmt": {},
+    "local": {},
+    "fedavg": {},
+    "fedavg-tuned": {"name": "fedavg", "tuning": 5},
+    "fedprox": {},
+    "ditto": {},
+    "pfedme": {},
+    "per-fedavg": {},
+}
+"""What is compared when nobody says what: the four systems and seven baselines, by
+title, with the settings of their own."""
 
 MAIN_JOB: Mapping[str, Any] = {
     "rounds": 20,
     "evaluate_every": 2,
-    "algorithm": {"epochs": 5},
+    "yardsticks": True,
+    "algorithm": EQUAL_WORK,
     "split": {"validation": 0.1},
     "teams": {"name": "blocks", "teams": 2},
     "model": {"name": "mlp", "hidden": [32]},
@@ -140,7 +146,9 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
         ConfigError: a method, section or key is not known, or a value is wrong.
     """
     rest = dict(tables)
-    methods: Any = rest.pop("methods", list(MAIN))
+    methods: Any = rest.pop("methods", None)
+    if methods is None:
+        methods = {title: dict(settings) for title, settings in MAIN.items()}
     seeds: Any = rest.pop("seeds", 5)
     yardsticks, folds = rest.pop("yardsticks", False), rest.pop("folds", None)
     for name, value in {"yardsticks": yardsticks, "folds": folds or False}.items():
@@ -189,6 +197,45 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
         is_free = not (has_word or config.data.depends_on_seed)
         return replace(comparison, folds=is_free and len(seeds) in FOLDS)
     return comparison
+
+
+def with_equal_work(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """A comparison's tables with the same local work for all methods.
+
+    As they are, where they say how many epochs or steps a round has.
+
+    Args:
+        tables: of the comparison.
+    """
+    shared = dict(tables.get("algorithm", {}))
+    methods = tables.get("methods", {})
+    sections = methods.values() if isinstance(methods, dict) else ()
+    if any(key in section for section in (shared, *sections) for key in _WORK):
+        return dict(tables)
+    return {**tables, "algorithm": {**shared, **EQUAL_WORK}}
+
+
+_WORK = ("epochs", "steps")
+"""Settings that say how much a client does in a round."""
+
+
+def local_work(comparison: Comparison) -> str:
+    """How much the methods of a comparison do in a round, as a sentence."""
+    by_amount: dict[str, list[str]] = {}
+    for arm, method in comparison.algorithms.items():
+        times = f"{method.exchanges} x " if method.exchanges > 1 else ""
+        amount = f"{times}{method.epochs} epochs"
+        if method.steps is not None:
+            amount = f"{times}{method.steps} steps"
+        by_amount.setdefault(amount, []).append(arm)
+    most = max(by_amount, key=lambda amount: len(by_amount[amount]))
+    others = [
+        f"{', '.join(arms)}: {amount}"
+        for amount, arms in by_amount.items()
+        if amount != most
+    ]
+    text = "; ".join([f"Local work of each method in a round: {most}", *others])
+    return f"{text}. Gains are over training alone with as much work."
 
 
 def with_tuned(tables: Mapping[str, Any], file: Path) -> dict[str, Any]:

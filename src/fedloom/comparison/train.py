@@ -33,7 +33,7 @@ from fedloom.comparison.alone import (
     plan_alone,
     write_alone,
 )
-from fedloom.comparison.settings import Comparison, run_directory
+from fedloom.comparison.settings import Comparison, local_work, run_directory
 from fedloom.comparison.workers import hand_out, workers
 from fedloom.comparison.yardsticks import (
     ORDINARY,
@@ -258,7 +258,7 @@ def _can_share(clients: Clients) -> bool:
 @contextmanager
 def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None]:
     """Make the directory this comparison's, and hold it while it goes on."""
-    text = to_toml(comparison.to_tables())
+    text = f"# {local_work(comparison)}\n{to_toml(comparison.to_tables())}"
     file, lock = out / COMPARISON, out / _LOCK
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: expected a directory, found a file.")
@@ -574,7 +574,7 @@ def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> s
     if done:
         kinds = done[0].rounds[-1].scores
         for kind, parts in kinds.items():
-            part = "test" if "test" in parts else next(iter(parts))
+            part = next(p for p in ("test", "validation", "train") if p in parts)
             values = [h.rounds[-1].scores[kind][part][metric] for h in done]
             text += f" {kind} {sum(values) / len(values):.4f}"
     failed = len(histories) - len(done)

@@ -22,7 +22,7 @@ class Gain:
     together: NDArray[np.float64]
     """(M,) score of the personal model."""
     alone: NDArray[np.float64]
-    """(M,) score after the same local work without the federation."""
+    """(M,) score of training alone with as much work, without the federation."""
 
     @property
     def gain(self) -> NDArray[np.float64]:
@@ -49,12 +49,12 @@ class Gain:
         gain = self.gain[np.isfinite(self.gain)]
         of = "" if self.metric == "accuracy" else f" in {self.metric}"
         if len(gain) == 0:
-            return f"gain{of} over training alone: no client has a score"
+            return f"gain{of} over training alone with as much work: no score"
         error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
         return (
-            f"gain{of} over training alone: {gain.mean():+.4f} (standard error over "
-            f"clients {error:.4f}); {(gain > 0).sum()} clients gain, "
-            f"{(gain < 0).sum()} lose, {(gain == 0).sum()} stay"
+            f"gain{of} over training alone with as much work: {gain.mean():+.4f} "
+            f"(standard error over clients {error:.4f}); {(gain > 0).sum()} clients "
+            f"gain, {(gain < 0).sum()} lose, {(gain == 0).sum()} stay"
         )
 
     def __str__(self) -> str:

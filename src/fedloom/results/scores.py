@@ -24,7 +24,7 @@ class Scores:
     kind: str
     """shared, team, personal, or averaged (over draws from a posterior)."""
     part: str
-    """validation or test."""
+    """train, validation or test."""
     metric: str
     """The metric that the task is judged by: accuracy, or mse."""
     samples: NDArray[np.int64]

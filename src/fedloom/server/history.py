@@ -120,7 +120,7 @@ class History:
         if chosen is not None and self.directory is None:
             made = self.training.evaluate("test", clients)
             self.wanted_scores[number] = list(made.scores)
-        outcomes = self._outcomes(everyone if is_last else clients)
+        outcomes = self.collect_outcomes(everyone if is_last else clients)
         if outcomes is None:
             return
         if self.directory is None:
@@ -128,8 +128,14 @@ class History:
         else:
             self.directory.write_outcomes(number, outcomes)
 
-    def _outcomes(self, clients: Tensor) -> RunOutcomes | None:
-        """Of some clients; None where samples stay with the clients."""
+    def collect_outcomes(self, clients: Tensor) -> RunOutcomes | None:
+        """What some clients' models say of held-out samples now; nothing is recorded.
+
+        None where samples stay with the clients, or nobody has a held-out sample.
+
+        Args:
+            clients: (n,) who is asked, by number, ascending.
+        """
         parts, work = {}, self.training.state.work.cpu().clone()
         adaptation = torch.zeros_like(work)
         for part in HELD_OUT:
