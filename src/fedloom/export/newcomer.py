@@ -21,6 +21,7 @@ from fedloom.export.alone import alone_like
 from fedloom.export.exported_model import ExportedModel, RunInfo, module_of, scores_of
 from fedloom.export.folders import export
 from fedloom.results.scores import Scores
+from fedloom.results.statistics import accuracy_error, share_interval
 from fedloom.server.simulation import Simulation
 from fedloom.server.visit import Visit
 
@@ -91,12 +92,28 @@ class Newcomer:
             )
         text = (
             f"{self.name}: {self.metric} {self.score:.4f} on {self.tested} test samples"
-            f" after {self.steps} steps; gain over as many steps alone {self.gain:+.4f}"
-            f", over training alone throughout {self.gain_throughout:+.4f}"
+            f"{self._interval()} after {self.steps} steps; gain over as many steps "
+            f"alone {self.gain:+.4f}, over training alone throughout "
+            f"{self.gain_throughout:+.4f}"
         )
         if self.gain_over_shared is not None:
             text += f", over the shared model {self.gain_over_shared:+.4f}"
-        return text
+        return text + self._doubt()
+
+    def _interval(self) -> str:
+        """How sure the score is, by the number of test samples alone."""
+        if self.metric != "accuracy":
+            return ""
+        low, high = share_interval(self.score, self.tested)
+        return f" (95 % interval {low:.2f} to {high:.2f})"
+
+    def _doubt(self) -> str:
+        """How far a gain may be off, by the number of test samples alone."""
+        if self.metric != "accuracy":
+            return ""
+        error = accuracy_error(np.array([self.score]), np.array([float(self.tested)]))
+        most = 1.96 * math.sqrt(2) * float(error[0])
+        return f"; with so many samples a gain may be off by {most:.2f}"
 
     def exported_model(self) -> ExportedModel:
         """Ready to be written like any other model."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 from fedloom.reports.findings import Findings
-from fedloom.reports.ranking import ALPHA
 from fedloom.reports.tables import Cell
-from fedloom.reports.units import NOTHING, Unit, p_value
-from fedloom.results.statistics import Estimate, Paired
+from fedloom.reports.units import Unit, p_value
+from fedloom.results.evidence import ALPHA
+from fedloom.results.statistics import Estimate
 
 
 def method_cell(findings: Findings, method: str) -> Cell:
     """A method's name, which stands out if it is the one to use."""
-    return Cell(method, is_strong=method == findings.ranking.pick)
+    return Cell(method, is_strong=method == findings.pick)
 
 
 def count_cell(number: int, tone: str = "") -> Cell:
@@ -41,27 +41,6 @@ def p_cell(p: float) -> Cell:
     return Cell(p_value(p), p, is_strong=p < ALPHA)
 
 
-def difference_to(findings: Findings, method: str, other: str | None) -> Cell:
-    """A method's difference to another."""
-    tested = _tested(findings, method, other)
-    if tested is None:
-        return Cell(NOTHING)
-    return gap_estimate_cell(findings.unit, tested[0].difference)
-
-
-def p_against(findings: Findings, method: str, other: str | None) -> Cell:
-    """The adjusted p-value of that difference."""
-    tested = _tested(findings, method, other)
-    return p_cell(tested[1] if tested is not None else math.nan)
-
-
 def tone_of(value: float) -> str:
     """How a difference looks."""
     return "good" if value > 0 else "bad" if value < 0 else ""
-
-
-def _tested(
-    findings: Findings, method: str, other: str | None
-) -> tuple[Paired, float] | None:
-    tested = findings.ranking.pair(method, other) if other is not None else None
-    return tested if tested is not None and tested[0].difference.count else None

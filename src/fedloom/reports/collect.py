@@ -10,11 +10,13 @@ from pathlib import Path
 from fedloom.core.errors import DataError
 from fedloom.reports.runs import Run, read_run
 from fedloom.results.reader import (
+    Yardstick,
     arm_of,
     find_runs,
     is_comparison,
     is_run,
     read_comparison,
+    read_yardsticks,
 )
 
 
@@ -82,6 +84,22 @@ class Collection:
         holdings = {d.holdings if d is not None else () for d in data}
         return len(holdings) == 1 and () not in holdings
 
+    @cached_property
+    def has_same_data(self) -> bool:
+        """Whether a sample's number means the same sample in every seed."""
+        data = [self.first_run(seed) for seed in self.seeds]
+        targets = {
+            run.client_data.holdings[:1] if run.client_data is not None else ()
+            for run in data
+            if run is not None
+        }
+        return len(self.seeds) < 2 or (len(targets) == 1 and () not in targets)
+
+    @cached_property
+    def yardsticks(self) -> Mapping[str, Yardstick]:
+        """What the methods of a comparison are measured by, by name."""
+        return read_yardsticks(self.paths[0]) if self.source else {}
+
     def first_run(
         self, seed: int | None = None, method: str | None = None
     ) -> Run | None:
@@ -98,7 +116,7 @@ class Collection:
         able = [
             m
             for m in self.methods
-            if (run := self.first_run(method=m)) and run.algorithm == "local"
+            if (run := self.first_run(method=m)) and run.is_alone
         ]
         if len(self.methods) < 2 or not able:
             return None
@@ -240,18 +258,12 @@ def _remarks(collection: Collection) -> Iterator[str]:
         yield "The runs are on different datasets; their scores do not compare."
     if len({run.planned for run in runs}) > 1:
         yield "The runs were meant to have different numbers of rounds."
-    if several and not collection.has_seeds:
-        yield (
-            "There is one seed. Intervals are over clients and do not say what another "
-            "seed would give; no test between methods is possible. Five seeds or more "
-            "are better."
-        )
     if runs and not any(run.state == "finished" for run in runs):
         yield "No run has finished; the scores are those of the last evaluated round."
     if any(run.evaluated and run.part == "validation" for run in runs):
         yield "There are no test data; all scores are on validation data."
     elif runs and all(run.chosen_round is None for run in runs):
         yield (
-            "There are no validation data, so no round and no method could be chosen "
-            "without looking at the test data. Set split.validation=0.1 for that."
+            "There are no validation data, so no round could be chosen without looking "
+            "at the test data. Set split.validation=0.1 for that."
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 from fedloom.reports.findings import Findings
 from fedloom.reports.runs import KIND
 from fedloom.reports.tables import to_csv
@@ -13,7 +15,7 @@ def ranking_csv(findings: Findings) -> str:
     estimates = ("last", "chosen", "validation", "worst_decile")
     header = ["place", "method", "algorithm"]
     header += [f"{which}_{name}" for which in estimates for name in names]
-    header += ["chosen_rounds", "gain_mean", "gain_low", "gain_high"]
+    header += ["chosen_rounds", "gain_mean", "gain_low", "gain_high", "gain_p"]
     header += ["gaining", "losing", "finished", "failed", "unfinished", "never_begun"]
     rows = []
     for place, s in enumerate(findings.ranking.standings, 1):
@@ -23,27 +25,26 @@ def ranking_csv(findings: Findings) -> str:
         row.append(" ".join(str(n) for n in s.chosen_rounds))
         gain = findings.gain_of(s.method)
         if gain is None:
-            row += [None] * 5
+            row += [None] * 6
         else:
-            row += [gain.mean.mean, gain.mean.low, gain.mean.high]
+            row += [gain.mean.mean, gain.mean.low, gain.mean.high, gain.p]
             row += [gain.gaining, gain.losing]
         rows.append([*row, *s.counts.values()])
     return to_csv(header, rows)
 
 
 def pairs_csv(findings: Findings) -> str:
-    """Every pair in raw numbers."""
-    header = ["first", "second"]
-    for which in ("last", "chosen"):
-        header += [f"{which}_{n}" for n in ("difference", "low", "high", "p", "p_holm")]
+    """Every pair in raw numbers; positive is better for the first."""
+    header = ["first", "second", "better_by", "low", "high", "p", "p_holm", "seeds"]
     rows = []
-    for pair in findings.ranking.pairs:
-        row: list[object] = [pair.first, pair.second]
-        for test, p in ((pair.last, pair.p_last), (pair.chosen, pair.p_chosen)):
-            d = test.difference
-            row += [d.mean, d.low, d.high, test.p, p]
-        rows.append([*row, pair.last.difference.count])
-    return to_csv([*header, "seeds"], rows)
+    order = [s.method for s in findings.ranking.standings]
+    for first, second in combinations(order, 2):
+        contrast = findings.ranking.better_by(first, second)
+        if contrast is not None:
+            d = contrast.estimate
+            numbers = [d.mean, d.low, d.high, contrast.p, contrast.adjusted, d.count]
+            rows.append([first, second, *numbers])
+    return to_csv(header, rows)
 
 
 def clients_csv(findings: Findings) -> str:

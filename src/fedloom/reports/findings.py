@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fedloom.reports.cautions import cautions
 from fedloom.reports.collect import Collection
-from fedloom.reports.gains import Advice, Gains, MethodGain, Who, advise, gains
-from fedloom.reports.ranking import ALPHA, Ranking, rank
-from fedloom.reports.units import MINUS, SPACE, Unit, counted, p_value, unit_of, words
-from fedloom.results.statistics import is_error
+from fedloom.reports.decision import LONGER, Decision, decide
+from fedloom.reports.gains import Advice, Gains, MethodGain, advise, gains
+from fedloom.reports.held_out import Who, observe, seats_of
+from fedloom.reports.ranking import Ranking, rank
+from fedloom.reports.units import SPACE, Unit, counted, p_value, unit_of, words
+from fedloom.results.evidence import ALPHA, Evidence, weigh
+from fedloom.results.statistics import Estimate, is_better, is_error
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +24,7 @@ class Findings:
     collection: Collection
     ranking: Ranking
     gains: Gains | None
+    decision: Decision
     advice: Advice | None
 
     @property
@@ -37,9 +43,21 @@ class Findings:
         run = self.collection.first_run()
         return run.part if run is not None else "test"
 
-    def gain_of(self, method: str) -> MethodGain | None:
+    @property
+    def evidence(self) -> Evidence | None:
+        """What held-out data say; None if nothing can be compared."""
+        return self.ranking.evidence
+
+    @property
+    def pick(self) -> str | None:
+        """The method to use, which may be training alone; None without an answer."""
+        return self.decision.pick
+
+    def gain_of(self, method: str | None) -> MethodGain | None:
         """What a method did for the clients; None if that is not known."""
-        return self.gains.of(method) if self.gains is not None else None
+        if self.gains is None or method is None:
+            return None
+        return self.gains.of(method)
 
     @property
     def who(self) -> tuple[Who, ...]:
@@ -47,105 +65,177 @@ class Findings:
         about = self.gains or self.advice
         return about.who if about is not None else ()
 
+    def name(self, method: str) -> str:
+        """A method in a sentence: the baseline is training alone."""
+        return "training alone" if method == self.collection.baseline else method
+
 
 def work_out(collection: Collection) -> Findings:
-    """Rank the methods, and say who gains and what each client should use."""
-    ranking = rank(collection)
-    return Findings(collection, ranking, gains(collection), advise(collection, ranking))
+    """Rank the methods, and say what to do, who gains and what suits each client."""
+    seats = seats_of(collection)
+    seen = observe(collection, seats)
+    evidence = weigh(seen, collection.metric) if seen is not None else None
+    ranking = rank(collection, evidence)
+    gained = gains(collection, seats, seen, ranking)
+    decision = decide(collection, ranking, gained)
+    advice = advise(collection, seats, seen, ranking, decision.pick)
+    return Findings(collection, ranking, gained, decision, advice)
 
 
 def headline(findings: Findings) -> str:
-    """The answer, in one sentence."""
-    collection, ranking = findings.collection, findings.ranking
-    pick = ranking.pick
-    if pick is None:
+    """The answer, in a sentence or two."""
+    collection, decision = findings.collection, findings.decision
+    if decision.pick is None and decision.best is None:
         failed = sum(run.state == "failed" for run in collection.runs.values())
         if failed and failed == len(collection.runs):
             every = f"all {failed} runs" if failed > 1 else "the run"
             return f"No answer: {every} failed."
         return "No answer yet: there is no run with scores."
-    what = _reached(findings, pick)
+    pick, best = decision.pick, decision.best
     if len(collection.methods) == 1:
-        return f"{pick}: {what}."
-    if pick == collection.baseline:
-        return f"Train alone: {what}, and no federation does better."
-    # Nothing was tested, or some test cannot tell another method apart.
-    if ranking.rivals(pick) or not ranking.pairs:
-        return f"Use {pick}, for now: {what}."
-    return f"Use {pick}: {what}."
+        return f"{pick or best}: {_reached(findings, pick or best or '')}."
+    match decision.verdict:
+        case "use":
+            return (
+                f"Use {best}: {_reached(findings, best or '')}, "
+                f"{_ahead(findings, best)}.{_losers(findings)}"
+            )
+        case "alone":
+            reached = f": {_reached(findings, pick)}" if pick is not None else ""
+            return f"Train alone{reached}, and no federated method does better."
+        case "longer":
+            return (
+                f"Train alone, for longer: {_is_ahead(findings, best)}, but training "
+                "alone with another number of rounds does better than that."
+            )
+        case "losing":
+            return (
+                f"Train alone: on average {_is_ahead(findings, best)}, but most "
+                "clients lose by it."
+            )
+        case "open":
+            return (
+                f"Not shown: {_is_ahead(findings, best)}, which these data cannot tell "
+                "from chance. Train alone, or gather more data."
+                f"{_losers(findings)}"
+            )
+    leads = f"{pick} does best: {_reached(findings, pick or '')}"
+    if findings.evidence is None:
+        return f"{leads}, but the methods did not meet the same clients."
+    return f"{leads}; whether that beats training alone is not known."
 
 
 def _reached(findings: Findings, method: str) -> str:
-    score = findings.unit.score(findings.ranking.standing(method).last.mean)
+    score = findings.unit.score(_score(findings, method).mean)
     where = f"on the average client's own {findings.part} data"
     if is_error(findings.metric):
         return f"its {findings.metric} is {score} {where}"
     return f"it reaches {score} {findings.metric} {where}"
 
 
+def _score(findings: Findings, method: str) -> Estimate:
+    """The score that the answer gives: corrected for being the best of several."""
+    evidence = findings.evidence
+    is_chosen = method in (findings.decision.best, evidence and evidence.leader)
+    if evidence is None or method not in evidence.scores or not is_chosen:
+        return findings.ranking.standing(method).last
+    return evidence.score_once_chosen(method)
+
+
+def _is_ahead(findings: Findings, method: str | None) -> str:
+    """`ditto is 2.1 points ahead of training alone`, `ditto has 12 % less mse than`."""
+    if not is_error(findings.metric):
+        return f"{method} is {_ahead(findings, method)}"
+    return f"{method}'s {findings.metric} is {_ahead(findings, method)}"
+
+
+def _ahead(findings: Findings, method: str | None) -> str:
+    """By how much a method is better than training alone."""
+    gain, gains, evidence = findings.gain_of(method), findings.gains, findings.evidence
+    assert gain is not None
+    assert gains is not None
+    assert evidence is not None
+    if not is_error(findings.metric):
+        points = f"{findings.unit.number(gain.mean.mean)}{findings.unit.points}"
+        return f"{points} ahead of {gains.reference}"
+    less = 1 - math.exp(-evidence.gains[gain.method].estimate.mean)
+    return f"{100 * less:.0f}{SPACE}% less than that of {gains.reference}"
+
+
+def _losers(findings: Findings) -> str:
+    gain = findings.gain_of(findings.decision.best)
+    if gain is None or gain.losing <= gain.gaining:
+        return ""
+    return f" More clients lose by it ({gain.losing}) than gain ({gain.gaining})."
+
+
 def summary(findings: Findings) -> list[str]:
-    """What goes with the answer: how sure it is, and who gains."""
-    pick = findings.ranking.pick
-    if pick is None:
+    """What goes with the answer: what to mind, how sure it is, and who gains."""
+    decision = findings.decision
+    about = decision.best or decision.pick
+    if about is None:
         return []
     texts = (
-        _sureness(findings, pick),
-        _choice(findings, pick),
-        _who_gains(findings, pick),
+        " ".join(cautions(findings.collection, findings.gains, about)),
+        _sureness(findings, decision.pick or about),
+        _alike(findings),
+        _who_gains(findings, about),
+        *_yardsticks(findings),
         _advised(findings),
     )
     return [text for text in texts if text]
 
 
-def _sureness(findings: Findings, pick: str) -> str:
-    ranking, unit = findings.ranking, findings.unit
-    estimate = ranking.standing(pick).last
-    text = ""
-    if estimate.has_interval:
-        noun = "seed" if findings.collection.has_seeds else "client"
-        over = counted(estimate.count, noun)
-        text = (
-            f"The 95 % interval over {over} goes from {unit.score(estimate.low)} to "
-            f"{unit.score(estimate.high)}. "
-        )
-    others = [
-        s.method
-        for s in ranking.standings
-        if s.method not in (pick, findings.collection.baseline) and s.last.count
-    ]
-    tested = [
-        m for m in others if math.isfinite((ranking.pair(pick, m) or (0, math.nan))[1])
-    ]
-    if not tested:
-        return text.strip()
-    rivals = [m for m in others if m in ranking.rivals(pick)]
-    beaten = [m for m in others if m not in rivals]
-    if not rivals:
-        return text + f"It differs from every other method, {words(beaten)}, too."
-    text += f"These seeds cannot tell it apart from {words(rivals)}"
-    return text + (f"; it does differ from {words(beaten)}." if beaten else ".")
-
-
-def _choice(findings: Findings, pick: str) -> str:
-    ranking = findings.ranking
-    if len(ranking.standings) < 2:
+def _sureness(findings: Findings, method: str) -> str:
+    unit, evidence = findings.unit, findings.evidence
+    score = _score(findings, method)
+    if evidence is None or not score.has_interval:
         return ""
-    first = ranking.standings[0].method
-    if not ranking.is_picked_on_validation:
-        return (
-            f"It was chosen on the {findings.part} data that it is reported on, for "
-            "want of validation data; fresh data would show it a little worse."
+    over = counted(evidence.clients, "client")
+    if evidence.samples:
+        over += f" with {counted(evidence.samples, f'{findings.part} sample')}"
+    over += f", {counted(evidence.seeds, 'seed')}"
+    text = (
+        f"The 95{SPACE}% interval of {method}'s score goes from "
+        f"{unit.score(score.low)} to {unit.score(score.high)} ({over})."
+    )
+    raw = findings.ranking.standing(method).last.mean
+    if unit.score(raw) != unit.score(score.mean):
+        text += (
+            f" The score is given as {unit.score(score.mean)} and not as the "
+            f"{unit.score(raw)} of the table, because the best of several looks better "
+            "than it is on the data that chose it."
         )
-    if first != pick:
-        score = findings.unit.score(ranking.standings[0].last.mean)
-        return (
-            f"It was chosen on validation data; on {findings.part} data {first} comes "
-            f"first with {score}."
-        )
-    return ""
+    return text
 
 
-def _who_gains(findings: Findings, pick: str) -> str:
+def _alike(findings: Findings) -> str:
+    """Methods that cannot be told apart from the leader, training alone included."""
+    evidence = findings.evidence
+    if evidence is None or evidence.leader is None or not evidence.behind:
+        return ""
+    leader = findings.name(evidence.leader)
+    order = [
+        s.method for s in findings.ranking.standings if s.method in evidence.behind
+    ]
+    tested = [m for m in order if math.isfinite(evidence.behind[m].adjusted)]
+    alike = [m for m in tested if not evidence.behind[m].adjusted < ALPHA]
+    apart = [findings.name(m) for m in tested if m not in alike]
+    if not tested:
+        return ""
+    first = f"{leader[0].upper()}{leader[1:]}" if leader == "training alone" else leader
+    if not alike:
+        return (
+            f"{first} is better than every other method, beyond chance: {words(apart)}."
+        )
+    text = (
+        f"{first} has the best score; these data cannot tell it apart from "
+        f"{words([findings.name(m) for m in alike])}"
+    )
+    return text + (f", but they can from {words(apart)}." if apart else ".")
+
+
+def _who_gains(findings: Findings, method: str) -> str:
     gains, unit, collection = findings.gains, findings.unit, findings.collection
     if gains is None:
         if collection.baseline is None and collection.is_paired:
@@ -154,27 +244,31 @@ def _who_gains(findings: Findings, pick: str) -> str:
                 "alone: add local to the comparison, or use fedloom run --gain."
             )
         return ""
-    best = gains.of(pick)
-    if best is None:
-        gainers = [g.method for g in gains.methods if g.mean.mean > 0]
-        if not gainers:
-            return "On average no method gains over training alone."
-        return f"On average {words(gainers)} gain over training alone all the same."
-    tested = findings.ranking.pair(pick, gains.baseline)
-    sure = ""
-    if tested is not None and math.isfinite(tested[1]):
-        is_sure = tested[1] < ALPHA
-        sure = f" ({_p(tested[1])}{'' if is_sure else ', so not certain'})"
-    gap = unit.gap_estimate(best.mean) + unit.points
-    verb = "loses" if best.mean.mean < 0 else "gains"
-    stay = best.staying
+    gain = gains.of(method)
+    if gain is None:
+        return ""
+    verb = "loses" if gain.mean.mean < 0 else "gains"
+    interval = ""
+    if gain.mean.has_interval:
+        interval = (
+            f" (95{SPACE}% interval from {unit.gap(gain.mean.low)} to "
+            f"{unit.gap(gain.mean.high)}, {_p(gain.p)})"
+        )
     return (
-        f"Over training alone the average client {verb} "
-        f"{gap.lstrip('+' + MINUS)}{sure}: "
-        f"{best.gaining} of {best.known} clients gain, "
-        f"{best.losing or 'none'} {'lose' if best.losing > 1 else 'loses'}"
-        + (f" and {stay} {'stay' if stay > 1 else 'stays'}." if stay else ".")
+        f"With {method} the average client {verb} {unit.number(abs(gain.mean.mean))}"
+        f"{unit.points} over {gains.reference}{interval}: {_counts(gain)}."
     )
+
+
+def _counts(gain: MethodGain) -> str:
+    """`12 of 20 clients gain, 6 lose and 2 stay as they are`."""
+    gaining = f"{gain.gaining} of {counted(gain.known, 'client')} "
+    gaining += "gains" if gain.gaining == 1 else "gain"
+    losing = f"{gain.losing or 'none'} {'lose' if gain.losing > 1 else 'loses'}"
+    if not gain.staying:
+        return f"{gaining}, {losing}"
+    stay = "stay as they are" if gain.staying > 1 else "stays as it is"
+    return f"{gaining}, {losing} and {gain.staying} {stay}"
 
 
 def _p(value: float) -> str:
@@ -183,22 +277,74 @@ def _p(value: float) -> str:
     return f"p{SPACE}{relation}{text}"
 
 
+def _yardsticks(findings: Findings) -> Iterator[str]:
+    """What the methods are measured by, where it says something of them."""
+    evidence, unit, metric = findings.evidence, findings.unit, findings.metric
+    if evidence is None or evidence.leader is None:
+        return
+    best = evidence.scores[evidence.leader].mean
+
+    def beats(name: str) -> str:
+        """A yardstick's score if it is better than every method's; else empty."""
+        if name not in evidence.yardsticks:
+            return ""
+        score = evidence.yardsticks[name].mean
+        return unit.score(score) if is_better(score, best, metric) else ""
+
+    if score := beats("constant"):
+        what = "its mean" if is_error(metric) else "its most frequent class"
+        yield (
+            f"Every model is worse than always saying what is usual: if each client "
+            f"predicted {what}, the {metric} would be {score}. There may be nothing to "
+            "learn here, or training fails."
+        )
+    if score := beats("ordinary"):
+        yield (
+            "An ordinary model on each client's own data (gradient boosting or a "
+            f"linear model) does better than every method: its {metric} is {score}"
+            f"{_chance(findings, 'ordinary')}."
+        )
+    if score := beats(LONGER):
+        yield (
+            f"Training alone for as many rounds as validation data prefer does better "
+            f"than every method: its {metric} is {score}{_chance(findings, LONGER)}."
+        )
+    if "pooled" in evidence.yardsticks:
+        score = unit.score(evidence.yardsticks["pooled"].mean)
+        yield (
+            f"With all data in one place, which a federation does not have, one model "
+            f"for all would have a {metric} of {score}."
+        )
+
+
+def _chance(findings: Findings, yardstick: str) -> str:
+    evidence = findings.evidence
+    assert evidence is not None
+    is_sure = evidence.over_yardsticks[yardstick].adjusted < ALPHA
+    return "" if is_sure else ", though that may be chance"
+
+
 def _advised(findings: Findings) -> str:
     advice, unit = findings.advice, findings.unit
-    if advice is None or not advice.is_on_validation:
+    if advice is None or not advice.is_on_validation or findings.pick is None:
         return ""
     change = advice.against_pick
-    if change.difference.count < 2:
+    if not math.isfinite(change.p):
         return ""
-    if set(advice.method) == {findings.ranking.pick}:
-        return "The validation data of every single client prefer it, too."
-    gap = unit.gap(change.difference.mean)
-    verdict = (
-        "so choosing per client does matter"
-        if change.p < ALPHA
-        else "which is no more than chance, so one method for all will do"
-    )
+    if set(advice.method) == {findings.pick}:
+        return f"Every single client's own validation data prefer {findings.pick}, too."
+    pick = findings.ranking.standing(findings.pick).last.mean
+    gap = abs(advice.followed - pick)
+    is_more = is_better(advice.followed, pick, findings.metric)
+    verdict = "which may be chance, so one method for all will do"
+    if change.adjusted < ALPHA:
+        verdict = (
+            "so choosing for each client pays"
+            if is_more
+            else "so one method for all is the better choice"
+        )
     return (
-        "If each client used what its own validation data prefer, the mean would "
-        f"change by {gap}{unit.points}, {verdict}."
+        "If each client used what its own validation data prefer, the average client "
+        f"would do {unit.number(gap)}{unit.points} {'better' if is_more else 'worse'} "
+        f"than with {findings.pick} for all, {verdict}."
     )

@@ -12,13 +12,13 @@ from fedloom.reports.cells import (
     gap_cell,
     gap_estimate_cell,
     method_cell,
-    p_against,
+    p_cell,
     tone_of,
 )
 from fedloom.reports.findings import Findings
 from fedloom.reports.gains import MethodGain
 from fedloom.reports.tables import Cell, Table, TableBuilder
-from fedloom.reports.units import TIMES, plain
+from fedloom.reports.units import plain
 
 ROWS = 300
 """Clients that a table on the page shows; the CSV file has all of them."""
@@ -37,7 +37,9 @@ def gains_table(findings: Findings) -> Table:
     table.words("method", lambda r: method_cell(findings, r[0].method))
     table.numbers("mean gain", lambda r: gap_estimate_cell(unit, r[0].mean))
     table.numbers(
-        "p, adjusted", lambda r: p_against(findings, r[0].method, gains.baseline)
+        "p, adjusted",
+        lambda r: p_cell(r[0].p),
+        note="of no mean gain, adjusted for the number of methods",
     )
     table.numbers("gain", lambda r: count_cell(r[0].gaining, "good"))
     table.numbers("lose", lambda r: count_cell(r[0].losing, tone_of(-r[0].losing)))
@@ -52,16 +54,18 @@ def gains_table(findings: Findings) -> Table:
         "largest loss",
         lambda r: gap_cell(unit, r[1][0]) if r[1][0] < 0 else Cell("none", r[1][0]),
     )
-    table.numbers(
-        "steps per step alone",
-        lambda r: Cell(f"{plain(r[0].work)} {TIMES}", r[0].work),
-        note="gradient steps for each of the baseline's",
-    )
+    baseline = findings.collection.baseline
+    if baseline is not None:
+        table.numbers(
+            f"work, times {baseline}'s",
+            lambda r: Cell(plain(r[0].work), r[0].work),
+            note=f"samples that entered a gradient, for each of {baseline}'s",
+        )
     points = f" in{unit.points}" if unit.points else ""
     return table.table(
-        f"Gain over {gains.baseline}{points} at the last round, client by client on "
-        f"the same {findings.part} data of the same seed; ± is half the 95 % interval "
-        f"of the mean over {'seeds' if findings.collection.has_seeds else 'clients'}."
+        f"Gain over {gains.reference}{points} at the last round, client by client and "
+        f"sample by sample on the same {findings.part} data; ± is half the 95 % "
+        "interval of the mean. Gain, lose and stay count clients."
     )
 
 
@@ -107,25 +111,25 @@ def _clients_caption(findings: Findings) -> str:
     if gains is not None:
         points = f" in{findings.unit.points}" if findings.unit.points else ""
         parts.append(
-            f"Gain over {gains.baseline}{points} by method, ± one standard error: from "
-            + (
-                "the seeds, in which clients are the same."
-                if gains.has_same_clients and findings.collection.has_seeds
-                else "the number of test samples, which is on the safe side."
-            )
+            f"Gain over {gains.reference}{points} by method, ± one standard error. "
+            "With few samples a client's gain is mostly chance, whatever its sign."
         )
     if advice is not None:
         data = "own validation" if advice.is_on_validation else "reported"
         parts.append(
             f"Advised is what does best on the client's {data} data, training alone "
-            "included; clear is ahead by two standard errors, likely by one."
+            "included. It is clear if it is ahead of the next by two standard errors, "
+            "likely if by one, open if by less."
         )
         if not advice.is_on_validation:
-            parts.append("Without validation data the advice flatters itself.")
+            parts.append(
+                "Without validation data the same data advise and are reported, so the "
+                "advice looks better than it is."
+            )
     if len(findings.who) > ROWS:
         parts.append(
-            f"{ROWS} of {len(findings.who)} clients, who gain least; the CSV file has "
-            "all."
+            f"Shown are the {ROWS} of {len(findings.who)} clients that gain least; the "
+            "CSV file has all."
         )
     return " ".join(parts)
 
@@ -133,7 +137,7 @@ def _clients_caption(findings: Findings) -> str:
 def _shown(findings: Findings) -> Sequence[int]:
     """The clients of the table on the page: if they are too many, who gain least."""
     clients = range(len(findings.who))
-    gain = findings.gains.of(findings.ranking.pick or "") if findings.gains else None
+    gain = findings.gain_of(findings.decision.best)
     if len(clients) <= ROWS or gain is None:
         return clients[:ROWS]
     least: list[int] = np.argsort(gain.gain, kind="stable")[:ROWS].tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,30 +11,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedloom.reports.collect import Collection
+from fedloom.reports.held_out import Seats, Who
 from fedloom.reports.ranking import Ranking
-from fedloom.reports.runs import KIND, Run
+from fedloom.reports.runs import Run
+from fedloom.results.evidence import Contrast, contrast
+from fedloom.results.observations import Design, Numbers, Observations
 from fedloom.results.statistics import (
     Estimate,
-    Paired,
     accuracy_error,
     improvement,
-    over_clients,
+    is_error,
     over_seeds,
-    paired,
     rank_correlation,
 )
-
-Numbers = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Who:
-    """A client: of every seed if clients are the same in all of them, else of one."""
-
-    name: str
-    seed: int | None
-    samples: int
-    """Training samples; their mean over seeds, rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +36,14 @@ class MethodGain:
     error: Numbers
     """(clients,) standard error, nan where it is unknown."""
     mean: Estimate
-    """Mean over clients; the interval is over seeds, or clients of a single one."""
+    """Mean over clients, in the units of the score."""
+    p: float
+    """Of no mean gain at all, adjusted for the number of methods."""
+    is_shown: bool
+    """Whether the mean gain is positive, and more than chance explains."""
     work: float
-    """Gradient steps of this method for each of the baseline's."""
+    """Work of this method for each of the baseline's, in samples that entered a
+    gradient; nan if there is no baseline."""
 
     @property
     def gaining(self) -> int:
@@ -76,11 +70,17 @@ class MethodGain:
 class Gains:
     """All methods against training alone."""
 
-    baseline: str
-    """What alone means: a method of the collection, or words for gain.parquet."""
+    has_equal_work: bool
+    """Whether alone means: with as much work as the method took, client by client.
+    Otherwise it is the arm of the comparison that trains alone."""
     who: tuple[Who, ...]
     has_same_clients: bool
     methods: tuple[MethodGain, ...]
+
+    @property
+    def reference(self) -> str:
+        """What gains are over, in words."""
+        return "training alone" + (" with as much work" if self.has_equal_work else "")
 
     def of(self, method: str) -> MethodGain | None:
         """What one method did."""
@@ -99,12 +99,10 @@ class Advice:
     """(clients,) ahead of the next best on the deciding data."""
     error: Numbers
     """(clients,) standard error of that lead, nan where it is unknown."""
-    gain: Numbers
-    """(clients,) over training alone, on the reported data; nan without a baseline."""
-    followed: Estimate
-    """Score if every client used what is advised to it."""
-    against_pick: Paired
-    """The same minus everybody using the one method to use, seed by seed."""
+    followed: float
+    """Score if every client used what its validation data of the same seed prefer."""
+    against_pick: Contrast
+    """How much better that is than everybody using the one method to use."""
 
     def word(self, n: int) -> str:
         """How sure the advice is: clear, likely or open."""
@@ -115,99 +113,99 @@ class Advice:
         return "likely" if self.lead[n] > self.error[n] else "open"
 
 
-@dataclass(frozen=True, eq=False)
-class _Seats:
-    """Where the numbers of every client lie."""
-
-    collection: Collection
-    who: tuple[Who, ...]
-    rows: tuple[NDArray[np.int64], ...]
-    """For every seed: the place among `who` of each client of that seed's runs."""
-
-    def table(self, method: str, number: str, part: str = "") -> Numbers:
-        """(clients, seeds) a number at the last round; nan where there is none."""
-
-        def column(run: Run) -> Numbers | None:
-            if run.last is None:
-                return None
-            return run.last.get(KIND, part or run.part, number)
-
-        return self._fill(method, column)
-
-    def written_gains(self, method: str) -> Numbers:
-        """(clients, seeds) what gain.parquet says; nan where there is none."""
-
-        def column(run: Run) -> Numbers | None:
-            columns = run.alone
-            return columns["together"] - columns["alone"] if columns else None
-
-        return self._fill(method, column)
-
-    def _fill(self, method: str, values: Callable[[Run], Numbers | None]) -> Numbers:
-        table = np.full((len(self.who), len(self.rows)), np.nan)
-        for n, run in enumerate(self.collection.by_seed(method)):
-            column = values(run) if run is not None else None
-            if column is not None:
-                table[self.rows[n], n] = column
-        return table
-
-
-def gains(collection: Collection) -> Gains | None:
+def gains(
+    collection: Collection,
+    seats: Seats,
+    observations: Observations | None,
+    ranking: Ranking,
+) -> Gains | None:
     """Every method's gain over training alone; None if nothing trained alone."""
-    baseline, metric = collection.baseline, collection.metric
-    if not collection.is_paired or collection.first_run() is None:
+    evidence = ranking.evidence
+    if observations is None or evidence is None or not evidence.gains:
         return None
-    seats = _seats(collection)
-    if baseline is None:
-        return _written_gains(collection, seats)
-    alone = seats.table(baseline, metric)
-    samples = seats.table(baseline, "samples")
-    steps_alone = _steps(collection, baseline)
+    tested = observations.test()
+    design = Design.of(tested)
+    baseline = collection.baseline
+    work_alone = _work(collection, baseline) if baseline is not None else math.nan
     methods = []
-    for method in collection.methods:
-        if method != baseline:
-            together = seats.table(method, metric)
-            gap = improvement(together - alone, metric)
-            error = _gap_error(together, alone, samples, metric)
-            work = _steps(collection, method) / steps_alone if steps_alone else math.nan
-            methods.append(MethodGain(method, _mean(gap), error, _over(gap), work))
-    return Gains(baseline, seats.who, collection.has_same_clients, tuple(methods))
+    for n, method in enumerate(tested.methods):
+        mean = evidence.over_alone(method)
+        if mean is None:
+            continue
+        gain, error = _by_client(tested, design, n, collection.metric, len(seats.who))
+        if not tested.has_samples:
+            error = _gap_error(collection, seats, method)
+        work = _work(collection, method) / work_alone if work_alone else math.nan
+        tested_gain = evidence.gains[method]
+        methods.append(
+            MethodGain(
+                method,
+                gain,
+                error,
+                mean,
+                tested_gain.adjusted,
+                tested_gain.is_shown,
+                work,
+            )
+        )
+    has_equal_work = all(
+        run.alone_outcomes is not None or run.alone is not None
+        for run in collection.counted.values()
+        if not run.is_alone
+    )
+    return Gains(has_equal_work, seats.who, collection.has_same_clients, tuple(methods))
 
 
-def advise(collection: Collection, ranking: Ranking) -> Advice | None:
-    """The method that suits each client best, training alone included."""
+def advise(
+    collection: Collection,
+    seats: Seats,
+    observations: Observations | None,
+    ranking: Ranking,
+    pick: str | None,
+) -> Advice | None:
+    """The method that suits each client best, training alone included.
+
+    Whether that pays is judged seed by seed: the validation data of a seed choose, its
+    test data tell what came of it.
+    """
     order = [s.method for s in ranking.standings if s.last.count]
-    if ranking.pick is None or len(order) < 2 or not collection.is_paired:
+    if observations is None or pick not in order or len(order) < 2:
         return None
-    metric, seats = collection.metric, _seats(collection)
-    part = "validation" if ranking.is_picked_on_validation else ""
+    metric = collection.metric
+    is_on_validation = all(
+        s.validation.count for s in ranking.standings if s.last.count
+    ) and bool(observations.is_test.any())
+    part = "validation" if is_on_validation else ""
     # (methods, clients, seeds)
     deciding = np.stack([seats.table(m, metric, part) for m in order])
-    reported = np.stack([seats.table(m, metric) for m in order])
-    losses = np.stack([_mean(seats.table(m, "loss", part)) for m in order])
+    losses = np.stack([seats.table(m, "loss", part) for m in order])
     better = _mean(improvement(deciding, metric))
-    first, second = _two_best(better, losses)
+    first, second = _two_best(better, _mean(losses))
     places = np.arange(len(seats.who))
-    gain = np.full(len(places), np.nan)
-    if collection.baseline in order:
-        gap = reported[first, places] - reported[order.index(collection.baseline)]
-        gain = _mean(improvement(gap, metric))
-    followed = _mean(reported[first, places].T)
-    picked = _mean(reported[order.index(ranking.pick)].T)
+    by_seed = np.stack(
+        [
+            _two_best(improvement(deciding[..., n], metric), losses[..., n])[0]
+            for n in range(deciding.shape[2])
+        ],
+        axis=1,
+    )
+    tested = observations.test()
+    values = tested.values[[tested.methods.index(m) for m in order]]
+    seeds = np.unique(tested.seeds, return_inverse=True)[1]
+    followed = values[by_seed[tested.clients, seeds], np.arange(values.shape[1])]
     return Advice(
         who=seats.who,
-        is_on_validation=ranking.is_picked_on_validation,
+        is_on_validation=is_on_validation,
         method=tuple(order[n] for n in first),
         lead=better[first, places] - better[second, places],
-        error=_gap_error(
+        error=_error_between(
             deciding[first, places],
             deciding[second, places],
             seats.table(order[0], "samples", part),
             metric,
         ),
-        gain=gain,
-        followed=over_seeds(followed),
-        against_pick=paired(followed, picked),
+        followed=Design.of(tested).mean(followed).value,
+        against_pick=contrast(tested, followed, values[order.index(pick)], metric),
     )
 
 
@@ -265,27 +263,6 @@ def _client_means(run: Run, count: int) -> dict[str, Numbers]:
         return {name: sums[name] / times[name] for name in sums}
 
 
-def _seats(collection: Collection) -> _Seats:
-    places: dict[tuple[int | None, str], int] = {}
-    samples: dict[tuple[int | None, str], list[int]] = {}
-    rows = []
-    for seed in collection.seeds:
-        run = collection.first_run(seed)
-        names = run.last.names if run is not None and run.last is not None else ()
-        data = run.client_data if run is not None else None
-        sizes = data.sizes.tolist() if data is not None else [0] * len(names)
-        keys = [(None if collection.has_same_clients else seed, name) for name in names]
-        for key, size in zip(keys, sizes, strict=True):
-            places.setdefault(key, len(places))
-            samples.setdefault(key, []).append(size)
-        rows.append(np.array([places[key] for key in keys], dtype=np.int64))
-    who = tuple(
-        Who(name, seed, round(float(np.mean(samples[seed, name]))))
-        for seed, name in places
-    )
-    return _Seats(collection, who, tuple(rows))
-
-
 def _mean(table: Numbers) -> Numbers:
     """Over the last axis, of what is known; nan where nothing is."""
     known = np.isfinite(table)
@@ -295,12 +272,30 @@ def _mean(table: Numbers) -> Numbers:
     return mean
 
 
-def _over(table: Numbers) -> Estimate:
-    """The mean of (clients, seeds): over seeds, or over the clients of a single one."""
-    return over_seeds(_mean(table.T)) if table.shape[1] > 1 else over_clients(table)
+def _by_client(
+    tested: Observations, design: Design, n: int, metric: str, count: int
+) -> tuple[Numbers, Numbers]:
+    """(clients,) a method's gain over training alone, and its standard error."""
+    gap = improvement(tested.values[n] - tested.alone[n], metric)
+    gain, error = np.full(count, np.nan), np.full(count, np.nan)
+    own = design.by_client(gap)
+    gain[np.unique(tested.clients)] = own.mean
+    error[np.unique(tested.clients)] = own.error
+    return gain, error
 
 
-def _gap_error(a: Numbers, b: Numbers, samples: Numbers, metric: str) -> Numbers:
+def _gap_error(collection: Collection, seats: Seats, method: str) -> Numbers:
+    """(clients,) standard error of a gain whose samples are not known."""
+    metric, baseline = collection.metric, collection.baseline
+    together = seats.table(method, metric)
+    if baseline is None:
+        alone = seats.written_alone(method)
+    else:
+        alone = seats.table(baseline, metric)
+    return _error_between(together, alone, seats.table(method, "samples"), metric)
+
+
+def _error_between(a: Numbers, b: Numbers, samples: Numbers, metric: str) -> Numbers:
     """(clients,) standard error of the difference of two methods' scores.
 
     From the spread over seeds where a client has several. From one seed it is known
@@ -310,7 +305,7 @@ def _gap_error(a: Numbers, b: Numbers, samples: Numbers, metric: str) -> Numbers
     """
     if (np.isfinite(a).sum(1) > 1).any():
         return np.array([over_seeds(gap).error for gap in a - b])
-    if metric != "accuracy":
+    if is_error(metric):
         return np.full(len(a), np.nan)
     own, other = accuracy_error(a, samples), accuracy_error(b, samples)
     error: Numbers = np.sqrt(_mean(np.square(own) + np.square(other)))
@@ -327,19 +322,11 @@ def _two_best(
     return order[0], order[1]
 
 
-def _steps(collection: Collection, method: str) -> float:
-    runs = collection.of(method)
-    return float(np.mean([run.total("steps") for run in runs] or [0]))
-
-
-def _written_gains(collection: Collection, seats: _Seats) -> Gains | None:
-    """From gain.parquet, which `fedloom run --gain` leaves, where every run has one."""
-    if any(run.alone is None for run in collection.counted.values()):
-        return None
-    methods = []
-    for method in collection.methods:
-        gap = improvement(seats.written_gains(method), collection.metric)
-        error = _gap_error(gap, np.zeros_like(gap), gap, "")
-        methods.append(MethodGain(method, _mean(gap), error, _over(gap), work=1.0))
-    baseline = "training alone with as many steps"
-    return Gains(baseline, seats.who, collection.has_same_clients, tuple(methods))
+def _work(collection: Collection, method: str) -> float:
+    """Samples that entered a gradient, mean over runs; steps where none are counted."""
+    totals = []
+    for run in collection.of(method):
+        work = run.reader.work
+        own = float(work.sum()) if work is not None else run.total("gradients")
+        totals.append(own or run.total("steps"))
+    return float(np.mean(totals or [0.0]))

@@ -30,8 +30,7 @@ _SECTIONS: dict[str, tuple[str, str, Section]] = {
     ),
     "gain": (
         "Who gains",
-        "Each client against training alone: the same clients, the same seed, the same "
-        "test data.",
+        "Each client against training alone, on the same test data of the same seeds.",
         who_gains,
     ),
     "learning": (
@@ -39,7 +38,7 @@ _SECTIONS: dict[str, tuple[str, str, Section]] = {
         "The same scores against what it took to get there.",
         learning,
     ),
-    "clients": ("Clients", "An average hides who is left behind.", clients),
+    "clients": ("Clients", "An average does not show who is left behind.", clients),
     "calibration": (
         "Calibration",
         "Whether the models know how often they are right.",
@@ -86,9 +85,10 @@ def page(findings: Findings) -> str:
 def _tiles(findings: Findings) -> Iterator[tuple[str, str]]:
     """The few numbers that a reader takes along."""
     collection, ranking, unit = findings.collection, findings.ranking, findings.unit
-    if ranking.pick is None:
+    about = findings.pick or findings.decision.best
+    if about is None:
         return
-    best = ranking.standing(ranking.pick)
+    best = ranking.standing(about)
     title = f"{findings.part} {findings.metric} of {best.method}"
     yield title, unit.score_estimate(best.last)
     gain = findings.gain_of(best.method)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 
 from fedloom.reports.cells import (
-    difference_to,
     estimate_cell,
     gap_estimate_cell,
     method_cell,
-    p_against,
     p_cell,
     tone_of,
 )
@@ -17,15 +16,20 @@ from fedloom.reports.findings import Findings
 from fedloom.reports.gains import MethodGain
 from fedloom.reports.ranking import Standing, estimate_of, kinds_of, other_numbers
 from fedloom.reports.tables import Cell, Table, TableBuilder
-from fedloom.reports.units import NOTHING, SPACE, Unit, p_value, title_of, unit_of
+from fedloom.reports.units import (
+    NOTHING,
+    SPACE,
+    Unit,
+    counted,
+    p_value,
+    title_of,
+    unit_of,
+)
+from fedloom.results.evidence import Evidence, in_units
+from fedloom.results.statistics import is_error
 
 CALIBRATION = ("ece", "brier", "nll")
 """Numbers that say whether a model's probabilities can be believed."""
-
-_HOLM = (
-    "p-values are of paired t-tests over seeds, adjusted by Holm for all pairs with "
-    "training alone and for all other pairs."
-)
 
 
 def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
@@ -36,24 +40,24 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
         is_short: leave out chosen rounds and tests, for a narrow place.
     """
     ranking, unit = findings.ranking, findings.unit
-    has_seeds, pick = findings.collection.has_seeds, ranking.pick
-    over = "seeds" if has_seeds else "clients of the one seed"
+    evidence = findings.evidence
     caption = (
         f"{findings.metric.capitalize()} of the personal models on each client's "
-        f"{findings.part} data: mean over clients ± half the 95 % interval over {over}."
+        f"{findings.part} data: mean over clients ± half the 95 % interval. "
+        f"{_interval_of(findings)}"
     )
     table = TableBuilder(ranking.standings)
     table.words("method", lambda s: method_cell(findings, s.method))
     table.numbers(
         f"last round ({findings.metric}{unit.heading})",
         lambda s: estimate_cell(unit, s.last),
-        note="mean over clients, then over seeds",
+        note="mean over clients",
     )
     if _has_choice(findings):
         table.numbers(
             "round chosen on validation",
             lambda s: estimate_cell(unit, s.chosen),
-            note="the same, at the chosen round",
+            note="the same at the chosen round; ± over seeds alone",
         )
         if not is_short:
             table.words("chosen rounds", _rounds)
@@ -62,12 +66,18 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
         lambda s: estimate_cell(unit, s.worst),
         note="mean over the clients that do worst",
     )
-    if ranking.pairs and has_seeds and not is_short:
+    if evidence is not None and evidence.behind and not is_short:
+        leader = evidence.leader
         table.numbers(
-            f"difference to {pick}", lambda s: difference_to(findings, s.method, pick)
+            f"behind {leader}",
+            lambda s: _behind(findings, s.method),
+            note="by how much it is worse, with half the 95 % interval",
         )
-        table.numbers("p", lambda s: p_against(findings, s.method, pick), note=_HOLM)
-        caption += f" {_HOLM[0].upper()}{_HOLM[1:]}"
+        table.numbers("p", lambda s: _p_behind(evidence, s.method))
+        caption += (
+            f" {leader} does best on all held-out data, validation data included; the "
+            "p-values are of no difference to it, adjusted for the number of others."
+        )
     if findings.gains is not None:
         table.numbers(
             "gain over alone", lambda s: _gain(unit, findings.gain_of(s.method))
@@ -77,6 +87,36 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
         )
     table.words("seeds finished", _seeds)
     return table.table(caption)
+
+
+def _interval_of(findings: Findings) -> str:
+    """What intervals are over, in a sentence."""
+    evidence = findings.evidence
+    if evidence is None:
+        return "It is over seeds."
+    counts = f"{counted(evidence.clients, 'client')}, {counted(evidence.seeds, 'seed')}"
+    if evidence.samples:
+        return (
+            f"It is over {evidence.samples} {findings.part} samples and over seeds "
+            f"({counts}); a sample that returns in several seeds counts once."
+        )
+    return f"It is over clients and seeds ({counts})."
+
+
+def _behind(findings: Findings, method: str) -> Cell:
+    evidence = findings.evidence
+    if evidence is None or evidence.leader is None or method not in evidence.behind:
+        return Cell(NOTHING)
+    better = evidence.behind[method].estimate
+    if is_error(findings.metric):
+        better = in_units(better, evidence.scores[method].mean)
+    return Cell(findings.unit.gap_estimate(better).lstrip("+"), better.mean)
+
+
+def _p_behind(evidence: Evidence, method: str) -> Cell:
+    if method not in evidence.behind:
+        return Cell(NOTHING)
+    return p_cell(evidence.behind[method].adjusted)
 
 
 def _has_choice(findings: Findings) -> bool:
@@ -98,7 +138,7 @@ def _seeds(standing: Standing) -> Cell:
 
 def _gain(unit: Unit, gain: MethodGain | None) -> Cell:
     if gain is None:
-        return Cell("(is alone)")
+        return Cell("is alone")
     return gap_estimate_cell(unit, gain.mean, tone_of(gain.mean.mean))
 
 
@@ -108,24 +148,26 @@ def _gaining(gain: MethodGain | None) -> Cell:
     return Cell(f"{gain.gaining} / {gain.losing} of {gain.known}", gain.gaining)
 
 
-def pairs_table(findings: Findings) -> Table:
-    """Every pair of methods."""
-    unit = findings.unit
-    table = TableBuilder(p for p in findings.ranking.pairs if p.last.difference.count)
-    table.words("pair", lambda p: f"{p.first} less {p.second}")
-    table.numbers("last round", lambda p: gap_estimate_cell(unit, p.last.difference))
-    table.numbers("p", lambda p: Cell(p_value(p.last.p), p.last.p))
-    table.numbers("p, adjusted", lambda p: p_cell(p.p_last))
-    if _has_choice(findings):
-        table.numbers(
-            "chosen round", lambda p: gap_estimate_cell(unit, p.chosen.difference)
-        )
-        table.numbers(
-            "p, adjusted (chosen)", lambda p: Cell(p_value(p.p_chosen), p.p_chosen)
-        )
+def pairs_table(findings: Findings) -> Table | None:
+    """Every pair of methods; None if nothing was tested."""
+    evidence, unit = findings.evidence, findings.unit
+    if evidence is None or not evidence.pairs:
+        return None
+    order = [s.method for s in findings.ranking.standings if s.last.count]
+    pairs = [
+        (first, second, contrast)
+        for first, second in combinations(order, 2)
+        if (contrast := findings.ranking.better_by(first, second)) is not None
+    ]
+    table = TableBuilder(pairs)
+    table.words("pair", lambda r: f"{r[0]} over {r[1]}")
+    table.numbers("better by", lambda r: gap_estimate_cell(unit, r[2].estimate))
+    table.numbers("p", lambda r: Cell(p_value(r[2].p), r[2].p))
+    table.numbers("p, adjusted", lambda r: p_cell(r[2].adjusted))
     return table.table(
-        "Differences of mean-over-clients scores, one per seed, with half the 95 % "
-        "interval and a two-sided paired t-test."
+        "Every pair of methods at the last round: by how much the first is better for "
+        "the average client, with half the 95 % interval; p-values are adjusted for "
+        "the number of all pairs (Holm)."
     )
 
 
@@ -146,7 +188,7 @@ def kinds_table(findings: Findings) -> Table:
     }
     caption = (
         f"All models at the last round, on {findings.part} data, with half the 95 % "
-        "interval over seeds. By samples: all samples count alike. Largest 10 %: "
+        "interval over seeds alone. By samples: all samples count alike. Largest 10 %: "
         "clients with most training samples. Spread: standard deviation over clients."
     )
     return _by_kind(findings, caption, titles)
@@ -162,7 +204,7 @@ def calibration_table(findings: Findings) -> Table | None:
     }
     caption = (
         f"Calibration at the last round on {findings.part} data, mean over clients ± "
-        "half the 95 % interval over seeds; less is better. With few samples per "
+        "half the 95 % interval over seeds alone; less is better. With few samples per "
         "client the ECE of even a perfect model is well above 0."
     )
     return _by_kind(findings, caption, titles) if titles else None

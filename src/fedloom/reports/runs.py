@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
 from fedloom.results.directory import RunDirectory
+from fedloom.results.outcomes import Outcomes
 from fedloom.results.reader import ClientData, ClientScores, RunReader
 from fedloom.results.rows import Round
 from fedloom.results.statistics import choose_round
@@ -131,6 +132,21 @@ class Run:
     def alone(self) -> Mapping[str, NDArray[np.float64]] | None:
         """The columns `together` and `alone` of gain.parquet, if there is one."""
         return self.reader.gain()
+
+    @cached_property
+    def outcomes(self) -> Mapping[str, Outcomes] | None:
+        """By part, what was said of every held-out sample at the last round."""
+        return self.reader.outcomes
+
+    @cached_property
+    def alone_outcomes(self) -> Mapping[str, Outcomes] | None:
+        """The same of training alone with as much work, client by client."""
+        return self.reader.alone_outcomes
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its clients train alone."""
+        return self.algorithm == "local"
 
     @cached_property
     def client_log(self) -> tuple[pa.Table, ...]:

@@ -1,18 +1,11 @@
-"""What can be said of methods from few seeds: estimates, paired tests, chosen rounds.
+"""Small statistics: estimates over seeds or clients, intervals, adjusted p-values.
 
-What is repeated in a comparison is the seed. It draws the split, the first model, the
-cohorts and the batches, so runs of different seeds are independent, and all methods
-meet the same ones: two methods are compared by the differences of their mean-over-
-clients scores, one difference per seed. Clients of one seed are not independent of
-one another: they trained one shared model together, from one start and in the same
-cohorts, and what is luck for one is luck for many. A test that counted each of them
-as a repetition would find almost any difference significant.
+What held-out samples say of methods is worked out in `evidence`.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,16 +40,6 @@ class Estimate:
     def has_interval(self) -> bool:
         """Whether there were enough values for an interval."""
         return math.isfinite(self.low) and math.isfinite(self.high)
-
-
-@dataclass(frozen=True)
-class Paired:
-    """One method against another, seed by seed."""
-
-    difference: Estimate
-    """First minus second, over the seeds that both finished."""
-    p: float
-    """Two-sided, of the paired t-test; nan with fewer than two pairs."""
 
 
 def is_error(metric: str) -> bool:
@@ -123,28 +106,6 @@ def over_clients(
     )
 
 
-def paired(first: ArrayLike, second: ArrayLike, level: float = LEVEL) -> Paired:
-    """Paired t-test of two methods.
-
-    Args:
-        first: one number per seed, nan for a seed that did not finish.
-        second: the same seeds in the same order.
-        level: of the interval of the difference.
-    """
-    gaps = np.asarray(first, float) - np.asarray(second, float)
-    difference = over_seeds(gaps, level)
-    if difference.count < 2:
-        return Paired(difference, math.nan)
-    if difference.error == 0.0:
-        # Without any spread t is 0/0 or infinite.
-        return Paired(difference, 1.0 if difference.mean == 0.0 else 0.0)
-    with warnings.catch_warnings():
-        # SciPy warns of gaps that are nearly equal; the tiny p-value is meant.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        test = scipy.stats.ttest_1samp(_finite(gaps), 0.0)
-    return Paired(difference, float(test.pvalue))
-
-
 def holm(p: Sequence[float]) -> NDArray[np.float64]:
     """p-values adjusted for being several (Holm 1979); nan ones are not counted.
 
@@ -193,6 +154,24 @@ def accuracy_error(
     share = (accuracy * samples + 2) / (samples + 4)
     error: NDArray[np.float64] = np.sqrt(share * (1 - share) / (samples + 4))
     return error
+
+
+def share_interval(
+    share: float, count: float, level: float = LEVEL, df: float = math.inf
+) -> tuple[float, float]:
+    """Wilson's interval of a share, which stays between 0 and 1.
+
+    Args:
+        share: how many of all, between 0 and 1.
+        count: how many there are, or would be that are as sure.
+        level: of the interval.
+        df: degrees of freedom, where the spread was estimated.
+    """
+    t = float(scipy.stats.t.ppf(0.5 + level / 2, df))
+    shrink = 1 + t * t / count
+    centre = (share + t * t / (2 * count)) / shrink
+    half = t * math.sqrt(share * (1 - share) / count + (t / (2 * count)) ** 2) / shrink
+    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
 
 
 def rank_correlation(x: ArrayLike, y: ArrayLike) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 import fedloom
 from fedloom.results.directory import RunDirectory
+from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.rows import Round
 from fedloom.results.scores import Scores
 
@@ -66,8 +67,13 @@ def write_run(
     has_arrays: bool = False,
     has_test: bool = True,
     split: str | None = None,
+    outcomes: bool = False,
 ) -> Path:
-    """A run whose client scores are `test[round][client]`."""
+    """A run whose client scores are `test[round][client]`.
+
+    With `outcomes`, the first samples of every client are the right ones, as many as
+    its score says.
+    """
     test_scores = np.asarray(test, dtype=float)
     rounds, count = test_scores.shape
     names = names or [f"c{n}" for n in range(count)]
@@ -118,9 +124,25 @@ def write_run(
                 scores={"personal": summary},
             )
         )
+    if outcomes:
+        own = outcomes_of(federation, test_scores[-1][order])
+        directory.write_outcomes(rounds - 1, RunOutcomes({"test": own}))
     if failure is not None:
         directory.write_failure(failure, rounds - 1, 0)
     return path
+
+
+def outcomes_of(federation: fedloom.Federation, shares: ArrayLike) -> Outcomes:
+    """Test samples of every client, of which a share is right, those of low number."""
+    rows = [np.sort(federation.test[n]) for n in range(len(federation.names))]
+    right = [
+        (np.arange(len(own)) < round(share * len(own))).astype(float)
+        for own, share in zip(rows, np.asarray(shares, dtype=float), strict=True)
+    ]
+    clients = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+    return Outcomes(
+        np.concatenate(rows), clients.astype(np.int32), np.concatenate(right)
+    )
 
 
 def _write_log(

@@ -57,7 +57,7 @@ def test_pages_are_served_and_nothing_else(server: Server, tmp_path: Path) -> No
     assert "{{" not in text
     status, text = ask(server, "/report")
     assert status == 200
-    assert "Use a, for now: it reaches" in text
+    assert "a does best: it reaches" in text
     for path in ("/c/compare.toml", "/../../etc/passwd", "/state?x", "/favicon.ico"):
         assert ask(server, path)[0] == 404
 

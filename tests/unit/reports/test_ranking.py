@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from made_runs import SAMPLES, steady, write_comparison, write_run
+from made_runs import clients, outcomes_of, steady, write_comparison, write_run
 
 from fedloom.reports import collect
-from fedloom.reports.findings import headline, summary, work_out
-from fedloom.reports.gains import advise, drivers, gains
-from fedloom.reports.ranking import rank
+from fedloom.reports.findings import Findings, headline, summary, work_out
+from fedloom.reports.gains import drivers
 from fedloom.results.directory import RunDirectory
 from fedloom.results.gain import Gain
-from fedloom.results.statistics import holm, paired
+from fedloom.results.outcomes import RunOutcomes
 
 LOCAL = steady([0.50, 0.60], [0.52, 0.64], [0.48, 0.62])
 BETTER = steady([0.70, 0.80], [0.74, 0.82], [0.70, 0.82])
@@ -23,10 +23,23 @@ MIXED = steady([0.80, 0.50], [0.82, 0.52], [0.78, 0.50])
 METHODS = {"local": LOCAL, "better": BETTER, "mixed": MIXED}
 
 
-def test_methods_are_ordered_by_the_mean_over_clients_then_seeds(
-    tmp_path: Path,
-) -> None:
-    ranking = rank(collect([write_comparison(tmp_path / "c", METHODS)]))
+def findings_of(path: Path, methods: Any = None, **options: Any) -> Findings:
+    return work_out(
+        collect([write_comparison(path / "c", methods or METHODS, **options)])
+    )
+
+
+def many(*levels: float, seeds: int = 5) -> list[list[list[float]]]:
+    """Twenty clients at each of some scores in turn, the same in every seed."""
+    return steady(*[[levels[n % len(levels)] for n in range(20)]] * seeds)
+
+
+def text_of(findings: Findings) -> str:
+    return " ".join([headline(findings), *summary(findings)])
+
+
+def test_methods_are_ordered_by_the_mean_over_clients(tmp_path: Path) -> None:
+    ranking = findings_of(tmp_path).ranking
     assert [s.method for s in ranking.standings] == ["better", "mixed", "local"]
     best = ranking.standings[0]
     assert best.last.mean == pytest.approx(np.mean([0.75, 0.78, 0.76]))
@@ -35,79 +48,157 @@ def test_methods_are_ordered_by_the_mean_over_clients_then_seeds(
 
 
 def test_of_errors_the_least_comes_first(tmp_path: Path) -> None:
-    path = write_comparison(tmp_path / "c", METHODS, metric="mse")
-    ranking = rank(collect([path]))
+    ranking = findings_of(tmp_path, metric="mse").ranking
     assert [s.method for s in ranking.standings] == ["local", "mixed", "better"]
 
 
-def test_pairs_are_tested_over_seeds_and_adjusted_by_question(tmp_path: Path) -> None:
-    """Two pairs with training alone are one family, the third pair is another."""
-    ranking = rank(collect([write_comparison(tmp_path / "c", METHODS)]))
-    local, better, mixed = [0.55, 0.58, 0.55], [0.75, 0.78, 0.76], [0.65, 0.67, 0.64]
-    alone = holm([paired(better, local).p, paired(mixed, local).p])
-    for n, method in enumerate(("better", "mixed")):
-        tested = ranking.pair(method, "local")
-        assert tested is not None
-        assert tested[1] == pytest.approx(alone[n])
-    tested = ranking.pair("mixed", "better")
-    assert tested is not None
-    assert tested[1] == pytest.approx(paired(mixed, better).p)
-    assert tested[0].difference.mean == pytest.approx(np.mean(mixed) - np.mean(better))
+def test_a_pair_reads_the_same_from_both_ends(tmp_path: Path) -> None:
+    ranking = findings_of(tmp_path).ranking
+    over, under = (
+        ranking.better_by("better", "mixed"),
+        ranking.better_by("mixed", "better"),
+    )
+    assert over is not None
+    assert under is not None
+    assert over.estimate.mean == pytest.approx(np.mean([0.10, 0.11, 0.12]))
+    assert under.estimate.mean == -over.estimate.mean
+    assert (under.estimate.low, under.p) == (-over.estimate.high, over.p)
+
+
+def test_a_pair_of_errors_is_in_their_own_units(tmp_path: Path) -> None:
+    ranking = findings_of(tmp_path, metric="mse").ranking
+    less = ranking.better_by("local", "better")
+    assert less is not None
+    assert less.estimate.mean == pytest.approx(np.mean([0.20, 0.20, 0.21]))
 
 
 def test_a_method_with_a_failed_seed_is_counted_and_comes_last(tmp_path: Path) -> None:
     path = write_comparison(tmp_path / "c", METHODS)
     (path / "better" / "seed-1" / "failure.json").write_text('{"why": "loss is nan"}')
-    ranking = rank(collect([path]))
+    ranking = work_out(collect([path])).ranking
     assert [s.method for s in ranking.standings] == ["mixed", "local", "better"]
     last = ranking.standings[-1]
     assert (last.counts["finished"], last.counts["failed"]) == (2, 1)
     assert last.last.mean == pytest.approx(np.mean([0.75, 0.76]))
-    assert ranking.pick == "mixed"
-    tested = ranking.pair("better", "mixed")
-    assert tested is not None
-    assert tested[0].difference.count == 2
+    pair = ranking.better_by("better", "mixed")
+    assert pair is not None
+    assert pair.estimate.mean == pytest.approx(np.mean([0.10, 0.12]))
 
 
-def test_the_method_to_use_is_chosen_on_validation_data(tmp_path: Path) -> None:
-    """On test data `better` is ahead, on validation data `mixed`."""
-    swapped = {"local": LOCAL, "better": MIXED, "mixed": BETTER}
-    path = write_comparison(tmp_path / "c", METHODS, validation=swapped)
+def test_a_method_is_recommended_if_its_gain_is_shown(tmp_path: Path) -> None:
+    methods = {"local": many(0.5, 0.6), "a": many(0.7, 0.8, 0.75), "b": many(0.6)}
+    findings = findings_of(tmp_path, methods, outcomes=True)
+    assert findings.decision.verdict == "use"
+    assert findings.pick == "a"
+    assert headline(findings).startswith("Use a: it reaches 7")
+    assert "ahead of training alone" in headline(findings)
+    assert findings.evidence is not None
+    assert findings.evidence.samples > 0
+
+
+def test_where_nothing_is_shown_nothing_is_recommended(tmp_path: Path) -> None:
+    """Up for one client and down for the next: a little ahead, by chance alone."""
+    up_and_down = many(0.45, 0.7, 0.5, 0.65)
+    methods = {"local": many(0.55, 0.6, 0.6, 0.5), "a": up_and_down}
+    findings = findings_of(tmp_path, methods)
+    assert findings.decision.verdict == "open"
+    assert findings.pick == "local"
+    assert headline(findings).startswith("Not shown: a is 1.3 points ahead of")
+    assert "Use" not in text_of(findings)
+    assert "cannot tell it apart from training alone" in text_of(findings)
+
+
+def test_training_alone_is_recommended_if_it_is_best(tmp_path: Path) -> None:
+    methods = {"local": many(0.8), "a": many(0.7), "b": many(0.6)}
+    findings = findings_of(tmp_path, methods)
+    assert findings.decision.verdict == "alone"
+    assert headline(findings).startswith("Train alone: it reaches")
+
+
+def test_a_gain_by_which_most_clients_lose_is_not_recommended(tmp_path: Path) -> None:
+    """Three clients of five lose a little, two gain much."""
+    local = steady(*[[0.5, 0.5, 0.5, 0.5, 0.5] * 8] * 5)
+    few_win = steady(*[[0.45, 0.45, 0.45, 0.95, 0.95] * 8] * 5)
+    findings = findings_of(tmp_path, {"local": local, "a": few_win}, outcomes=True)
+    gain = findings.gain_of("a")
+    assert gain is not None
+    assert gain.is_shown
+    assert findings.decision.verdict == "losing"
+    assert "most clients lose by it" in headline(findings)
+    assert findings.pick == "local"
+
+
+def test_more_that_lose_than_gain_is_in_the_headline(tmp_path: Path) -> None:
+    """Two of five lose, one gains much, two stay."""
+    local = steady(*[[0.5, 0.5, 0.5, 0.5, 0.5] * 8] * 5)
+    uneven = steady(*[[0.45, 0.45, 1.0, 0.5, 0.5] * 8] * 5)
+    findings = findings_of(tmp_path, {"local": local, "a": uneven}, outcomes=True)
+    assert findings.decision.verdict == "use"
+    assert headline(findings).endswith("More clients lose by it (16) than gain (8).")
+
+
+def test_gains_are_over_training_alone_with_as_much_work(tmp_path: Path) -> None:
+    """Local is far behind; with as much work alone, it is ahead."""
+    methods = {"local": many(0.5), "a": many(0.7)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    names = [f"c{n}" for n in range(20)]
+    for seed in range(5):
+        federation = clients(names, seed, is_same=True)
+        alone = RunOutcomes({"test": outcomes_of(federation, [0.75] * 20)})
+        alone.write(path / "a" / f"seed-{seed}" / "outcomes" / "alone.npz")
     findings = work_out(collect([path]))
-    assert findings.ranking.pick == "mixed"
-    assert findings.ranking.is_picked_on_validation
-    assert findings.ranking.standings[0].method == "better"
-    assert "Use mixed" in headline(findings)
-    assert "on test data better comes first" in " ".join(summary(findings))
-
-
-def test_without_validation_data_the_choice_is_flagged(tmp_path: Path) -> None:
-    findings = work_out(collect([write_comparison(tmp_path / "c", METHODS)]))
-    assert not findings.ranking.is_picked_on_validation
-    assert "for want of validation data" in " ".join(summary(findings))
+    gain = findings.gain_of("a")
+    assert gain is not None
+    assert gain.mean.mean == pytest.approx(-0.05)
+    assert findings.decision.verdict == "alone"
+    assert "training alone with as much work" in text_of(findings)
 
 
 def test_last_and_chosen_rounds_stand_side_by_side(tmp_path: Path) -> None:
     test = [[[0.1], [0.8], [0.6]], [[0.1], [0.6], [0.7]]]
     validation = [[[0.1], [0.9], [0.5]], [[0.1], [0.4], [0.5]]]
-    path = write_comparison(tmp_path / "c", {"a": test}, validation={"a": validation})
-    standing = rank(collect([path])).standings[0]
+    findings = findings_of(tmp_path, {"a": test}, validation={"a": validation})
+    standing = findings.ranking.standings[0]
     assert standing.chosen_rounds == (1, 2)
     assert standing.last.mean == pytest.approx(0.65)
     assert standing.chosen.mean == pytest.approx(0.75)
 
 
-def test_one_seed_gives_intervals_over_clients_and_no_test(tmp_path: Path) -> None:
+def test_few_seeds_are_said_next_to_the_answer(tmp_path: Path) -> None:
     methods = {"local": LOCAL[:1], "better": BETTER[:1]}
-    findings = work_out(collect([write_comparison(tmp_path / "c", methods)]))
-    standing = findings.ranking.standings[0]
-    assert (standing.last.low, standing.last.high) == pytest.approx((0.70, 0.80))
-    assert math.isnan(findings.ranking.pairs[0].last.p)
-    assert "one seed" in " ".join(findings.collection.remarks)
+    assert "There is one seed" in summary(findings_of(tmp_path, methods))[0]
+    assert "There are only 3 seeds" in summary(findings_of(tmp_path / "three"))[0]
+
+
+def test_what_was_not_tuned_is_said(tmp_path: Path) -> None:
+    path = write_comparison(tmp_path / "c", METHODS)
+    assert "No method was tuned" in summary(work_out(collect([path])))[0]
+    file = path / "compare.toml"
+    text = file.read_text().replace('[methods."mixed"]', '[methods."mixed"]\nlr = 0.3')
+    file.write_text(text)
+    said = summary(work_out(collect([path])))[0]
+    assert "local and better ran with their default settings" in said
+
+
+def test_curves_that_still_rise_are_said(tmp_path: Path) -> None:
+    rising = [[[0.1], [0.3], [0.5], [0.6], [0.8]]] * 2
+    level = [[[0.1], [0.5], [0.7], [0.7], [0.7]]] * 2
+    findings = findings_of(tmp_path, {"local": level, "a": rising})
+    assert "a was still getting better at the last round" in summary(findings)[0]
+
+
+def test_unequal_work_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    write_comparison(path, {"local": many(0.5), "a": many(0.7)})
+    for seed in range(5):
+        file = path / "a" / f"seed-{seed}" / "rounds.jsonl"
+        file.write_text(file.read_text().replace('"steps": 120', '"steps": 1320'))
+    said = summary(work_out(collect([path])))[0]
+    assert "a did 11 times the work of local, so its gain may come from that" in said
 
 
 def test_gains_are_paired_by_client_and_averaged_over_seeds(tmp_path: Path) -> None:
-    gained = gains(collect([write_comparison(tmp_path / "c", METHODS)]))
+    gained = findings_of(tmp_path).gains
     assert gained is not None
     assert gained.has_same_clients
     assert [who.name for who in gained.who] == ["c0", "c1"]
@@ -122,9 +213,7 @@ def test_gains_are_paired_by_client_and_averaged_over_seeds(tmp_path: Path) -> N
 
 
 def test_clients_that_differ_by_seed_keep_their_own_rows(tmp_path: Path) -> None:
-    """Then a client's error comes from its number of test samples."""
-    path = write_comparison(tmp_path / "c", METHODS, is_same=False)
-    gained = gains(collect([path]))
+    gained = findings_of(tmp_path, is_same=False).gains
     assert gained is not None
     assert len(gained.who) == 6
     assert {who.seed for who in gained.who} == {0, 1, 2}
@@ -132,18 +221,10 @@ def test_clients_that_differ_by_seed_keep_their_own_rows(tmp_path: Path) -> None
     assert better is not None
     place = next(n for n, w in enumerate(gained.who) if (w.seed, w.name) == (1, "c1"))
     assert better.gain[place] == pytest.approx(0.82 - 0.64)
-    shares = [
-        (0.82 * SAMPLES + 2) / (SAMPLES + 4),
-        (0.64 * SAMPLES + 2) / (SAMPLES + 4),
-    ]
-    variance = sum(p * (1 - p) / (SAMPLES + 4) for p in shares)
-    assert better.error[place] == pytest.approx(math.sqrt(variance))
 
 
 def test_a_gain_in_an_error_is_a_decrease(tmp_path: Path) -> None:
-    gained = gains(collect([write_comparison(tmp_path / "c", METHODS, metric="mse")]))
-    assert gained is not None
-    better = gained.of("better")
+    better = findings_of(tmp_path, metric="mse").gain_of("better")
     assert better is not None
     assert (better.gain < 0).all()
     assert better.losing == 2
@@ -152,34 +233,27 @@ def test_a_gain_in_an_error_is_a_decrease(tmp_path: Path) -> None:
 def test_without_training_alone_there_is_no_gain_and_a_way_to_get_it(
     tmp_path: Path,
 ) -> None:
-    path = write_comparison(tmp_path / "c", {"a": BETTER, "b": MIXED})
-    findings = work_out(collect([path]))
+    findings = findings_of(tmp_path, {"a": BETTER, "b": MIXED})
     assert findings.gains is None
+    assert "whether that beats training alone is not known" in headline(findings)
     assert "add local to the comparison" in " ".join(summary(findings))
 
 
 def test_each_client_is_advised_what_its_validation_data_prefer(tmp_path: Path) -> None:
     """c0 does best with `mixed`, c1 with `better`; test scores equal validation's."""
-    path = write_comparison(tmp_path / "c", METHODS, validation=METHODS)
-    collection = collect([path])
-    advice = advise(collection, rank(collection))
+    findings = findings_of(tmp_path, validation=METHODS)
+    advice = findings.advice
     assert advice is not None
     assert advice.is_on_validation
     assert advice.method == ("mixed", "better")
     assert advice.lead == pytest.approx([0.8 - 2.14 / 3, 2.44 / 3 - 1.86 / 3])
-    assert advice.gain == pytest.approx([0.30, 2.44 / 3 - 1.86 / 3])
     followed = [np.mean([0.80, 0.80]), np.mean([0.82, 0.82]), np.mean([0.78, 0.82])]
-    assert advice.followed.mean == pytest.approx(np.mean(followed))
-    expected = paired(followed, [0.75, 0.78, 0.76])
-    assert advice.against_pick.p == pytest.approx(expected.p)
+    assert advice.followed == pytest.approx(np.mean(followed))
     assert advice.word(1) == "clear"
 
 
 def test_advice_can_be_to_train_alone(tmp_path: Path) -> None:
-    collection = collect(
-        [write_comparison(tmp_path / "c", {"local": BETTER, "a": MIXED})]
-    )
-    advice = advise(collection, rank(collection))
+    advice = findings_of(tmp_path, {"local": BETTER, "a": MIXED}).advice
     assert advice is not None
     assert advice.method == ("a", "local")
     assert not advice.is_on_validation
@@ -190,9 +264,7 @@ def test_clients_without_test_samples_are_left_out(tmp_path: Path) -> None:
         "local": steady([0.5, math.nan], [0.6, math.nan]),
         "a": steady([0.7, math.nan], [0.7, math.nan]),
     }
-    findings = work_out(collect([write_comparison(tmp_path / "c", methods)]))
-    assert findings.gains is not None
-    gain = findings.gains.of("a")
+    gain = findings_of(tmp_path, methods).gain_of("a")
     assert gain is not None
     assert gain.known == 1
     assert gain.mean.mean == pytest.approx(0.15)
@@ -202,13 +274,11 @@ def test_recorded_columns_are_related_to_the_gain(tmp_path: Path) -> None:
     """`moved` grows with the client's number, and so does the gain."""
     alone = steady([0.5] * 6, [0.5] * 6)
     rising = steady([0.5, 0.6, 0.7, 0.8, 0.9, 0.95], [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
-    path = write_comparison(tmp_path / "c", {"local": alone, "a": rising})
-    collection = collect([path])
-    gained = gains(collection)
-    assert gained is not None
-    rho, count = drivers(collection, gained, "a")["moved"]
+    findings = findings_of(tmp_path, {"local": alone, "a": rising})
+    assert findings.gains is not None
+    rho, count = drivers(findings.collection, findings.gains, "a")["moved"]
     assert (rho, count) == (pytest.approx(1.0), 5)
-    assert "steps" not in drivers(collection, gained, "a")  # constant
+    assert "steps" not in drivers(findings.collection, findings.gains, "a")  # constant
 
 
 def test_the_answer_when_every_run_failed(tmp_path: Path) -> None:
@@ -243,4 +313,5 @@ def test_the_answer_says_what_is_less_and_who_loses(tmp_path: Path) -> None:
         collect([write_comparison(tmp_path / "c", METHODS, metric="mse")])
     )
     assert headline(findings).startswith("Train alone: its mse is 0.5600 on")
-    assert "On average no method gains" in " ".join(summary(findings))
+    assert "no federated method does better" in headline(findings)
+    assert "the average client loses" in text_of(findings)

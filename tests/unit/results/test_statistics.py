@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ from fedloom.results.statistics import (
     is_better,
     over_clients,
     over_seeds,
-    paired,
     rank_correlation,
+    share_interval,
 )
 
 numbers = st.lists(st.floats(-100, 100), min_size=3, max_size=12)
@@ -77,39 +76,6 @@ def test_the_bootstrap_agrees_with_scipy_and_is_the_same_every_time() -> None:
     assert estimate.high == pytest.approx(expected.high, abs=0.02)
 
 
-def test_a_paired_test_by_hand() -> None:
-    """Differences 1, 2, 3: t = 2 sqrt(3), two degrees of freedom.
-
-    With two degrees the tail beyond t is 1/2 - t / (2 sqrt(2 + t^2)), so the two-sided
-    p is 1 - sqrt(12 / 14).
-    """
-    test = paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
-    assert test.difference.mean == 2.0
-    assert test.p == pytest.approx(1 - math.sqrt(12 / 14), abs=1e-12)
-
-
-@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=3, max_size=9))
-def test_the_paired_test_is_that_of_scipy(values: list[tuple[float, float]]) -> None:
-    a, b = np.array(values).T
-    if np.ptp(a - b) > 1e-6:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            expected = stats.ttest_rel(a, b).pvalue
-        assert paired(a, b).p == pytest.approx(expected, rel=1e-6, abs=1e-12)
-
-
-def test_only_seeds_that_both_finished_are_paired() -> None:
-    test = paired([1.0, math.nan, 5.0, 7.0], [0.0, 9.0, 3.0, math.nan])
-    assert test.difference.count == 2
-    assert test.difference.mean == 1.5
-    assert math.isnan(paired([1.0], [0.0]).p)
-
-
-def test_equal_methods_do_not_differ_and_constant_differences_do() -> None:
-    assert paired([1.0, 2.0], [1.0, 2.0]).p == 1.0
-    assert paired([1.5, 2.5], [1.0, 2.0]).p == 0.0
-
-
 def test_holm_by_hand() -> None:
     """Of 0.01, 0.04, 0.03: 3 x 0.01, 2 x 0.03, and 0.04 not below the one before."""
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06], abs=1e-15)
@@ -161,3 +127,16 @@ def test_the_rank_correlation_is_that_of_scipy(pairs: list[tuple[int, int]]) -> 
         assert math.isnan(rho)
     else:
         assert rho == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+
+
+@given(st.integers(0, 30), st.integers(1, 30))
+def test_the_interval_of_a_share_is_wilsons(right: int, wrong: int) -> None:
+    count = right + wrong
+    low, high = share_interval(right / count, count)
+    expected = stats.binomtest(right, count).proportion_ci(method="wilson")
+    assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+def test_the_interval_of_all_right_does_not_end_before_1() -> None:
+    low, high = share_interval(1.0, 5)
+    assert (low < 0.6, high) == (True, 1.0)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from fedloom.core.metrics import METRICS
 from fedloom.reports.charts import Numbers, Scale, scatter
 from fedloom.reports.findings import Findings
-from fedloom.reports.gains import Who
+from fedloom.reports.held_out import Who
 from fedloom.reports.ranking import estimate_of, other_numbers
 from fedloom.reports.report_tables import CALIBRATION, calibration_table
 from fedloom.reports.row_charts import Bar, Swarm, forest, swarm_chart

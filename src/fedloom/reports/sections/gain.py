@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any
 
@@ -15,7 +14,7 @@ from fedloom.reports.findings import Findings
 from fedloom.reports.gains import Gains
 from fedloom.reports.row_charts import Swarm, swarm_chart
 from fedloom.reports.sections.parts import Styles, client_tip
-from fedloom.reports.units import counted, plain, words
+from fedloom.reports.units import counted
 
 
 def who_gains(findings: Findings, styles: Styles) -> dict[str, Any]:
@@ -26,16 +25,28 @@ def who_gains(findings: Findings, styles: Styles) -> dict[str, Any]:
         "collection": findings.collection,
         "unit": findings.unit,
         "gains": gains,
+        "dots": _dots(findings),
         "advice": advice,
         "advised": _advised(findings),
     }
     if gains is not None:
         values["chart"] = _chart(findings, gains, styles)
-        values["heavy"] = _heavy_work(gains)
         values["table"] = gain_tables.gains_table(findings)
     if gains is not None or advice is not None:
         values["clients"] = gain_tables.clients_table(findings)
     return values
+
+
+def _dots(findings: Findings) -> str:
+    """What the dots are, never more clients than there are."""
+    collection, clients = findings.collection, len(findings.who)
+    seeds = counted(len(collection.seeds), "seed")
+    if not collection.has_seeds:
+        return f"Every dot is one of {clients} clients"
+    if collection.has_same_clients:
+        return f"Every dot is one of {clients} clients, over {seeds}"
+    each = clients // len(collection.seeds)
+    return f"Every dot is a client of one of {seeds}, about {each} clients in each"
 
 
 def _chart(findings: Findings, gains: Gains, styles: Styles) -> Markup:
@@ -56,7 +67,7 @@ def _chart(findings: Findings, gains: Gains, styles: Styles) -> Markup:
         for s in swarms
     )
     points = f",{unit.points}" if unit.points else ""
-    title = f"gain in {findings.metric} over {gains.baseline}{points}"
+    title = f"gain in {findings.metric} over {gains.reference}{points}"
     return swarm_chart(
         swarms,
         "Gain of every client over training alone",
@@ -66,25 +77,25 @@ def _chart(findings: Findings, gains: Gains, styles: Styles) -> Markup:
     )
 
 
-def _heavy_work(gains: Gains) -> str:
-    """Methods that took many more steps than the baseline."""
-    heavy = [g for g in gains.methods if math.isfinite(g.work) and g.work > 1.5]
-    return words([f"{plain(g.work)} times in {g.method}" for g in heavy], 9)
-
-
-def _advised(findings: Findings) -> list[tuple[str, str, int]]:
-    """Every method that is advised: to how many clients, and to how many surely."""
+def _advised(findings: Findings) -> list[tuple[str, str]]:
+    """Every method that suits some client best, and how surely it does."""
     advice = findings.advice
     if advice is None:
         return []
     clients = Counter(advice.method)
-    sure = Counter(
-        method
-        for n, method in enumerate(advice.method)
-        if advice.word(n) in ("clear", "likely")
-    )
+    sure = Counter(m for n, m in enumerate(advice.method) if advice.word(n) == "clear")
     return [
-        (s.method, counted(clients[s.method], "client"), sure[s.method])
+        (s.method, _how_many(clients[s.method], sure[s.method]))
         for s in findings.ranking.standings
         if clients[s.method]
     ]
+
+
+def _how_many(clients: int, sure: int) -> str:
+    """`31 clients, for none of them beyond chance`."""
+    text = f"for {counted(clients, 'client')}"
+    if clients == 1:
+        return text + (", beyond chance" if sure else ", which may be chance")
+    if sure == clients:
+        return f"{text}, for all of them beyond chance"
+    return f"{text}, for {sure or 'none'} of them beyond chance"

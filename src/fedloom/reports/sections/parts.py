@@ -7,7 +7,7 @@ from typing import Any
 
 from fedloom.reports.charts import Scale
 from fedloom.reports.findings import Findings
-from fedloom.reports.gains import Who
+from fedloom.reports.held_out import Who
 from fedloom.reports.svg import Style
 
 PLACES = 50

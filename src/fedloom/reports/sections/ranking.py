@@ -33,14 +33,13 @@ def ranking(findings: Findings, styles: Styles) -> dict[str, Any]:
         for s in standings
         if s.worst.count
     ]
-    has_tests = findings.collection.has_seeds and findings.ranking.pairs
     return {
         "average": _forest(findings, average, "average client"),
         "has_choice": any(bar.second is not None for bar in average),
         "worst": _forest(findings, worst, "worst tenth of the clients"),
         "table": report_tables.ranking_table(findings),
         "failures": run_tables.failures_table(findings),
-        "pairs": report_tables.pairs_table(findings) if has_tests else None,
+        "pairs": report_tables.pairs_table(findings),
         "kinds": report_tables.kinds_table(findings),
     }
 

@@ -44,7 +44,7 @@ def drivers(findings: Findings, styles: Styles) -> dict[str, Any] | None:
     return {
         "methods": methods,
         "seed": findings.collection.seeds[0],
-        "pick": findings.ranking.pick,
+        "pick": findings.pick,
     }
 
 

@@ -1,0 +1,115 @@
+"""What a reader must know beside the answer: what was not tried, or not enough."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedloom.reports.collect import Collection
+from fedloom.reports.gains import Gains
+from fedloom.reports.units import counted, plain, unit_of, words
+from fedloom.results.statistics import improvement, over_seeds
+
+_SEEDS = 5
+"""As many seeds are enough to see what they differ by."""
+
+_MORE_WORK = 1.5
+"""More work than this, for each of the baseline's, is said."""
+
+_RISE = 0.005
+"""A score that still rises by more is said; an error, by this share of itself."""
+
+
+def cautions(
+    collection: Collection, gains: Gains | None, about: str | None
+) -> Iterator[str]:
+    """Sentences that belong right after the answer.
+
+    Args:
+        collection: all runs.
+        gains: of their methods.
+        about: the method that the answer speaks of.
+    """
+    if len(collection.methods) < 2:
+        return
+    seeds = len(collection.seeds)
+    if seeds == 1:
+        yield (
+            "There is one seed, so nobody knows what another split of the data and "
+            "another start would give; five seeds or more are better."
+        )
+    elif seeds < _SEEDS:
+        yield f"There are only {counted(seeds, 'seed')}; five or more are better."
+    yield from _not_tuned(collection)
+    yield from _unfinished_curves(collection)
+    yield from _unequal_work(collection, gains, about)
+
+
+def _not_tuned(collection: Collection) -> Iterator[str]:
+    """Methods of a comparison that have no setting of their own."""
+    sections = tomllib.loads(collection.source).get("methods", {})
+    if not isinstance(sections, dict) or not sections:
+        return
+    settings = [
+        {key: repr(v) for key, v in section.items() if key != "name"}
+        for section in sections.values()
+    ]
+    common = set.intersection(*(set(own.items()) for own in settings))
+    default = [
+        method
+        for method, own in zip(sections, settings, strict=True)
+        if not set(own.items()) - common
+    ]
+    tune = "fedloom tune searches settings on validation data"
+    if len(default) == len(sections):
+        yield f"No method was tuned: all ran with default settings ({tune})."
+    elif default:
+        ran = "ran with its" if len(default) == 1 else "ran with their"
+        yield f"{words(default)} {ran} default settings ({tune})."
+
+
+def _unfinished_curves(collection: Collection) -> Iterator[str]:
+    rising = [m for m in collection.methods if _is_rising(collection, m)]
+    if rising:
+        was = "was" if len(rising) == 1 else "were"
+        yield (
+            f"{words(rising)} {was} still getting better at the last round; more "
+            "rounds may change the answer."
+        )
+
+
+def _is_rising(collection: Collection, method: str) -> bool:
+    """Whether the last quarter of the rounds still brought something."""
+    rises = []
+    for run in collection.of(method):
+        last = run.last_round or 0
+        before = [n for n in run.evaluated if n <= 0.75 * last]
+        if last and before:
+            now, then = (run.number(n, run.metric) for n in (last, max(before)))
+            rises.append(
+                now - then if unit_of(run.metric).is_share else _log(now, then)
+            )
+    rise = over_seeds(improvement(np.array(rises), collection.metric))
+    if rise.count == 0 or rise.mean <= _RISE:
+        return False
+    return not rise.has_interval or rise.mean > rise.error * 2
+
+
+def _log(now: float, then: float) -> float:
+    return math.log(now / then) if now > 0 and then > 0 else math.nan
+
+
+def _unequal_work(
+    collection: Collection, gains: Gains | None, about: str | None
+) -> Iterator[str]:
+    gain = gains.of(about) if gains is not None and about is not None else None
+    if gains is None or gain is None or not gain.work > _MORE_WORK:
+        return
+    text = f"{about} did {plain(gain.work)} times the work of {collection.baseline}"
+    if gains.has_equal_work:
+        yield f"{text}; its gain is over training alone with as much."
+    else:
+        yield f"{text}, so its gain may come from that work and not from others."

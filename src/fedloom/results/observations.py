@@ -1,0 +1,282 @@
+"""Held-out observations of all methods, and what their means are made of.
+
+An observation is what the models of one seed say of one sample of one client. All
+methods meet the same ones, and so does training alone with each method's work. A score
+is the mean over clients of the mean over a client's observations. It is linear in them,
+so how sure it is, and how sure any difference of two scores is, follows from what every
+observation adds to it: its weight times its residual. These parts are summed by sample,
+for a sample that returns in several seeds is one piece of news and not several, and by
+seed, for what is luck of one training is luck of all its clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """What all methods said of the same held-out samples.
+
+    Whoever has no single samples to look at gives one observation per client and seed,
+    the client's score, with the client's number as the sample's.
+    """
+
+    methods: tuple[str, ...]
+    seeds: Codes
+    """(N,) which seed an observation is of."""
+    rows: Codes
+    """(N,) which sample; the same number is the same sample in every seed."""
+    clients: Codes
+    """(N,) which client; a client that is made anew by every seed has a number for
+    each of them."""
+    is_test: NDArray[np.bool_]
+    """(N,) test data, which scores and gains are read from; others help to choose."""
+    values: Numbers
+    """(K, N) score of each method; nan where a method has no run of that seed."""
+    alone: Numbers
+    """(K, N) score of training alone with as much work as each method took; nan where
+    that is not known."""
+    yardsticks: Mapping[str, Numbers] = field(default_factory=dict)
+    """(N,) by name, score of what the methods are measured by, such as a constant."""
+    has_samples: bool = True
+    """Whether these are single samples, and not scores of clients."""
+
+    @cached_property
+    def has_same_clients(self) -> bool:
+        """Whether clients return in other seeds; then their seeds are taken together.
+
+        Otherwise a score is the mean over the clients of each seed, then over seeds.
+        """
+        if len(np.unique(self.seeds)) < 2:
+            return True
+        both = np.unique(np.stack([self.clients, self.seeds]), axis=1)
+        return bool(both.shape[1] > len(np.unique(self.clients)))
+
+    def test(self) -> Observations:
+        """Those on test data alone; all of them if there are no test data."""
+        if self.is_test.all() or not self.is_test.any():
+            return self
+        kept = self.is_test
+        return replace(
+            self,
+            seeds=self.seeds[kept],
+            rows=self.rows[kept],
+            clients=self.clients[kept],
+            is_test=kept[kept],
+            values=self.values[:, kept],
+            alone=self.alone[:, kept],
+            yardsticks={name: y[kept] for name, y in self.yardsticks.items()},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """How observations hang together: by sample, client and seed."""
+
+    row: Codes
+    """(N,) place of the sample among all samples."""
+    client: Codes
+    """(N,) place of the client among all clients."""
+    seed: Codes
+    """(N,) place of the seed among all seeds."""
+    home: Codes
+    """(R,) the client that each sample counts for."""
+    clients: int
+    """How many there are."""
+    has_same_clients: bool
+    _weighings: dict[bytes, _Weighing] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, observations: Observations) -> Design:
+        """That of some observations."""
+        _, row = np.unique(observations.rows, return_inverse=True)
+        names, client = np.unique(observations.clients, return_inverse=True)
+        _, seed = np.unique(observations.seeds, return_inverse=True)
+        home = np.zeros(row.max(initial=-1) + 1, dtype=np.int64)
+        home[row] = client
+        is_same = observations.has_same_clients
+        return cls(row, client, seed, home, len(names), is_same)
+
+    @property
+    def group(self) -> Codes:
+        """(N,) what is averaged last: all, or seeds where each has its own clients."""
+        return np.zeros_like(self.seed) if self.has_same_clients else self.seed
+
+    def mean(self, values: Numbers) -> Mean:
+        """The mean over clients of (N,) values, and what each of them adds to it.
+
+        Values that are not finite are left out.
+        """
+        known = np.isfinite(values)
+        used = self._weighing(known)
+        y = np.where(known, values, 0.0)
+        mean = float(used.weight @ y)
+        own = np.bincount(self.client, y, minlength=len(used.count)) / used.count
+        centre = np.where(used.is_single, mean, own)
+        part = used.weight * used.correction * (y - centre[self.client])
+        # What a seed adds: about the client's mean where it is the same in all seeds.
+        about = own[self.client] if self.has_same_clients else mean
+        return Mean(mean, part, used.weight * (y - about), used.weight)
+
+    def by_client(self, values: Numbers) -> ClientMeans:
+        """The mean of every client's values, and how far it may be off."""
+        known = np.isfinite(values)
+        used = self._weighing(known)
+        y = np.where(known, values, 0.0)
+        count = np.bincount(self.client[known], minlength=self.clients)
+        own = np.bincount(self.client, y, minlength=self.clients) / used.count
+        rest = np.where(known, used.correction * (y - own[self.client]), 0.0)
+        cells = self.client * (len(self.home) + 1) + self.row
+        _, cell = np.unique(cells, return_inverse=True)
+        holder = np.zeros(cell.max(initial=-1) + 1, dtype=np.int64)
+        holder[cell] = self.client
+        squares = np.bincount(cell, rest / used.count[self.client]) ** 2
+        error = np.sqrt(np.bincount(holder, squares, self.clients))
+        return ClientMeans(
+            np.where(count > 0, own, np.nan),
+            np.where((count > 0) & ~used.is_single, error, np.nan),
+        )
+
+    def _weighing(self, known: NDArray[np.bool_]) -> _Weighing:
+        key = known.tobytes()
+        if key not in self._weighings:
+            self._weighings[key] = self._weigh(known)
+        return self._weighings[key]
+
+    def _weigh(self, known: NDArray[np.bool_]) -> _Weighing:
+        client, group = self.client[known], self.group[known]
+        count = np.bincount(client, minlength=self.clients)
+        group_of = np.zeros(self.clients, dtype=np.int64)
+        group_of[client] = group
+        in_group = np.bincount(group_of[count > 0])
+        weight = np.zeros(len(known))
+        weight[known] = 1.0 / ((in_group > 0).sum() * in_group[group] * count[client])
+        base = len(self.home) + 1
+        cells, times = np.unique(client * base + self.row[known], return_counts=True)
+        holder = cells // base
+        # How much of a client's mean a sample is, squared and summed: 1 / samples where
+        # all return as often. Variances divided by what is left are unbiased.
+        share = np.bincount(holder, (times / count[holder]) ** 2, self.clients)
+        is_single = np.bincount(holder, minlength=self.clients) == 1
+        # Clients with a single sample have no spread of their own: one crowd of them.
+        share[is_single] = 1.0 / max(int(is_single.sum()), 2)
+        correction = np.sqrt(1.0 / (1.0 - share))[self.client]
+        return _Weighing(weight, correction, np.maximum(count, 1), is_single)
+
+
+class ClientMeans(NamedTuple):
+    """One number of every client."""
+
+    mean: Numbers
+    """(C,) nan without an observation."""
+    error: Numbers
+    """(C,) standard error, from the client's samples; nan with less than two."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Weighing:
+    """How much each of some observations counts."""
+
+    weight: Numbers
+    """(N,) 0 for those that are left out."""
+    correction: Numbers
+    """(N,) what a residual is multiplied by, so that variances are unbiased."""
+    count: Codes
+    """(C,) observations of each client, at least 1."""
+    is_single: NDArray[np.bool_]
+    """(C,) clients with a single sample."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """A mean over clients, or a difference of such, and what it is made of."""
+
+    value: float
+    part: Numbers
+    """(N,) what each observation adds to its error."""
+    seed_part: Numbers
+    """(N,) what each adds to the error of its seed."""
+    weight: Numbers
+    """(N,) how much each counts."""
+
+    def by_row(self, design: Design) -> Numbers:
+        """(R,) what each sample adds to its error, over all seeds together."""
+        sums = np.bincount(design.row, self.part, minlength=len(design.home))
+        return sums.astype(np.float64)
+
+    def minus(self, other: Mean) -> Mean:
+        """Their difference."""
+        return Mean(
+            self.value - other.value,
+            self.part - other.part,
+            self.seed_part - other.seed_part,
+            self.weight,
+        )
+
+    def log(self) -> Mean:
+        """The logarithm of a mean that is not negative, by the delta method."""
+        value = max(self.value, float(np.finfo(float).tiny))
+        return Mean(
+            float(np.log(value)),
+            self.part / value,
+            self.seed_part / value,
+            self.weight,
+        )
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The variance of a mean, from its samples and from its seeds."""
+
+    variance: float
+    df: float
+    """Degrees of freedom of that, by Satterthwaite's formula."""
+    rows: float
+    """How many samples of equal weight would weigh as much as these."""
+
+
+def spread(mean: Mean, design: Design) -> Spread:
+    """How far a mean may be off, clients taken as they are.
+
+    From samples: the squares of what each of them adds, over all seeds together. From
+    seeds: what they differ by beyond what their samples explain, where samples that
+    return make seeds more alike.
+    """
+    by_row = mean.by_row(design)
+    weight = np.bincount(design.row, mean.weight, minlength=len(by_row))
+    squares, home = by_row[weight > 0] ** 2, design.home[weight > 0]
+    from_rows = float(squares.sum())
+    # The samples of a client estimate one variance; those of single ones, another.
+    samples = np.bincount(home, minlength=design.clients)
+    _, stratum = np.unique(np.where(samples[home] == 1, -1, home), return_inverse=True)
+    degrees = np.maximum(np.bincount(stratum) - 1, 1)
+    doubt = float((np.bincount(stratum, squares) ** 2 / degrees).sum())
+    from_seeds, seeds = _from_seeds(mean, design, from_rows)
+    variance = from_rows + from_seeds
+    if seeds > 1:
+        doubt += from_seeds**2 / (seeds - 1)
+    rows = float(1.0 / (weight**2).sum())
+    df = max(variance**2 / doubt, 1.0) if doubt > 0 else max(rows - 1, 1.0)
+    return Spread(variance, df, rows)
+
+
+def _from_seeds(mean: Mean, design: Design, from_rows: float) -> tuple[float, int]:
+    """What seeds add to the variance, at least 0, and how many seeds there are."""
+    weight = np.bincount(design.seed, mean.weight)
+    by_seed = np.bincount(design.seed, mean.seed_part)[weight > 0]
+    seeds = len(by_seed)
+    if seeds < 2:
+        return 0.0, seeds
+    between = seeds / (seeds - 1) * float(((by_seed - by_seed.mean()) ** 2).sum())
+    cells = float((mean.part**2).sum())
+    return max(0.0, between - cells + (from_rows - cells) / (seeds - 1)), seeds
