@@ -68,6 +68,15 @@ class Comparison:
     """Of model and clients that came from a caller in Python: what tells them apart."""
     own: OwnParts | None = None
     """Those, where they are at hand."""
+    yardsticks: bool = False
+    """Whether the methods are measured by more than training alone with as much work:
+    see `fedloom.comparison.yardsticks`."""
+
+    @property
+    def algorithms(self) -> dict[str, AnyAlgorithm]:
+        """Every method with its settings, by its title."""
+        seed = self.seeds[0]
+        return {arm: self.config(arm, seed).algorithm for arm in self.arms}
 
     def config(self, arm: str, seed: int, where: str = "compare") -> RunConfig:
         """The config of one run."""
@@ -82,8 +91,8 @@ class Comparison:
         """As a TOML file has it; `parse_comparison` of it gives the same."""
         own = {"own": dict(self.identity)} if self.identity else {}
         methods = {arm: dict(settings) for arm, settings in self.arms.items()}
-        seeds = list(self.seeds)
-        return {**own, "seeds": seeds, **self.common, "methods": methods}
+        tables = {"seeds": list(self.seeds), "yardsticks": self.yardsticks}
+        return {**own, **tables, **self.common, "methods": methods}
 
 
 def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Comparison:
@@ -103,6 +112,11 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
     rest = dict(tables)
     methods: Any = rest.pop("methods", list(MAIN))
     seeds: Any = rest.pop("seeds", 5)
+    yardsticks: Any = rest.pop("yardsticks", False)
+    if not isinstance(yardsticks, bool):
+        raise ConfigError(
+            f"{where}: yardsticks must be true or false, found {yardsticks!r}."
+        )
     identity = dict(rest.pop("own", {}))
     shared = dict(rest.pop("algorithm", {}))
     if isinstance(methods, list):
@@ -130,7 +144,11 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
             raise ConfigError(f"{place}: {unknown('method', str(name), REGISTRY)}")
         arms[arm] = {"name": name, **shared, **settings}
     comparison = Comparison(
-        arms=arms, seeds=tuple(seeds), common=rest, identity=identity
+        arms=arms,
+        seeds=tuple(seeds),
+        common=rest,
+        identity=identity,
+        yardsticks=yardsticks,
     )
     for arm in arms if not identity else ():
         comparison.config(arm, comparison.seeds[0], where)

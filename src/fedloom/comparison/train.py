@@ -12,17 +12,43 @@ import shutil
 import signal
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedloom.clients import Federation
+from fedloom.comparison.alone import (
+    alone_config,
+    alone_directory,
+    alone_runs,
+    base_settings,
+    is_alone_done,
+    plan_alone,
+    write_alone,
+)
 from fedloom.comparison.settings import Comparison, run_directory
 from fedloom.comparison.workers import hand_out, workers
+from fedloom.comparison.yardsticks import (
+    ORDINARY,
+    POOLED,
+    clear_yardsticks,
+    finish_yardsticks,
+    has_yardsticks,
+    of_pooled,
+    ordinary,
+    pooled_federation,
+    pooled_settings,
+    write_yardstick,
+    yardstick_file,
+    yardsticks_left,
+)
 from fedloom.config import (
     RunConfig,
     parse,
@@ -49,6 +75,7 @@ from fedloom.plan import (
 )
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
+from fedloom.results.reader import ALONE
 from fedloom.server import checkpoint
 from fedloom.server.checkpoint import START, Position
 from fedloom.server.history import History
@@ -99,23 +126,61 @@ def run_comparison(
     if comparison.identity:
         command = f"fedloom.compare(..., out={str(out)!r}) with the same arguments"
     with _claimed(comparison, out, fresh=fresh), with_resume_hint(command):
-        left = [arm for arm in comparison.arms if not _is_done(comparison, out, arm)]
+        left: list[_Task] = [
+            (_train_arm, arm)
+            for arm in comparison.arms
+            if not _is_done(comparison, out, arm)
+        ]
+        if not left and has_yardsticks(out) and not _left_beside(comparison, out):
+            return out
         # By all methods, not those that are left: the share of each stays the same.
         count = 1 if comparison.identity else min(_jobs(jobs), len(comparison.arms))
         job = _Job(comparison, out, data_dir, track, _threads(comparison, out, count))
-        count = min(count, len(left))
-        if not left:
-            return out
         clients = load_clients(comparison, data_dir)
-        if count <= 1:
-            torch.set_num_threads(job.threads)
-            for arm in left:
-                tell(_train_arm(job, arm, clients))
-            return out
-        shared = clients if _can_share(clients) else None
-        with workers(count, _begin_worker, (job, shared)) as start:
-            hand_out(left, lambda arm: start(_work, arm), count, tell)
+        with _together(job, clients, count, tell) as do:
+            do(left)
+            do(_left_beside(comparison, out))
+        finish_yardsticks(comparison, out, [federation for _, federation in clients])
     return out
+
+
+_Task = tuple[Callable[["_Job", str, "Clients"], str], str]
+"""What trains something, and the title of what it trains; it gives a line to tell."""
+
+
+def _left_beside(comparison: Comparison, out: Path) -> list[_Task]:
+    """What is still to be done once the methods are trained, the longest first."""
+    tasks: list[_Task] = [
+        (_train_alone, run.title)
+        for run in alone_runs(comparison)
+        if not is_alone_done(run, comparison, out)
+    ]
+    for name in yardsticks_left(comparison, out):
+        tasks.append((_train_yardstick, name))
+    return tasks
+
+
+@contextmanager
+def _together(
+    job: _Job, clients: Clients, count: int, tell: Callable[[str], None]
+) -> Iterator[Callable[[list[_Task]], None]]:
+    """What does tasks, here or as many at a time in processes as there may be."""
+    if count <= 1:
+        torch.set_num_threads(job.threads)
+
+        def do_here(tasks: list[_Task]) -> None:
+            for train, title in tasks:
+                tell(train(job, title, clients))
+
+        yield do_here
+        return
+    shared = clients if _can_share(clients) else None
+    with workers(count, _begin_worker, (job, shared)) as start:
+
+        def do_there(tasks: list[_Task]) -> None:
+            hand_out(tasks, lambda task: start(_work, *task), count, tell)
+
+        yield do_there
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,19 +207,19 @@ def _begin_worker(job: _Job, clients: Clients | None) -> None:
     _here["clients"] = clients
 
 
-def _work(arm: str) -> str:
-    """One method, in a process of its own, with its share of the cores."""
+def _work(train: Callable[[_Job, str, Clients], str], title: str) -> str:
+    """One task, in a process of its own, with its share of the cores."""
     job: _Job = _here["job"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if _here["clients"] is None:
             _here["clients"] = load_clients(job.comparison, job.data_dir)
-        return _train_arm(job, arm, _here["clients"])
+        return train(job, title, _here["clients"])
     except FedloomError:
         raise
     except Exception:
         # Some of PyTorch's errors cannot be sent to another process; their text can.
-        raise RuntimeError(f"{arm}:\n{traceback.format_exc()}") from None
+        raise RuntimeError(f"{title}:\n{traceback.format_exc()}") from None
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -220,13 +285,15 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
 def _clear(out: Path) -> None:
     """Remove a comparison, or what is left of one."""
     with ExitStack() as held:
-        runs = [RunDirectory(path) for path in sorted(out.glob("*/seed-*"))]
+        paths = [*out.glob("*/seed-*"), *out.glob(f"{ALONE}/*/seed-*")]
+        runs = [RunDirectory(path) for path in sorted(paths) if path.is_dir()]
         for run in runs:
             held.enter_context(run.hold())
         # First, for without it the runs that are left belong to no comparison.
         remove(out / COMPARISON)
         for run in runs:
             run.clear()
+    clear_yardsticks(out)
 
 
 def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:
@@ -270,26 +337,101 @@ def _jobs(asked: int | None) -> int:
 
 def _train_arm(job: _Job, arm: str, clients: Clients) -> str:
     """All seeds of one method, as many in one bundle as memory allows."""
+
+    def plan(n: int) -> _Run:
+        seed = job.comparison.seeds[n]
+        path = run_directory(job.out, arm, seed)
+        return _plan(job, job.comparison.config(arm, seed), path, clients, n)
+
+    return _sum_up(arm, _train_seeds(plan, len(clients), job.track))
+
+
+def _train_alone(job: _Job, title: str, clients: Clients) -> str:
+    """Training alone, as long as each client of each method of a group worked."""
+    comparison, out = job.comparison, job.out
+    (run,) = (run for run in alone_runs(comparison) if run.title == title)
+    federations = [federation for _, federation in clients]
+    alone = plan_alone(run, comparison, out, federations)
+    arm = next(iter(comparison.arms))
+
+    def plan(n: int) -> _Run:
+        seed = comparison.seeds[n]
+        config = alone_config(comparison.config(arm, seed), run.local, alone.rounds)
+        path = alone_directory(out, title, seed)
+        made, directory, _ = _plan(job, config, path, clients, n)
+        last = torch.as_tensor(alone.last[n], device=made.simulation.task.device)
+        made.simulation.called = lambda round_: (last > round_).nonzero()[:, 0]
+        return _Run(made, directory, alone.wanted[n])
+
+    _train_seeds(plan, len(clients), job.track)
+    failed = write_alone(run, comparison, out, federations)
+    text = f"training alone with as much work ({title}): {alone.rounds} rounds at most"
+    if failed:
+        text += f"; it diverged before that for {failed} runs, which have no gain"
+    return text
+
+
+def _train_yardstick(job: _Job, name: str, clients: Clients) -> str:
+    """One yardstick that takes some time, for all seeds."""
+    federations = [federation for _, federation in clients]
+    if name == ORDINARY:
+        write_yardstick(job.comparison, job.out, name, federations, ordinary)
+        return "yardstick: an ordinary model of each client's own data"
+    _train_pooled(job, clients)
+    return "yardstick: the model on all data in one place"
+
+
+def _train_pooled(job: _Job, clients: Clients) -> None:
+    """The runs' model on the data of all clients together, as long as Local."""
+    comparison = job.comparison
+    arm, local = next(iter(comparison.arms)), base_settings(comparison.algorithms)
+    in_one_place = [(config, pooled_federation(own)) for config, own in clients]
+    plans = []
+    for n, (seed, (_, own)) in enumerate(zip(comparison.seeds, clients, strict=True)):
+        config = comparison.config(arm, seed)
+        rounds = config.schedule.rounds
+        config = alone_config(config, pooled_settings(local, own.sizes), rounds)
+        plans.append(_plan(job, config, job.out, in_one_place, n).plan)
+    histories = [History(plan.simulation) for plan in plans]
+    bundle = SimulationBundle([p.simulation for p in plans], plans[0].choice.runner)
+    train_together(bundle, plans[0].schedule, histories)
+    for n in bundle.going:
+        (outcomes,) = histories[n].outcomes.values()
+        file = yardstick_file(job.out, POOLED, comparison.seeds[n])
+        of_pooled(clients[n][1], outcomes).write(file, lasting=True)
+
+
+def _train_seeds(plan: Callable[[int], _Run], count: int, track: str) -> list[History]:
+    """Runs of all seeds, as many in one bundle as memory allows."""
     histories: list[History] = []
-    while len(histories) < len(clients):
-        left = range(len(histories), len(clients))
-        first = _plan(job, arm, clients, left[0])
-        width = _width(first[0].simulation, len(left))
-        runs = [first, *(_plan(job, arm, clients, n) for n in left[1:width])]
-        task = first[0].simulation.task
-        if all(plan.simulation.task.has_constants_of(task) for plan, _ in runs):
-            histories += _train_some(runs, job.track)
+    while len(histories) < count:
+        left = range(len(histories), count)
+        first = plan(left[0])
+        width = _width(first.plan.simulation, len(left))
+        runs = [first, *(plan(n) for n in left[1:width])]
+        task = first.plan.simulation.task
+        if all(run.plan.simulation.task.has_constants_of(task) for run in runs):
+            histories += _train_some(runs, track)
         else:
             for run in runs:
-                histories += _train_some([run], job.track)
-    return _sum_up(arm, histories)
+                histories += _train_some([run], track)
+    return histories
 
 
-def _plan(job: _Job, arm: str, clients: Clients, n: int) -> tuple[Plan, RunDirectory]:
-    """One run, and where it lies."""
+class _Run(NamedTuple):
+    """One run that is to be trained."""
+
+    plan: Plan
+    directory: RunDirectory
+    wanted: Mapping[int, NDArray[np.int64]] = MappingProxyType({})
+    """By round, the clients whose outcomes are recorded before the last round."""
+
+
+def _plan(job: _Job, config: RunConfig, path: Path, clients: Clients, n: int) -> _Run:
+    """One run of the n-th seed, and where it lies."""
     seed, (divided, federation) = job.comparison.seeds[n], clients[n]
-    config = replace(job.comparison.config(arm, seed), partition=divided.partition)
-    directory = RunDirectory(run_directory(job.out, arm, seed))
+    config = replace(config, partition=divided.partition)
+    directory = RunDirectory(path)
     own, size = job.comparison.own, len(clients)
     if own is not None:
         module = make_module(own.model, federation, seed)
@@ -302,13 +444,11 @@ def _plan(job: _Job, arm: str, clients: Clients, n: int) -> tuple[Plan, RunDirec
             is_own=True,
             bundle_size=size,
         )
-        return plan, directory
+        return _Run(plan, directory)
     has_start = directory.manifest.is_file() and directory.start.is_file()
     start = directory.start if has_start else None
-    return (
-        make_plan(config, federation, job.data_dir, bundle_size=size, start=start),
-        directory,
-    )
+    plan = make_plan(config, federation, job.data_dir, bundle_size=size, start=start)
+    return _Run(plan, directory)
 
 
 def _width(simulation: Simulation, most: int) -> int:
@@ -320,18 +460,21 @@ def _width(simulation: Simulation, most: int) -> int:
     return max(1, min(most, room // max(needed, 1)))
 
 
-def _train_some(runs: Sequence[tuple[Plan, RunDirectory]], track: str) -> list[History]:
+def _train_some(runs: Sequence[_Run], track: str) -> list[History]:
     """Train runs in one bundle, from where all of them have a checkpoint."""
-    schedule, runner = runs[0][0].schedule, runs[0][0].choice.runner
-    if all(_is_finished(directory, schedule.rounds) for _, directory in runs):
-        return [History(p.simulation, list(d.read_rounds()), d) for p, d in runs]
+    schedule, runner = runs[0].plan.schedule, runs[0].plan.choice.runner
+    if all(_is_finished(run.directory, schedule.rounds) for run in runs):
+        return [
+            History(run.plan.simulation, run.directory.read_rounds(), run.directory)
+            for run in runs
+        ]
     with ExitStack() as held:
-        for plan, directory in runs:
+        for plan, directory, _ in runs:
             _begin(plan, directory, held)
-        at = _common_position([directory for _, directory in runs])
-        bundle = SimulationBundle([plan.simulation for plan, _ in runs], runner)
+        at = _common_position([directory for _, directory, _ in runs])
+        bundle = SimulationBundle([run.plan.simulation for run in runs], runner)
         histories = []
-        for n, (plan, directory) in enumerate(runs):
+        for n, (plan, directory, wanted) in enumerate(runs):
             failed = directory.failed_at()
             if failed is not None and failed < at:
                 bundle.failures[n] = NumericalError(directory.read_failure())
@@ -341,9 +484,11 @@ def _train_some(runs: Sequence[tuple[Plan, RunDirectory]], track: str) -> list[H
                 if at != START:
                     checkpoint.restore(plan.simulation, directory.checkpoint, at=at)
                 rows = truncate_after(directory, at)
-            histories.append(History(plan.simulation, rows, directory))
-        for (plan, _), history in zip(runs, histories, strict=True):
-            held.enter_context(follow(history, plan.tables, make_trackers(track)))
+            history = History(plan.simulation, rows, directory)
+            history.wanted = wanted
+            histories.append(history)
+        for run, history in zip(runs, histories, strict=True):
+            held.enter_context(follow(history, run.plan.tables, make_trackers(track)))
         train_together(bundle, schedule, histories)
     return histories
 

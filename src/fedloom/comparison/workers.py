@@ -12,10 +12,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from fedloom.core.errors import FedloomError
 from fedloom.server.schedule import ENDS, handling
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -59,19 +61,19 @@ def workers(
 
 
 def hand_out(
-    arms: Sequence[str],
-    start: Callable[[str], Future[str]],
+    tasks: Sequence[T],
+    start: Callable[[T], Future[str]],
     count: int,
     tell: Callable[[str], None],
 ) -> None:
-    """Start a method whenever one is finished, and no earlier."""
-    waiting = iter(arms)
-    running = {start(arm) for arm in islice(waiting, count)}
+    """Start a task whenever one is finished, and no earlier."""
+    waiting = iter(tasks)
+    running = {start(task) for task in islice(waiting, count)}
     while running:
         done, running = wait(running, return_when=FIRST_COMPLETED)
         for one in done:
             tell(one.result())
-        running |= {start(arm) for arm in islice(waiting, len(done))}
+        running |= {start(task) for task in islice(waiting, len(done))}
 
 
 def _end(number: int, _: Any) -> None:

@@ -62,9 +62,7 @@ def sums_of_own(
     each = runner.each(lambda *one: totals.measure(outcome_of(*one)))
     for block_of in _blocks(samples, models, each, block):
         rows, mask = block_of.rows, block_of.mask
-        for statistic, values in zip(
-            totals.statistics, block_of.measured, strict=True
-        ):
+        for statistic, values in zip(totals.statistics, block_of.measured, strict=True):
             if statistic.reduce is None:
                 real = mask.view(*mask.shape, *[1] * (values.dim() - 2))
                 total = torch.where(real, values, 0.0).sum(1)

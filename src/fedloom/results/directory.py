@@ -331,7 +331,9 @@ class RunDirectory:
 
     def write_outcomes(self, round_: int, outcomes: RunOutcomes) -> None:
         """What personal models said of every held-out sample at one round."""
-        outcomes.write(self._outcomes_at(round_))
+        path = self._outcomes_at(round_)
+        outcomes.write(path)
+        self._unsynced.add(path)
 
     def read_outcomes(self, round_: int | None = None) -> RunOutcomes | None:
         """The outcomes of one round, by default the last that has any.

@@ -54,8 +54,12 @@ class RunOutcomes:
     """(M,) gradient-samples of each client over the whole run, adaptation before use
     included; None where work was not counted."""
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, *, lasting: bool = False) -> None:
         """Write the file, whole or not at all.
+
+        Args:
+            path: of the file.
+            lasting: whether it must be on the disk itself when this returns.
 
         Raises:
             DataError: it cannot be written.
@@ -67,7 +71,7 @@ class RunOutcomes:
         if self.work is not None:
             arrays["work"] = self.work.astype(np.int64)
         with (
-            atomic_write(path, lasting=True) as temporary,
+            atomic_write(path, lasting=lasting) as temporary,
             temporary.open("wb") as file,
         ):
             np.savez_compressed(file, allow_pickle=False, **arrays)

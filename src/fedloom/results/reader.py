@@ -159,7 +159,7 @@ class RunReader:
 
     @property
     def outcomes(self) -> dict[str, Outcomes] | None:
-        """By part, what personal models said of every held-out sample at the last round.
+        """By part, what personal models said of every held-out sample at the end.
 
         None if it was not written, as in a real federation.
         """
@@ -172,7 +172,7 @@ class RunReader:
 
     @property
     def work(self) -> NDArray[np.int64] | None:
-        """(clients,) gradient-samples of each client, adaptation before use included."""
+        """(clients,) gradient-samples of each client, adaptation included."""
         outcomes = self._outcomes()
         return outcomes.work if outcomes is not None else None
 

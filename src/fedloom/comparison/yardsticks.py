@@ -1,0 +1,315 @@
+"""Yardsticks: what no federation is needed for, and what no federation can have.
+
+    yardsticks/NAME/seed-N.npz   outcomes of the same samples as those of the runs
+    yardsticks/yardsticks.json   how each was made, in sentences
+
+The constant model is always there, for it costs nothing. The others are made where a
+comparison asks for `yardsticks`.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.algorithms import Local
+from fedloom.clients import Federation
+from fedloom.clients.ragged import Ragged
+from fedloom.comparison.alone import alone_directory, alone_runs, tried_rounds
+from fedloom.comparison.settings import Comparison
+from fedloom.core.files import atomic_write, remove
+from fedloom.core.messages import HELD_OUT
+from fedloom.export.alone import work_per_round
+from fedloom.results.directory import RunDirectory
+from fedloom.results.outcomes import Outcomes, RunOutcomes
+from fedloom.results.reader import YARDSTICKS
+from fedloom.results.statistics import is_better
+
+Numbers = NDArray[Any]
+
+CONSTANT, ORDINARY, POOLED, LONGER = "constant", "ordinary", "pooled", "alone-longer"
+
+_TREES = 50
+"""Rounds of gradient boosting."""
+_LARGE = 1000
+"""Training samples from which boosting puts features into bins, to be faster."""
+
+_ABOUT = {
+    CONSTANT: (
+        "Each client always predicts the majority class, or the mean, of its own "
+        "training data."
+    ),
+    ORDINARY: (
+        "Each client has an ordinary model of its own training data: gradient boosting "
+        "or logistic (ridge) regression by scikit-learn, whichever does better on its "
+        "validation data; regression where it has none. A client whose training data "
+        "have one class predicts that."
+    ),
+    POOLED: (
+        "The runs' model is trained on the training data of all clients in one place, "
+        "which a federation cannot have, with as many passes as training alone takes."
+    ),
+    LONGER: (
+        "Each client trains alone, for as many rounds as the validation data of all "
+        "clients of the seed prefer out of {tried}: {chosen}."
+    ),
+}
+
+
+def yardstick_file(out: Path, name: str, seed: int) -> Path:
+    """Where a yardstick's outcomes lie."""
+    return out / YARDSTICKS / name / f"seed-{seed}.npz"
+
+
+def yardsticks_left(comparison: Comparison, out: Path) -> list[str]:
+    """The yardsticks that take some time and are not there for every seed.
+
+    None once all that could be made were made.
+    """
+    names = (POOLED, ORDINARY) if comparison.yardsticks else ()
+    if has_yardsticks(out):
+        return []
+    return [
+        name
+        for name in names
+        if not all(yardstick_file(out, name, s).is_file() for s in comparison.seeds)
+    ]
+
+
+def has_yardsticks(out: Path) -> bool:
+    """Whether all yardsticks of a comparison that can be made were made."""
+    return _about_file(out).is_file()
+
+
+def clear_yardsticks(out: Path) -> None:
+    """Remove the yardsticks of a comparison."""
+    for file in (*(out / YARDSTICKS).glob("*/seed-*.npz"), _about_file(out)):
+        remove(file)
+
+
+def finish_yardsticks(
+    comparison: Comparison, out: Path, clients: Sequence[Federation]
+) -> None:
+    """Make the yardsticks that cost nothing, and say how all of them were made.
+
+    Args:
+        comparison: whose other yardsticks are there.
+        out: its directory.
+        clients: those of every seed.
+    """
+    about = {CONSTANT: _ABOUT[CONSTANT]}
+    write_yardstick(comparison, out, CONSTANT, clients, constant)
+    if comparison.yardsticks:
+        about |= {name: _ABOUT[name] for name in (ORDINARY, POOLED)}
+        chosen = _write_longer(comparison, out)
+        if chosen:
+            tried = ", ".join(str(n) for n in tried_rounds(comparison))
+            by_seed = ", ".join(f"{n} in seed {seed}" for seed, n in chosen.items())
+            about[LONGER] = _ABOUT[LONGER].format(tried=tried, chosen=by_seed)
+    made = {
+        name: sentences
+        for name, sentences in about.items()
+        if any(yardstick_file(out, name, seed).is_file() for seed in comparison.seeds)
+    }
+    with atomic_write(_about_file(out), lasting=True) as part:
+        part.write_text(json.dumps(made, indent=2) + "\n")
+
+
+def write_yardstick(
+    comparison: Comparison,
+    out: Path,
+    name: str,
+    clients: Sequence[Federation],
+    predict: Callable[[Federation, int], Predict | None],
+) -> None:
+    """Write what a yardstick says of everybody's held-out samples, for all seeds.
+
+    Args:
+        comparison: whose yardstick it is.
+        out: its directory.
+        name: of the yardstick.
+        clients: those of every seed.
+        predict: for a federation and one of its clients, what predicts the targets of
+            samples by their numbers; None if there is no such model.
+    """
+    for seed, federation in zip(comparison.seeds, clients, strict=True):
+        models = [predict(federation, n) for n in range(federation.count)]
+        if any(model is None for model in models):
+            return
+        parts = {}
+        for part in HELD_OUT:
+            ragged: Ragged = getattr(federation, part)
+            values = [
+                model(rows)
+                for model, rows in zip(models, ragged, strict=True)
+                if model is not None
+            ]
+            if len(ragged.indices):
+                parts[part] = _outcomes(federation, ragged, np.concatenate(values))
+        RunOutcomes(parts).write(yardstick_file(out, name, seed), lasting=True)
+
+
+Predict = Callable[[NDArray[np.int64]], Numbers]
+"""The predicted targets of samples, by their numbers in the dataset."""
+
+
+def constant(federation: Federation, client: int) -> Predict:
+    """A model that always says what is most frequent, or the mean."""
+    targets = federation.dataset.targets.numpy()[federation.train[client]]
+    if federation.dataset.classes is None:
+        said: Numbers = targets.mean(axis=0)
+    else:
+        said = np.asarray(np.bincount(targets).argmax())
+    return lambda rows: np.broadcast_to(said, (len(rows), *np.shape(said)))
+
+
+def ordinary(federation: Federation, client: int) -> Predict | None:
+    """The better of two ordinary models on a client's own data; None for tokens."""
+    data = federation.dataset
+    if data.tokens is not None:
+        return None
+    targets = data.targets.numpy()
+
+    def features(rows: NDArray[np.int64]) -> Numbers:
+        parts = [x[rows].reshape(len(rows), -1).double().numpy() for x in data.inputs]
+        return np.concatenate(parts, axis=1)
+
+    train = federation.train[client]
+    if data.classes is not None and len(np.unique(targets[train])) == 1:
+        return constant(federation, client)
+    boosting, regression = _ordinary_models(data.classes is None, len(train))
+    candidates = [regression] if targets.ndim > 1 else [regression, boosting]
+    validation = federation.validation[client]
+    if not len(validation):
+        candidates = [regression]
+    with warnings.catch_warnings():
+        # Tiny clients stop early or have few of a class; the choice shows what it does.
+        warnings.simplefilter("ignore")
+        for model in candidates:
+            model.fit(features(train), targets[train])
+    best, best_score = candidates[0], np.nan
+    metric = "mse" if data.classes is None else "accuracy"
+    for model in candidates if len(candidates) > 1 else ():
+        predictions = model.predict(features(validation))
+        score = float(_values(predictions, targets[validation], metric).mean())
+        if np.isnan(best_score) or is_better(score, best_score, metric):
+            best, best_score = model, score
+    return lambda rows: best.predict(features(rows)) if len(rows) else targets[rows]
+
+
+def pooled_federation(federation: Federation) -> Federation:
+    """All data in one place: the same samples, and one client that holds them all."""
+    train, validation, test = (
+        Ragged.of([np.unique(part.indices)]) for part in federation.parts
+    )
+    return Federation(
+        federation.dataset,
+        train,
+        validation,
+        test,
+        names=("everybody",),
+        teams=np.zeros(1, dtype=np.int64),
+        constants=federation.constants,
+    )
+
+
+def pooled_settings(local: Local, sizes: NDArray[np.int64]) -> Local:
+    """Training on all data as long as the average client trains alone in a round.
+
+    Args:
+        local: how clients train alone.
+        sizes: (M,) their training samples.
+    """
+    epochs = work_per_round(local, sizes).sum() / sizes.sum()
+    return replace(local, steps=None, epochs=max(1, round(float(epochs))))
+
+
+def of_pooled(federation: Federation, pooled: RunOutcomes) -> RunOutcomes:
+    """What the one model said, as outcomes of the clients that hold the samples."""
+    parts = {}
+    for part, outcomes in pooled.parts.items():
+        ragged: Ragged = getattr(federation, part)
+        places = np.searchsorted(outcomes.rows, ragged.indices)
+        parts[part] = Outcomes(ragged.indices, _owners(ragged), outcomes.values[places])
+    return RunOutcomes(parts)
+
+
+def _write_longer(comparison: Comparison, out: Path) -> dict[int, int]:
+    """Training alone for as long as validation data prefer; by seed, how long."""
+    chosen = {}
+    (run,) = (run for run in alone_runs(comparison) if run.tried)
+    for seed in comparison.seeds:
+        directory = RunDirectory(alone_directory(out, run.title, seed))
+        best, best_score = None, np.nan
+        for round_ in run.tried:
+            outcomes = directory.read_outcomes(round_)
+            if outcomes is None or "validation" not in outcomes.parts:
+                continue
+            score = _mean_over_clients(outcomes.parts["validation"])
+            metric = directory.read_manifest()["metric"]
+            if best is None or is_better(score, best_score, metric):
+                best, best_score, chosen[seed] = outcomes, score, round_
+        if best is not None:
+            file = yardstick_file(out, LONGER, seed)
+            RunOutcomes(best.parts).write(file, lasting=True)
+    return chosen
+
+
+def _mean_over_clients(outcomes: Outcomes) -> float:
+    samples = np.bincount(outcomes.clients)
+    totals = np.bincount(outcomes.clients, outcomes.values)
+    return float((totals[samples > 0] / samples[samples > 0]).mean())
+
+
+def _ordinary_models(is_regression: bool, samples: int) -> tuple[Any, Any]:
+    """Gradient boosting, and a linear model on standardised features."""
+    # Only who asks for yardsticks waits for scikit-learn to load.
+    from sklearn import ensemble, linear_model
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    what = "Regressor" if is_regression else "Classifier"
+    boosting: Any
+    if samples < _LARGE:
+        kind = getattr(ensemble, f"GradientBoosting{what}")
+        boosting = kind(n_estimators=_TREES, max_features="sqrt", random_state=0)
+    else:
+        kind = getattr(ensemble, f"HistGradientBoosting{what}")
+        boosting = kind(max_iter=_TREES, random_state=0)
+    linear = (
+        linear_model.Ridge()
+        if is_regression
+        else linear_model.LogisticRegression(max_iter=200)
+    )
+    return boosting, make_pipeline(StandardScaler(), linear)
+
+
+def _outcomes(federation: Federation, ragged: Ragged, predictions: Numbers) -> Outcomes:
+    data = federation.dataset
+    metric = "mse" if data.classes is None else "accuracy"
+    values = _values(predictions, data.targets.numpy()[ragged.indices], metric)
+    return Outcomes(ragged.indices, _owners(ragged), values)
+
+
+def _values(predictions: Numbers, targets: Numbers, metric: str) -> NDArray[np.float64]:
+    """(N,) the metric of each sample."""
+    if metric == "accuracy":
+        return np.asarray(predictions == targets, dtype=np.float64)
+    errors = np.square(predictions.astype(np.float64) - targets)
+    values: NDArray[np.float64] = errors.reshape(len(errors), -1).mean(axis=1)
+    return values
+
+
+def _owners(ragged: Ragged) -> NDArray[np.int32]:
+    return np.repeat(np.arange(len(ragged), dtype=np.int32), ragged.sizes)
+
+
+def _about_file(out: Path) -> Path:
+    return out / YARDSTICKS / f"{YARDSTICKS}.json"
