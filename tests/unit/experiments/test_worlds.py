@@ -18,7 +18,7 @@ from fedloom.experiments.worlds import answers, study, training
 from fedloom.experiments.worlds.answers import MethodRow, WorldRow
 from fedloom.experiments.worlds.world import FEATURES, KINDS, World, draw_world
 from fedloom.results.directory import RunDirectory
-from fedloom.results.outcomes import read_outcomes
+from fedloom.results.outcomes import RunOutcomes, read_outcomes
 
 
 def world_of(kind: str, *, outputs: int | None = None, after: int = 0) -> World:
@@ -119,6 +119,13 @@ def scores(folder: Path, arm: str, seed: int) -> Any:
     return RunDirectory(run_directory(folder, arm, seed)).read_rounds()[-1].scores
 
 
+def alone_outcomes(folder: Path, arm: str, seed: int) -> RunOutcomes:
+    path = RunDirectory(run_directory(folder, arm, seed)).alone_outcomes
+    outcomes = read_outcomes(path)
+    assert outcomes is not None
+    return outcomes
+
+
 def test_worlds_that_train_together_are_what_compare_makes_of_each(
     short: None, tmp_path: Path
 ) -> None:
@@ -146,6 +153,16 @@ def test_worlds_that_train_together_are_what_compare_makes_of_each(
                 ours, theirs = (s["personal"][part] for s in (together, by_itself))
                 assert ours["accuracy"] == theirs["accuracy"]
                 assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+            if arm != "local":
+                ours, theirs = (
+                    alone_outcomes(path, arm, seed)
+                    for path in (folders[1], tmp_path / "by itself" / "second")
+                )
+                np.testing.assert_array_equal(ours.work, theirs.work)
+                for part in ("validation", "test"):
+                    np.testing.assert_array_equal(
+                        ours.parts[part].values, theirs.parts[part].values
+                    )
 
 
 def test_alone_with_as_much_work(short: None, tmp_path: Path) -> None:
@@ -163,16 +180,7 @@ def test_alone_with_as_much_work(short: None, tmp_path: Path) -> None:
         assert (pfedme.work > 2 * local.work).all()
         assert not np.allclose(pfedme.alone, local.alone)
         for arm, truth in (("fedavg", fedavg), ("pfedme", pfedme)):
-            own, alone = (
-                read_outcomes(RunDirectory(path).outcomes / name)
-                for path in [run_directory(tmp_path / "world", arm, seed)]
-                for name in ("round-00002.npz", "alone.npz")
-            )
-            assert own is not None
-            assert alone is not None
-            np.testing.assert_array_equal(
-                own.parts["test"].rows, alone.parts["test"].rows
-            )
+            alone = alone_outcomes(tmp_path / "world", arm, seed)
             assert alone.work is not None
             # To the nearest round of training alone.
             assert (np.abs(alone.work - truth.work) <= local.work / 4).all()

@@ -28,18 +28,22 @@ class Answer:
     scores: Mapping[str, Estimate]
     """Of every method, with its interval."""
     gains: Mapping[str, Estimate]
-    """Over training alone, of every method but that; positive is better."""
+    """Over training alone with as much work, of every method but that: a difference of
+    accuracies, or the logarithm of a ratio of errors; positive is better."""
     headline: str
 
 
 def read_answer(folder: Path) -> Answer:
     """Have the reports work out what a comparison says."""
     findings = work_out(collect([folder]))
-    pick = findings.ranking.pick
-    scores = {s.method: s.last for s in findings.ranking.standings}
-    gains = {g.method: g.mean for g in findings.gains.methods} if findings.gains else {}
-    score = scores[pick].mean if pick is not None else np.nan
-    return Answer(pick, score, scores, gains, headline(findings))
+    evidence, use = findings.evidence, findings.pick
+    if evidence is None or use is None:
+        return Answer(None, np.nan, {}, {}, headline(findings))
+    said = evidence.scores[use]
+    if use in (findings.decision.best, evidence.leader):
+        said = evidence.score_once_chosen(use)
+    gains = {method: gain.estimate for method, gain in evidence.gains.items()}
+    return Answer(use, said.mean, evidence.scores, gains, headline(findings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +115,9 @@ def judge(
     for arm in ARMS:
         said, low, high = points.interval(answer.scores.get(arm, UNKNOWN))
         gap = answer.gains.get(arm, UNKNOWN)
+        said_gain, gain_low, gain_high = (
+            points.gap(value, alone[arm]) for value in (gap.mean, gap.low, gap.high)
+        )
         rows.append(
             MethodRow(
                 world=world.number,
@@ -122,9 +129,9 @@ def judge(
                 said_score=said,
                 score_low=low,
                 score_high=high,
-                said_gain=points.gap(gap.mean),
-                gain_low=points.gap(gap.low),
-                gain_high=points.gap(gap.high),
+                said_gain=said_gain,
+                gain_low=gain_low,
+                gain_high=gain_high,
             )
         )
     known = [arm for arm in ARMS if np.isfinite(score[arm])] or [ALONE]
@@ -163,9 +170,15 @@ class _Points:
         share = score / self._unit
         return 100 * (1 - share if self._is_error else share)
 
-    def gap(self, gain: float) -> float:
-        """A gain, which is positive where it is better already."""
-        return 100 * gain / self._unit
+    def gap(self, gain: float, alone: float) -> float:
+        """A gain as a report has it, over a score of training alone in points.
+
+        The logarithm of a ratio of errors becomes the points that it is worth over the
+        error that training alone truly has.
+        """
+        if self._is_error:
+            return float((100 - alone) * (1 - np.exp(-gain)))
+        return 100 * gain
 
     def interval(self, estimate: Estimate) -> tuple[float, float, float]:
         """Mean, lower and upper end."""
