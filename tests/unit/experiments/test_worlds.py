@@ -224,7 +224,7 @@ def test_a_study_goes_on_where_it_was(
     short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = study.study([1, 12], tmp_path, jobs=1)
-    finished = json.loads((tmp_path / "finished" / "0012.json").read_text())
+    finished = json.loads((tmp_path / "finished" / "seed-0" / "0012.json").read_text())
     assert finished["world"]["kind"] == "all different"
     assert {row["method"] for row in finished["methods"]} == set(training.ARMS) & {
         "local",
@@ -236,6 +236,9 @@ def test_a_study_goes_on_where_it_was(
     monkeypatch.setattr(study, "_work", lambda group: trained.append(group) or group)
     assert study.study([1, 12], tmp_path, jobs=1) == table
     assert not trained
+    with pytest.raises(FileNotFoundError):  # other worlds, which were not trained
+        study.study([1], tmp_path, seed=1, jobs=1)
+    assert trained == ["1"]
     assert (tmp_path / "worlds.md").read_text() == table
     assert len((tmp_path / "worlds.csv").read_text().splitlines()) == 3
     assert len((tmp_path / "methods.csv").read_text().splitlines()) == 7
@@ -257,7 +260,7 @@ def made_world(**changes: Any) -> WorldRow:
         "best": "ditto",
         "best_score": 80.0,
         "best_gain": 4.0,
-        "worst_gain": 1.0,
+        "worst_lead": 1.0,
         "headline": "",
     }
     return WorldRow(**{**values, **changes})
@@ -285,14 +288,15 @@ def test_the_table_counts_what_it_says() -> None:
     worlds = [
         made_world(),
         made_world(answer="local", gain=0.0, score=75.0, said_score=75.0),
-        made_world(answer="fedper", gain=-2.5, score=72.0, worst_gain=-2.5),
+        # Ahead of as much work alone, and behind training alone that stopped in time.
+        made_world(answer="fedper", gain=1.0, score=72.0, worst_lead=-3.0),
         made_world(answer="", gain=np.nan, score=np.nan, said_score=np.nan),
         made_world(
             kind="labels are noise",
             answer="ditto",
             gain=0.0,
             best_gain=0.0,
-            worst_gain=0.0,
+            worst_lead=0.0,
         ),
     ]
     methods = [
@@ -301,7 +305,7 @@ def test_the_table_counts_what_it_says() -> None:
     ]
     lines = study.to_markdown(worlds, methods).splitlines()
     # Said minus true: 1, 0, 9 in the three worlds with an answer.
-    assert "| all alike | 4 | 1 | 2 | 1 | 1 | 4 | 1 | 1 of 2 | 0 of 1 | +3.3 |" in lines
+    assert "| all alike | 4 | 1 | 2 | 0 | 1 | 4 | 1 | 1 of 2 | 0 of 1 | +3.3 |" in lines
     assert "| labels are noise | 1 | 0 | 1 | 1 | 0 | 0 | 0 |" in "\n".join(lines)
     assert (
         "| no method gains: a federated one is recommended | 1 worlds | 1, 100 % |"

@@ -95,8 +95,18 @@ class WorldRow:
     best_score: float
     best_gain: float
     """The largest true gain of a method over training alone with as much work."""
-    worst_gain: float
+    worst_lead: float
+    """The smallest lead of a method; see `lead`."""
     headline: str
+
+    @property
+    def lead(self) -> float:
+        """True points of what is recommended over the better way to train alone.
+
+        That is with as much work, or as the arm that trains alone does, which may have
+        stopped in time.
+        """
+        return min(self.gain, self.score - self.alone)
 
 
 def judge(
@@ -136,7 +146,7 @@ def judge(
         )
     known = [arm for arm in ARMS if np.isfinite(score[arm])] or [ALONE]
     best = max(known, key=lambda arm: score[arm])
-    others = [gain[arm] for arm in known if arm != ALONE] or [np.nan]
+    others = [arm for arm in known if arm != ALONE]
     use = answer.method
     return WorldRow(
         world=world.number,
@@ -152,8 +162,11 @@ def judge(
         alone=score[ALONE],
         best=best,
         best_score=score[best],
-        best_gain=max(others),
-        worst_gain=min(others),
+        best_gain=max((gain[arm] for arm in others), default=np.nan),
+        worst_lead=min(
+            (min(gain[arm], score[arm] - score[ALONE]) for arm in others),
+            default=np.nan,
+        ),
         headline=answer.headline,
     ), rows
 
