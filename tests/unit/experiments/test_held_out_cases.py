@@ -86,9 +86,6 @@ def test_more_work_makes_a_method_win_that_does_not_gain(more_work: Case) -> Non
     assert fedrep < more_work.mean("fedrep", "alone") - 0.01
 
 
-@pytest.mark.xfail(
-    strict=True, reason="waits for gains over training alone with as much work"
-)
 def test_a_method_that_only_works_more_is_not_recommended(more_work: Case) -> None:
     assert more_work.answer.method != "fedrep"
 

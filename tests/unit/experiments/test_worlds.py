@@ -18,7 +18,7 @@ from fedloom.experiments.worlds import answers, study, training
 from fedloom.experiments.worlds.answers import MethodRow, WorldRow
 from fedloom.experiments.worlds.world import FEATURES, KINDS, World, draw_world
 from fedloom.results.directory import RunDirectory
-from fedloom.results.outcomes import read_outcomes
+from fedloom.results.outcomes import RunOutcomes, read_outcomes
 
 
 def world_of(kind: str, *, outputs: int | None = None, after: int = 0) -> World:
@@ -119,6 +119,13 @@ def scores(folder: Path, arm: str, seed: int) -> Any:
     return RunDirectory(run_directory(folder, arm, seed)).read_rounds()[-1].scores
 
 
+def alone_outcomes(folder: Path, arm: str, seed: int) -> RunOutcomes:
+    path = RunDirectory(run_directory(folder, arm, seed)).alone_outcomes
+    outcomes = read_outcomes(path)
+    assert outcomes is not None
+    return outcomes
+
+
 def test_worlds_that_train_together_are_what_compare_makes_of_each(
     short: None, tmp_path: Path
 ) -> None:
@@ -146,6 +153,16 @@ def test_worlds_that_train_together_are_what_compare_makes_of_each(
                 ours, theirs = (s["personal"][part] for s in (together, by_itself))
                 assert ours["accuracy"] == theirs["accuracy"]
                 assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+            if arm != "local":
+                ours, theirs = (
+                    alone_outcomes(path, arm, seed)
+                    for path in (folders[1], tmp_path / "by itself" / "second")
+                )
+                np.testing.assert_array_equal(ours.work, theirs.work)
+                for part in ("validation", "test"):
+                    np.testing.assert_array_equal(
+                        ours.parts[part].values, theirs.parts[part].values
+                    )
 
 
 def test_alone_with_as_much_work(short: None, tmp_path: Path) -> None:
@@ -163,16 +180,7 @@ def test_alone_with_as_much_work(short: None, tmp_path: Path) -> None:
         assert (pfedme.work > 2 * local.work).all()
         assert not np.allclose(pfedme.alone, local.alone)
         for arm, truth in (("fedavg", fedavg), ("pfedme", pfedme)):
-            own, alone = (
-                read_outcomes(RunDirectory(path).outcomes / name)
-                for path in [run_directory(tmp_path / "world", arm, seed)]
-                for name in ("round-00002.npz", "alone.npz")
-            )
-            assert own is not None
-            assert alone is not None
-            np.testing.assert_array_equal(
-                own.parts["test"].rows, alone.parts["test"].rows
-            )
+            alone = alone_outcomes(tmp_path / "world", arm, seed)
             assert alone.work is not None
             # To the nearest round of training alone.
             assert (np.abs(alone.work - truth.work) <= local.work / 4).all()
@@ -216,7 +224,7 @@ def test_a_study_goes_on_where_it_was(
     short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = study.study([1, 12], tmp_path, jobs=1)
-    finished = json.loads((tmp_path / "finished" / "0012.json").read_text())
+    finished = json.loads((tmp_path / "finished" / "seed-0" / "0012.json").read_text())
     assert finished["world"]["kind"] == "all different"
     assert {row["method"] for row in finished["methods"]} == set(training.ARMS) & {
         "local",
@@ -228,6 +236,9 @@ def test_a_study_goes_on_where_it_was(
     monkeypatch.setattr(study, "_work", lambda group: trained.append(group) or group)
     assert study.study([1, 12], tmp_path, jobs=1) == table
     assert not trained
+    with pytest.raises(FileNotFoundError):  # other worlds, which were not trained
+        study.study([1], tmp_path, seed=1, jobs=1)
+    assert trained == ["1"]
     assert (tmp_path / "worlds.md").read_text() == table
     assert len((tmp_path / "worlds.csv").read_text().splitlines()) == 3
     assert len((tmp_path / "methods.csv").read_text().splitlines()) == 7
@@ -249,7 +260,7 @@ def made_world(**changes: Any) -> WorldRow:
         "best": "ditto",
         "best_score": 80.0,
         "best_gain": 4.0,
-        "worst_gain": 1.0,
+        "worst_lead": 1.0,
         "headline": "",
     }
     return WorldRow(**{**values, **changes})
@@ -277,14 +288,15 @@ def test_the_table_counts_what_it_says() -> None:
     worlds = [
         made_world(),
         made_world(answer="local", gain=0.0, score=75.0, said_score=75.0),
-        made_world(answer="fedper", gain=-2.5, score=72.0, worst_gain=-2.5),
+        # Ahead of as much work alone, and behind training alone that stopped in time.
+        made_world(answer="fedper", gain=1.0, score=72.0, worst_lead=-3.0),
         made_world(answer="", gain=np.nan, score=np.nan, said_score=np.nan),
         made_world(
             kind="labels are noise",
             answer="ditto",
             gain=0.0,
             best_gain=0.0,
-            worst_gain=0.0,
+            worst_lead=0.0,
         ),
     ]
     methods = [
@@ -293,7 +305,7 @@ def test_the_table_counts_what_it_says() -> None:
     ]
     lines = study.to_markdown(worlds, methods).splitlines()
     # Said minus true: 1, 0, 9 in the three worlds with an answer.
-    assert "| all alike | 4 | 1 | 2 | 1 | 1 | 4 | 1 | 1 of 2 | 0 of 1 | +3.3 |" in lines
+    assert "| all alike | 4 | 1 | 2 | 0 | 1 | 4 | 1 | 1 of 2 | 0 of 1 | +3.3 |" in lines
     assert "| labels are noise | 1 | 0 | 1 | 1 | 0 | 0 | 0 |" in "\n".join(lines)
     assert (
         "| no method gains: a federated one is recommended | 1 worlds | 1, 100 % |"

@@ -28,22 +28,22 @@ class Answer:
     scores: Mapping[str, Estimate]
     """Of every method, with its interval."""
     gains: Mapping[str, Estimate]
-    """Over training alone, of every method but that; positive is better."""
+    """Over training alone with as much work, of every method but that: a difference of
+    accuracies, or the logarithm of a ratio of errors; positive is better."""
     headline: str
 
 
 def read_answer(folder: Path) -> Answer:
     """Have the reports work out what a comparison says."""
     findings = work_out(collect([folder]))
-    evidence, pick = findings.evidence, findings.pick
-    assert evidence is not None, "the methods of a world meet the same clients"
-    gains = {m: evidence.over_alone(m) or UNKNOWN for m in evidence.gains}
-    score = np.nan
-    if pick is not None:
-        is_leader = pick in (findings.decision.best, evidence.leader)
-        said = evidence.score_once_chosen(pick) if is_leader else evidence.scores[pick]
-        score = said.mean
-    return Answer(pick, score, evidence.scores, gains, headline(findings))
+    evidence, use = findings.evidence, findings.pick
+    if evidence is None or use is None:
+        return Answer(None, np.nan, {}, {}, headline(findings))
+    said = evidence.scores[use]
+    if use in (findings.decision.best, evidence.leader):
+        said = evidence.score_once_chosen(use)
+    gains = {method: gain.estimate for method, gain in evidence.gains.items()}
+    return Answer(use, said.mean, evidence.scores, gains, headline(findings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,18 @@ class WorldRow:
     best_score: float
     best_gain: float
     """The largest true gain of a method over training alone with as much work."""
-    worst_gain: float
+    worst_lead: float
+    """The smallest lead of a method; see `lead`."""
     headline: str
+
+    @property
+    def lead(self) -> float:
+        """True points of what is recommended over the better way to train alone.
+
+        That is with as much work, or as the arm that trains alone does, which may have
+        stopped in time.
+        """
+        return min(self.gain, self.score - self.alone)
 
 
 def judge(
@@ -115,6 +125,9 @@ def judge(
     for arm in ARMS:
         said, low, high = points.interval(answer.scores.get(arm, UNKNOWN))
         gap = answer.gains.get(arm, UNKNOWN)
+        said_gain, gain_low, gain_high = (
+            points.gap(value, alone[arm]) for value in (gap.mean, gap.low, gap.high)
+        )
         rows.append(
             MethodRow(
                 world=world.number,
@@ -126,14 +139,14 @@ def judge(
                 said_score=said,
                 score_low=low,
                 score_high=high,
-                said_gain=points.gap(gap.mean),
-                gain_low=points.gap(gap.low),
-                gain_high=points.gap(gap.high),
+                said_gain=said_gain,
+                gain_low=gain_low,
+                gain_high=gain_high,
             )
         )
     known = [arm for arm in ARMS if np.isfinite(score[arm])] or [ALONE]
     best = max(known, key=lambda arm: score[arm])
-    others = [gain[arm] for arm in known if arm != ALONE] or [np.nan]
+    others = [arm for arm in known if arm != ALONE]
     use = answer.method
     return WorldRow(
         world=world.number,
@@ -149,8 +162,11 @@ def judge(
         alone=score[ALONE],
         best=best,
         best_score=score[best],
-        best_gain=max(others),
-        worst_gain=min(others),
+        best_gain=max((gain[arm] for arm in others), default=np.nan),
+        worst_lead=min(
+            (min(gain[arm], score[arm] - score[ALONE]) for arm in others),
+            default=np.nan,
+        ),
         headline=answer.headline,
     ), rows
 
@@ -167,9 +183,15 @@ class _Points:
         share = score / self._unit
         return 100 * (1 - share if self._is_error else share)
 
-    def gap(self, gain: float) -> float:
-        """A gain, which is positive where it is better already."""
-        return 100 * gain / self._unit
+    def gap(self, gain: float, alone: float) -> float:
+        """A gain as a report has it, over a score of training alone in points.
+
+        The logarithm of a ratio of errors becomes the points that it is worth over the
+        error that training alone truly has.
+        """
+        if self._is_error:
+            return float((100 - alone) * (1 - np.exp(-gain)))
+        return 100 * gain
 
     def interval(self, estimate: Estimate) -> tuple[float, float, float]:
         """Mean, lower and upper end."""

@@ -67,7 +67,7 @@ def study(
         tell: is told of every group of worlds that is finished.
     """
     numbers = list(numbers)
-    left = [n for n in numbers if not _file(out, n).is_file()]
+    left = [n for n in numbers if not _file(out, seed, n).is_file()]
     groups = [",".join(map(str, group)) for group in _groups(left, seed)]
     count = min(jobs if jobs is not None else os.cpu_count() or 1, len(groups))
     if count <= 1:
@@ -77,7 +77,7 @@ def study(
     else:
         with workers(count, _begin_worker, (out, seed)) as start:
             hand_out(groups, lambda group: start(_work, group), count, tell)
-    worlds, methods = _read(out, numbers)
+    worlds, methods = _read(out, seed, numbers)
     write_csv([dataclasses.asdict(row) for row in worlds], out / "worlds.csv")
     write_csv([dataclasses.asdict(row) for row in methods], out / "methods.csv")
     table = to_markdown(worlds, methods)
@@ -124,18 +124,20 @@ def _work(group: str) -> str:
             "world": dataclasses.asdict(row),
             "methods": [dataclasses.asdict(method) for method in methods],
         }
-        with atomic_write(_file(out, world.number)) as part:
+        with atomic_write(_file(out, seed, world.number)) as part:
             part.write_text(json.dumps(text, indent=1))
     shutil.rmtree(runs)
     return f"worlds {group}"
 
 
-def _file(out: Path, number: int) -> Path:
-    return out / "finished" / f"{number:04d}.json"
+def _file(out: Path, seed: int, number: int) -> Path:
+    return out / "finished" / f"seed-{seed}" / f"{number:04d}.json"
 
 
-def _read(out: Path, numbers: Iterable[int]) -> tuple[list[WorldRow], list[MethodRow]]:
-    texts = [json.loads(_file(out, number).read_text()) for number in numbers]
+def _read(
+    out: Path, seed: int, numbers: Iterable[int]
+) -> tuple[list[WorldRow], list[MethodRow]]:
+    texts = [json.loads(_file(out, seed, number).read_text()) for number in numbers]
     worlds = [WorldRow(**text["world"]) for text in texts]
     methods = [MethodRow(**row) for text in texts for row in text["methods"]]
     return worlds, methods
@@ -189,7 +191,7 @@ def _line(
         str(sum(not row.answer for row in worlds)),
         str(len(federated)),
         str(sum(_is_in_vain(row) for row in federated)),
-        str(sum(row.gain <= -2 for row in federated)),
+        str(sum(row.lead <= -2 for row in federated)),
         str(len(rich)),
         str(sum(_is_near_best(row) for row in rich)),
         _share(scores),
@@ -201,7 +203,7 @@ def _line(
 def _demands(worlds: Sequence[WorldRow]) -> list[tuple[str, ...]]:
     """What an answer that can be trusted must do, and how often this one does."""
     poor = [row for row in worlds if row.best_gain <= _NOTHING]
-    risky = [row for row in worlds if row.worst_gain <= -2]
+    risky = [row for row in worlds if row.worst_lead <= -2]
     rich = [row for row in worlds if row.best_gain >= 3]
 
     def said(rows: Sequence[WorldRow]) -> list[bool]:
@@ -211,7 +213,7 @@ def _demands(worlds: Sequence[WorldRow]) -> list[tuple[str, ...]]:
         ("no method gains: a federated one is recommended", *_part(said(poor))),
         (
             "a method is 2 points worse than alone: such a one is recommended",
-            *_part([row.gain <= -2 for row in risky]),
+            *_part([row.lead <= -2 for row in risky]),
         ),
         (
             "3 points to be had: what is recommended is within 1 point of the best",
