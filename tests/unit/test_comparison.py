@@ -166,7 +166,8 @@ def test_a_rate_is_found_once_for_all_seeds(tmp_path: Path) -> None:
     manifests = [json.loads((run / "manifest.json").read_text()) for run in runs]
     (rate,) = {m["config"]["algorithm"]["lr"] for m in manifests}
     assert all(m["auto_lr"]["rate"] == rate for m in manifests)
-    assert all(line.endswith(f"; lr = auto: {rate:g}") for line in lines)
+    of_methods = lines[1 : 1 + len(comparison.arms)]
+    assert all(line.endswith(f"; lr = auto: {rate:g}") for line in of_methods)
     run_comparison(load_comparison(out), out, jobs=1)  # there is nothing left to do
 
 
@@ -358,11 +359,11 @@ def test_seeds_of_a_table_are_woven_to_what_each_comes_to_alone(
     lines: list[str] = []
     comparison = parse_comparison(tables)
     out = run_comparison(comparison, tmp_path / "out", jobs=1, tell=lines.append)
-    assert sizes == [3]
+    assert sizes == [3, 3]  # and training alone with as much work
     assert lines[0] == (
         f"{path}: regression of 'y', scores in its own units, standardised for "
-        "training; 3 features (a, b, c); 4 clients from column 'site'; tested on 25% "
-        "of each client's rows, at random"
+        "training; 3 features (a, b, c); 4 clients from column 'site'; every row is "
+        "tested once, in 3 folds"
     )
     for seed in range(3):
         alone = run_config(comparison.config("ditto", seed))

@@ -75,6 +75,7 @@ def test_the_files_of_a_run_have_every_number_of_every_client(binary, tmp_path):
         n
         for n in range(len(table["round"]))
         if (table["round"][n], table["kind"][n]) == (3, "personal")
+        and table["part"][n] == "test"
     ]
     np.testing.assert_array_equal(
         [table["auc"][n] for n in last], binary.scores(number="auc")

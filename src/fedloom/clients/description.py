@@ -14,13 +14,18 @@ _LONG = 5
 """Names that are written out one by one."""
 
 
-def describe(federation: Federation) -> str:
-    """The task, its target and features, who the clients are, and what is tested."""
+def describe(federation: Federation, *, has_all_folds: bool = False) -> str:
+    """The task, its target and features, who the clients are, and what is tested.
+
+    Args:
+        federation: who holds what.
+        has_all_folds: whether it is one of several that test on one fold each.
+    """
     data = federation.dataset
     clients = f"{federation.count} clients {federation.clients_from}".rstrip()
     parts = [_task(federation), _inputs(data), clients]
     if federation.split is not None:
-        parts.append(_split(federation.split))
+        parts.append(_split(federation.split, has_all_folds))
     return f"{data.name}: {'; '.join(parts)}"
 
 
@@ -45,7 +50,7 @@ def _inputs(data: Dataset) -> str:
     return text
 
 
-def _split(split: Split) -> str:
+def _split(split: Split, has_all_folds: bool) -> str:
     if split.fixed:
         return "tested on what the source designates"
     if split.test_column is not None:
@@ -54,6 +59,8 @@ def _split(split: Split) -> str:
     if split.time is not None:
         return f"tested on the last {split.test:.0%} by {split.time!r}{groups}"
     if split.folds is not None and split.fold is not None:
+        if has_all_folds:
+            return f"every row is tested once, in {split.folds} folds{groups}"
         return f"tested on fold {split.fold + 1} of {split.folds}{groups}"
     return f"tested on {split.test:.0%} of each client's rows, at random{groups}"
 

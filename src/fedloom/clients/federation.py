@@ -272,9 +272,13 @@ class Federation:
         train, validation, test = split.apply(self.dataset, held, self.names, seed)
         return replace(self, train=train, validation=validation, test=test, split=split)
 
-    def describe(self) -> str:
-        """One sentence: the task, its target and features, and who the clients are."""
-        return describe(self)
+    def describe(self, *, has_all_folds: bool = False) -> str:
+        """One sentence: the task, its target and features, and who the clients are.
+
+        Args:
+            has_all_folds: whether this is one of several that test on one fold each.
+        """
+        return describe(self, has_all_folds=has_all_folds)
 
     def save(self, path: Path) -> None:
         """Write the split, without the data, as .npz: all of it or nothing."""

@@ -218,6 +218,8 @@ class Split:
             return rest[is_train], rest[~is_train], test
         count = round_share(self.validation, len(rest))
         train, validation = marks.take(rest, count, draw)
+        if marks.group is not None and len(train) == 0:
+            return rest, validation[:0], test  # the only group that is left
         return train, validation, test
 
     def _divide_fold(

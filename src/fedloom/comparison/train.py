@@ -139,7 +139,7 @@ def run_comparison(
         count = 1 if comparison.identity else min(_jobs(jobs), len(comparison.arms))
         job = _Job(comparison, out, data_dir, track, _threads(comparison, out, count))
         clients = load_clients(comparison, data_dir)
-        tell(clients[0][1].describe())
+        tell(clients[0][1].describe(has_all_folds=comparison.folds))
         concern = torn_groups(clients[0][1])
         if concern:
             tell(f"warning: {concern}")

@@ -321,8 +321,8 @@ def test_folds_have_the_shares_that_were_asked_for() -> None:
     for train, validation, test in all_folds(dataset, 5, validation=0.5):
         assert (len(train), len(validation), len(test)) == (60, 20, 20)
     assert all_folds(dataset, 5) == all_folds(dataset, 5)
-    moved = divided(dataset, Split(fold=0, folds=5), seed=1)
-    assert moved != divided(dataset, Split(fold=0, folds=5))
+    other_seed = divided(dataset, Split(fold=0, folds=5), seed=1)
+    assert other_seed == divided(dataset, Split(fold=0, folds=5))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
@@ -342,5 +342,5 @@ def test_settings_that_contradict_one_another_are_refused() -> None:
     for fold, folds in ((5, 5), (0, None), (None, 5)):
         with pytest.raises(ConfigError, match="fold and folds go together"):
             Split(fold=fold, folds=folds)
-    with pytest.raises(ConfigError, match="folds must be whole number at least 2"):
+    with pytest.raises(ConfigError, match="folds must be a whole number at least 2"):
         Split(fold=0, folds=1)

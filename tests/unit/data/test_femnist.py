@@ -77,7 +77,7 @@ BLANK = [0.0] * 784
         (damaged(x=[BLANK[1:]], y=[1]), r"images of shape \(1, 783\)"),
         (damaged(x=[[2.0] * 784], y=[1]), r"writer w: pixels must lie in 0\.\.1"),
         (damaged(x=[BLANK], y=[62]), r"writer w: labels .* 0\.\.61, found 62\.\.62"),
-        (damaged(x=[BLANK], y=[0.5]), "labels must be a whole numbers"),
+        (damaged(x=[BLANK], y=[0.5]), "labels must be whole numbers"),
     ],
 )
 def test_a_broken_file_is_named(data_dir: Path, content: str, message: str) -> None:

@@ -31,7 +31,11 @@ def parabola(count: int = 10, scale: float = 1.0) -> tuple[Task, Federation]:
     draw = np.random.default_rng(0)
     x = scale * 5.0 * draw.choice([-1.0, 1.0], size=(count * 12, 1))
     clients = fedloom.federation(
-        x, 2.0 * x[:, 0], clients=np.repeat(np.arange(count), 12), standardise=False
+        x,
+        2.0 * x[:, 0],
+        clients=np.repeat(np.arange(count), 12),
+        task="regression",
+        standardise_targets=False,
     )
     module = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(module.weight)

@@ -442,7 +442,7 @@ def test_divergence_names_round_client_phase_and_step(runner: Any) -> None:
 def test_divergence_leaves_the_state_as_it_was(runner: Any) -> None:
     """lr = 1000 multiplies the error by -1999 each step: float32 lasts 11 steps."""
     federation = regression([[1.0, 1.0], [1.0]])
-    method = Ditto(lr=1000.0, pull=0.0, batch_size=2, epochs=2)
+    method = Ditto(lr=1000.0, pull=0.0, batch_size=2, epochs=2, clip=None)
     simulation = simulation_of(method, runner, federation=federation, task=number())
     for _ in range(5):
         simulation.run_exchange()

@@ -102,16 +102,11 @@ def visits(seed: int = 0) -> tuple[Any, Any, Any, Any]:
     return x.astype(np.float32), y.astype(np.float32), visit // times, visit
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=TypeError,
-    reason="waits for splits by groups and the warning where groups are torn apart",
-)
 def test_rows_that_belong_together_are_warned_of() -> None:
     x, y, patient, visit = visits()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        grouped = fedloom.federation(x, y, clients=patient, groups=visit)  # type: ignore[call-arg, unused-ignore]
+        grouped = fedloom.federation(x, y, clients=patient, groups=visit)
     with pytest.warns(UserWarning, match="belong together"):
         torn = fedloom.federation(x, y, clients=patient)
     method = fedloom.Local(epochs=5)

@@ -113,7 +113,7 @@ def test_gain_counts_less_error_as_better_and_passes_over_nan() -> None:
     names = ("a", "a long name", "c")
     gain = Gain("rmse", names, SIZES[:3], together, alone)
     np.testing.assert_array_equal(gain.gain, [1.0, -0.5, np.nan])
-    assert "gain in rmse over training alone: +0.2500" in gain.sentence()
+    assert "training alone with as much work: +0.2500" in gain.sentence()
     lines = str(gain).splitlines()[1:]
     assert len({len(line) for line in lines}) == 1  # columns stay in line
     assert gain.columns()["metric"] == ["rmse"] * 3
@@ -122,4 +122,6 @@ def test_gain_counts_less_error_as_better_and_passes_over_nan() -> None:
 def test_gain_without_any_score_says_so() -> None:
     nobody = np.full(2, np.nan)
     gain = Gain("auc", ("a", "b"), SIZES[:2], nobody, nobody)
-    assert gain.sentence() == "gain in auc over training alone: no client has a score"
+    assert gain.sentence() == (
+        "gain in auc over training alone with as much work: no score"
+    )
