@@ -113,7 +113,7 @@ class Newcomer:
             return ""
         error = accuracy_error(np.array([self.score]), np.array([float(self.tested)]))
         most = 1.96 * math.sqrt(2) * float(error[0])
-        return f"; with so many samples a gain may be off by {most:.2f}"
+        return f"; with {self.tested} test samples a gain may be off by {most:.2f}"
 
     def exported_model(self) -> ExportedModel:
         """Ready to be written like any other model."""

@@ -102,7 +102,10 @@ def headline(findings: Findings) -> str:
             )
         case "alone":
             reached = f": {_reached(findings, pick)}" if pick is not None else ""
-            return f"Train alone{reached}, and no federated method does better."
+            return (
+                f"Train alone{reached}, and no federated method does better."
+                f"{_for_longer(findings)}"
+            )
         case "longer":
             return (
                 f"Train alone, for longer: {_is_ahead(findings, best)}, but training "
@@ -160,6 +163,18 @@ def _ahead(findings: Findings, method: str | None) -> str:
         return f"{points} ahead of {gains.reference}"
     less = 1 - math.exp(-evidence.gains[gain.method].estimate.mean)
     return f"{100 * less:.0f}{SPACE}% less than that of {gains.reference}"
+
+
+def _for_longer(findings: Findings) -> str:
+    """What training alone reaches with another number of rounds, if that is more."""
+    evidence, pick = findings.evidence, findings.pick
+    if evidence is None or LONGER not in evidence.yardsticks or pick is None:
+        return ""
+    longer = evidence.yardsticks[LONGER].mean
+    if not is_better(longer, evidence.scores[pick].mean, findings.metric):
+        return ""
+    score = findings.unit.score(longer)
+    return f" With as many rounds as validation data prefer it is at {score}."
 
 
 def _losers(findings: Findings) -> str:
@@ -314,7 +329,7 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
             f"linear model) does better than every method: its {metric} is {score}"
             f"{_chance(findings, 'ordinary')}."
         )
-    if score := beats(LONGER):
+    if (score := beats(LONGER)) and findings.decision.verdict != "alone":
         yield (
             f"Training alone for as many rounds as validation data prefer does better "
             f"than every method: its {metric} is {score}{_chance(findings, LONGER)}."
@@ -344,7 +359,7 @@ def _advised(findings: Findings) -> str:
     if set(advice.method) == {findings.pick}:
         return f"Every single client's own validation data prefer {findings.pick}, too."
     pick = findings.ranking.standing(findings.pick).last.mean
-    gap = abs(advice.followed - pick)
+    gap = unit.number(abs(advice.followed - pick))
     is_more = is_better(advice.followed, pick, findings.metric)
     verdict = "which may be chance, so one method for all will do"
     if change.adjusted < ALPHA:
@@ -353,8 +368,10 @@ def _advised(findings: Findings) -> str:
             if is_more
             else "so one method for all is the better choice"
         )
+    change_by = f"{gap}{unit.points} {'better' if is_more else 'worse'} than"
+    if float(gap) == 0:
+        change_by, verdict = "as well as", "so one method for all will do"
     return (
         "If each client used what its own validation data prefer, the average client "
-        f"would do {unit.number(gap)}{unit.points} {'better' if is_more else 'worse'} "
-        f"than with {findings.pick} for all, {verdict}."
+        f"would do {change_by} with {findings.pick} for all, {verdict}."
     )

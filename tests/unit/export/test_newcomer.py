@@ -13,6 +13,7 @@ import torch
 import fedloom
 from fedloom.config import parse
 from fedloom.data import Digits
+from fedloom.results.statistics import share_interval
 from fedloom.runs import Result, run_config
 
 DIGITS = Digits().load(None, 0)
@@ -144,6 +145,13 @@ def test_regression_gains_when_its_error_is_smaller() -> None:
     assert found.metric == "mse"
     assert found.gain == found.alone - found.score
     assert found.gain > 0
+
+
+def test_a_newcomers_accuracy_and_gains_say_how_sure_they_are(ditto: Result) -> None:
+    newcomer = ditto.personalize(X, Y, name="ward 9")
+    low, high = share_interval(newcomer.score, newcomer.tested)
+    assert f"(95 % interval {low:.2f} to {high:.2f})" in newcomer.sentence()
+    assert "a gain may be off by" in newcomer.sentence()
 
 
 def test_it_is_written_like_any_other_model(ditto: Result, tmp_path: Path) -> None:

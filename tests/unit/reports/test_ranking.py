@@ -195,6 +195,16 @@ def test_training_alone_for_longer_can_be_the_answer(tmp_path: Path) -> None:
     assert headline(findings).startswith("Train alone, for longer: a is 20.0 points")
 
 
+def test_how_far_training_alone_gets_is_in_the_headline(tmp_path: Path) -> None:
+    path = write_comparison(
+        tmp_path / "c", {"local": many(0.7), "a": many(0.5)}, outcomes=True
+    )
+    write_yardstick(path, "alone-longer", 0.75)
+    answer = headline(work_out(collect([path])))
+    assert answer.startswith("Train alone: it reaches 70.0")
+    assert "With as many rounds as validation data prefer it is at 75.0" in answer
+
+
 def test_clients_are_not_counted_once_per_seed(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, is_same=False)
     assert findings.evidence is not None

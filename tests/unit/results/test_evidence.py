@@ -274,7 +274,14 @@ def test_nothing_to_gain_is_rarely_called_a_gain(world: World, is_folded: bool) 
 
 @pytest.mark.slow
 def test_a_large_gain_is_shown() -> None:
-    """About five points, with 12 clients of 8 to 60 samples."""
-    shares = tally(World(gains=(0.25, 0.0, 0.1, 0.2), is_folded=True), 100)
-    assert shares["shown"] >= 0.8
+    """About ten points, five standard errors, with 20 clients of 12 to 80 samples."""
+    world = World(
+        clients=20,
+        smallest=12,
+        largest=80,
+        gains=(0.5, 0.0, 0.1, 0.2),
+        is_folded=True,
+    )
+    shares = tally(world, 100)
+    assert shares["shown"] >= 0.9
     assert abs(shares["bias"]) <= 0.006
