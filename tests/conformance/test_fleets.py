@@ -398,6 +398,35 @@ def test_outcomes_of_three_fleets_are_those_of_one() -> None:
             assert torch.equal(mine, theirs)
 
 
+def test_models_are_adapted_once_for_all_parts_and_anew_after_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulation = trained(FedAvg(tuning=2))
+    adapted = []
+    adapt = simulation.clients.adapt
+
+    def counted(request: ModelRequest) -> Any:
+        adapted.append(len(request.clients))
+        return adapt(request)
+
+    monkeypatch.setattr(simulation.clients, "adapt", counted)
+    first = simulation.evaluate("test").scores[-1]
+    simulation.evaluate("train")
+    simulation.outcomes("test")
+    assert adapted == [COUNT]
+    few = simulation.evaluate("test", torch.tensor([1, 4])).scores[-1]
+    assert few.of().tolist() == first.of()[[1, 4]].tolist()
+    rounds(simulation, 1)
+    simulation.evaluate("test")
+    assert adapted == [COUNT, 2, COUNT]
+    again = trained(FedAvg(tuning=2))
+    rounds(again, 1)
+    expected = again.evaluate("test").scores[-1].of("loss")
+    numpy.testing.assert_array_equal(
+        simulation.evaluate("test").scores[-1].of("loss"), expected
+    )
+
+
 def test_outcomes_stay_at_home_where_one_fleet_keeps_them() -> None:
     class Discreet(FaultyFleet):
         def outcomes(self, request: ScoreRequest) -> None:

@@ -30,6 +30,10 @@ from fedloom.config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.export import alone
 from fedloom.export.alone import alone_for, rounds_for, work_per_round
+from fedloom.reports.collect import collect
+from fedloom.reports.csv_tables import clients_csv
+from fedloom.reports.findings import work_out
+from fedloom.reports.report_tables import kinds_table
 from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.reader import RunReader, find_runs, read_yardsticks
 from fedloom.runs import resume, run_config
@@ -360,3 +364,13 @@ def test_training_scores_are_of_some_samples_where_there_are_many(
     assert everything.scores(part="train")[0] == pytest.approx(float(right))
     written = json.dumps(everything.history.rounds[-1].as_json())
     assert '"train"' in written
+
+
+def test_reports_show_training_scores_beside_the_others(done: Path) -> None:
+    findings = work_out(collect([done]))
+    titles = [column.title for column in kinds_table(findings).columns]
+    assert "training accuracy" in titles
+    assert "validation accuracy" in titles
+    first, *lines = clients_csv(findings).splitlines()
+    place = first.split(",").index("train")
+    assert all(0 <= float(line.split(",")[place]) <= 1 for line in lines)

@@ -394,22 +394,25 @@ def _train_yardstick(job: _Job, name: str, clients: Clients) -> str:
 def _train_pooled(job: _Job, clients: Clients) -> None:
     """The runs' model on the data of all clients together, as long as Local."""
     comparison = job.comparison
-    arm, local = next(iter(comparison.arms)), base_settings(comparison.algorithms)
+    arm, base = next(iter(comparison.arms)), base_settings(comparison.algorithms)
+    local = pooled_settings(base, np.concatenate([own.sizes for _, own in clients]))
     rate = _common_rate(job, arm, clients)
     in_one_place = [(config, pooled_federation(own)) for config, own in clients]
-    plans = []
-    for n, (seed, (_, own)) in enumerate(zip(comparison.seeds, clients, strict=True)):
+    runs = []
+    for n, seed in enumerate(comparison.seeds):
         config = comparison.config(arm, seed)
-        rounds = config.schedule.rounds
-        config = alone_config(config, pooled_settings(local, own.sizes), rounds)
-        plans.append(_plan(job, config, job.out, in_one_place, n, rate).plan)
-    histories = [History(plan.simulation) for plan in plans]
-    bundle = SimulationBundle([p.simulation for p in plans], plans[0].choice.runner)
-    train_together(bundle, plans[0].schedule, histories)
-    for n in bundle.going:
-        (outcomes,) = histories[n].outcomes.values()
-        file = yardstick_file(job.out, POOLED, comparison.seeds[n])
-        of_pooled(clients[n][1], outcomes).write(file, lasting=True)
+        config = alone_config(config, local, config.schedule.rounds)
+        runs.append(_plan(job, config, job.out, in_one_place, n, rate))
+    owners = {id(run.plan): own for run, (_, own) in zip(runs, clients, strict=True)}
+    for some in _bundles(runs):
+        plans = [run.plan for run in some]
+        histories = [History(plan.simulation) for plan in plans]
+        bundle = SimulationBundle([p.simulation for p in plans], plans[0].choice.runner)
+        train_together(bundle, plans[0].schedule, histories)
+        for n in bundle.going:
+            (outcomes,) = histories[n].outcomes.values()
+            file = yardstick_file(job.out, POOLED, plans[n].schedule.seed)
+            of_pooled(owners[id(plans[n])], outcomes).write(file, lasting=True)
 
 
 def _train_seeds(plan: Callable[[int], _Run], count: int, track: str) -> list[History]:
@@ -419,13 +422,8 @@ def _train_seeds(plan: Callable[[int], _Run], count: int, track: str) -> list[Hi
         left = range(len(histories), count)
         first = plan(left[0])
         width = _width(first.plan.simulation, len(left))
-        runs = [first, *(plan(n) for n in left[1:width])]
-        task = first.plan.simulation.task
-        if all(run.plan.simulation.task.has_constants_of(task) for run in runs):
+        for runs in _bundles([first, *(plan(n) for n in left[1:width])]):
             histories += _train_some(runs, track)
-        else:
-            for run in runs:
-                histories += _train_some([run], track)
     return histories
 
 
@@ -445,6 +443,14 @@ def _common_rate(job: _Job, arm: str, clients: Clients) -> FoundRate | None:
                 rates.append(run.plan.found_rate)
         job.rates[test] = min(rates, key=lambda found: found.rate)
     return job.rates[test]
+
+
+def _bundles(runs: Sequence[_Run]) -> list[Sequence[_Run]]:
+    """Runs that can train in the same passes: all, unless their constants differ."""
+    tasks = [run.plan.simulation.task for run in runs]
+    if all(task.has_constants_of(tasks[0]) for task in tasks):
+        return [runs]
+    return [[run] for run in runs]
 
 
 class _Run(NamedTuple):

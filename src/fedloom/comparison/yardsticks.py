@@ -225,7 +225,7 @@ def pooled_settings(local: Local, sizes: NDArray[np.int64]) -> Local:
 
     Args:
         local: how clients train alone.
-        sizes: (M,) their training samples.
+        sizes: their training samples, in all seeds.
     """
     epochs = work_per_round(local, sizes).sum() / sizes.sum()
     return replace(local, steps=None, epochs=max(1, round(float(epochs))))

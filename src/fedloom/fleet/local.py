@@ -49,6 +49,9 @@ TRAIN_SCORED = 256
 """Training samples of a client that its models are scored on at most: the same ones in
 every round and for every method, drawn by the seed."""
 
+_KEPT_BYTES = 1 << 28
+"""Most that is kept of adapted models between two parts of an evaluation."""
+
 _DRAWS = 16
 """Models of a posterior that predictions are averaged over."""
 
@@ -128,6 +131,7 @@ class LocalFleet:
         self._personal_job = personal_job(algorithm, task, self.samples)
         self._results: LocalResults | None = None
         self._parts: dict[str, Samples] = {}
+        self._adapted: tuple[ModelRequest, LocalResults] | None = None
         self._log: Any = Empty()
         self._logged = self.numbers[:0]
 
@@ -145,7 +149,7 @@ class LocalFleet:
         memory = self._recall(rows, order.download, client)
         participants = Participants(rows, keys, client, memory)
         self.prepared = PreparedExchange(order, participants)
-        self._results = None
+        self._results = self._adapted = None
 
     def train(self, results: LocalResults | None = None) -> None:
         """Do the local work of the exchange that was sent.
@@ -198,8 +202,9 @@ class LocalFleet:
                 lambda *columns: torch.stack(columns)[teams, torch.arange(len(teams))],
                 *by_team,
             )
+        adapted = self._adapted_models(request)
         by_kind["personal"] = sums_of_own(
-            task, self.runner, samples, lambda at: self.personal(request.only(at))
+            task, self.runner, samples, lambda at: adapted(at).result
         )
         if self.algorithm.has_posterior:
             by_kind["averaged"] = sums_of_own(
@@ -216,9 +221,10 @@ class LocalFleet:
         rows = self._rows(request.clients)
         samples = self._part(request.part).only(rows)
         work = torch.zeros(len(rows), dtype=torch.int64)
+        adapted = self._adapted_models(request)
 
         def models(at: Tensor) -> Tensor:
-            results = self.adapt(request.only(at))
+            results = adapted(at)
             work[at.cpu()] = results.report.gradients.cpu()
             thetas: Tensor = results.result
             return thetas
@@ -240,6 +246,22 @@ class LocalFleet:
         participants = Participants(rows, keys, client, memory)
         return self.runner.run(self._personal_job, request.download, participants)
 
+    def _adapted_models(
+        self, request: ModelRequest
+    ) -> Callable[[Tensor], LocalResults]:
+        """The models of those who are asked, by their places in the request.
+
+        Where adapting them takes training, they are kept until the next exchange, since
+        an evaluation asks for the same models once for every part of the data.
+        """
+        size = len(request.clients) * self.task.d * self.task.dtype.itemsize
+        if not self._personal_job.phases or size > _KEPT_BYTES:
+            return lambda at: self.adapt(request.only(at))
+        if self._adapted is None or not _are_alike(self._adapted[0], request):
+            self._adapted = request, self.adapt(request)
+        results = self._adapted[1]
+        return lambda at: take(results, at)
+
     def draws(self, request: ModelRequest) -> Tensor:
         """(n, k, d) models from the posteriors of some clients."""
         rows, client = self._at_hand(request)
@@ -257,6 +279,7 @@ class LocalFleet:
         self, tensors: dict[str, Tensor], request: ModelRequest, where: str
     ) -> None:
         """Take back what `save` gave."""
+        self._adapted = None
         self.memory.restore(tensors, self.initial_memory(request), where)
 
     def initial_memory(self, request: ModelRequest) -> Any:
@@ -356,3 +379,13 @@ class LocalFleet:
         raise NumericalError(
             f"{where}: its result is not finite, though every loss on the way was."
         )
+
+
+def _are_alike(first: ModelRequest, second: ModelRequest) -> bool:
+    """Whether two requests ask for the same models."""
+    mine, theirs = (
+        [r.clients, r.taken, *leaves(r.download.record)] for r in (first, second)
+    )
+    return (first.round, len(mine)) == (second.round, len(theirs)) and all(
+        torch.equal(a, b) for a, b in zip(mine, theirs, strict=True)
+    )

@@ -122,6 +122,15 @@ class Collection:
             return None
         return "local" if "local" in able else able[0]
 
+    def has_part(self, part: str) -> bool:
+        """Whether some counted run has scores on a part of the data."""
+        return any(
+            part in parts
+            for run in self.counted.values()
+            for row in run.evaluated.values()
+            for parts in row.scores.values()
+        )
+
     def by_seed(self, method: str) -> list[Run | None]:
         """A method's counted runs, one entry per seed."""
         return [self.counted.get((method, seed)) for seed in self.seeds]

@@ -51,20 +51,21 @@ def clients_csv(findings: Findings) -> str:
     """Every client of every run in raw numbers, at the last round."""
     advice, metric = findings.advice, findings.metric
     places = {(who.seed, who.name): n for n, who in enumerate(findings.who)}
-    header = ["method", "seed", "client", "samples", metric, "validation"]
+    header = ["method", "seed", "client", "samples", metric, "validation", "train"]
     header += ["gain", "gain_error", "is_advised"]
     rows: list[list[object]] = []
     for (method, seed), run in findings.collection.counted.items():
         if run.last is None:
             continue
         score = run.last.get(KIND, run.part, metric)
-        validation = run.last.get(KIND, "validation", metric)
+        others = [run.last.get(KIND, part, metric) for part in ("validation", "train")]
         gain = findings.gain_of(method)
         sizes = run.client_data.sizes if run.client_data is not None else None
         for n, name in enumerate(run.last.names):
             place = places.get((seed, name), places.get((None, name)))
             samples = int(sizes[n]) if sizes is not None else None
-            row = [method, seed, name, samples, float(score[n]), float(validation[n])]
+            row = [method, seed, name, samples, float(score[n])]
+            row += [float(values[n]) for values in others]
             if gain is None or place is None:
                 row += [None, None]
             else:

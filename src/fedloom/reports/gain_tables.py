@@ -39,7 +39,7 @@ def gains_table(findings: Findings) -> Table:
     table.numbers(
         "p, adjusted",
         lambda r: p_cell(r[0].p),
-        note="of no mean gain, adjusted for the number of methods",
+        note="of no mean gain, one-sided, adjusted for the number of methods",
     )
     table.numbers("gain", lambda r: count_cell(r[0].gaining, "good"))
     table.numbers("lose", lambda r: count_cell(r[0].losing, tone_of(-r[0].losing)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from fedloom.reports.cells import (
@@ -30,6 +30,8 @@ from fedloom.results.statistics import is_error
 
 CALIBRATION = ("ece", "brier", "nll")
 """Numbers that say whether a model's probabilities can be believed."""
+
+_PART_TITLES = {"train": "training", "validation": "validation"}
 
 
 def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
@@ -189,9 +191,12 @@ def kinds_table(findings: Findings) -> Table:
     caption = (
         f"All models at the last round, on {findings.part} data, with half the 95 % "
         "interval over seeds alone. By samples: all samples count alike. Largest 10 %: "
-        "clients with most training samples. Spread: standard deviation over clients."
+        "clients with most training samples. Spread: standard deviation over clients. "
+        "The training score is of at most 256 training samples of each client; far "
+        "above the others it says that models learnt their data by heart."
     )
-    return _by_kind(findings, caption, titles)
+    others = [part for part in ("train", "validation") if part != findings.part]
+    return _by_kind(findings, caption, titles, others)
 
 
 def calibration_table(findings: Findings) -> Table | None:
@@ -210,8 +215,20 @@ def calibration_table(findings: Findings) -> Table | None:
     return _by_kind(findings, caption, titles) if titles else None
 
 
-def _by_kind(findings: Findings, caption: str, titles: Mapping[str, str]) -> Table:
-    """Numbers of every kind of model of every method."""
+def _by_kind(
+    findings: Findings,
+    caption: str,
+    titles: Mapping[str, str],
+    others: Sequence[str] = (),
+) -> Table:
+    """Numbers of every kind of model of every method.
+
+    Args:
+        findings: what was worked out.
+        caption: of the table.
+        titles: of the columns, by the names of their numbers.
+        others: parts of the data that the metric is also shown on, if it was scored.
+    """
     collection = findings.collection
     table = TableBuilder(
         (s.method, kind)
@@ -221,15 +238,18 @@ def _by_kind(findings: Findings, caption: str, titles: Mapping[str, str]) -> Tab
     table.words("method", lambda row: row[0])
     table.words("model", lambda row: row[1])
 
-    def add(name: str, title: str) -> None:
+    def add(name: str, title: str, part: str = "") -> None:
         unit = unit_of(name)
         table.numbers(
             title,
             lambda row: estimate_cell(
-                unit, estimate_of(collection, row[0], name, row[1])
+                unit, estimate_of(collection, row[0], name, row[1], part)
             ),
         )
 
     for name, title in titles.items():
         add(name, title)
+    for part in others:
+        if collection.has_part(part):
+            add(findings.metric, f"{_PART_TITLES[part]} {findings.metric}", part)
     return table.table(caption)

@@ -55,7 +55,8 @@ class Contrast:
     estimate: Estimate
     """A difference of accuracies; of errors, the logarithm of their ratio."""
     p: float
-    """Two-sided."""
+    """Of a gain over training alone one-sided, for only a gain is a reason to act; of
+    other differences two-sided."""
     adjusted: float
     """Adjusted for the tests that answer the same question."""
 
@@ -167,10 +168,15 @@ def weigh(observations: Observations, metric: str) -> Evidence:
     leader = list(places)[order[0]] if places else None
 
     def contrasts(
-        pairs: Iterable[tuple[Numbers, Numbers]], *, is_joint: bool = True
+        pairs: Iterable[tuple[Numbers, Numbers]],
+        *,
+        is_joint: bool = True,
+        is_directed: bool = False,
     ) -> list[Contrast]:
         means = [_paired(design, *pair) for pair in pairs]
-        return _contrasts(means, design, metric, is_joint=is_joint)
+        return _contrasts(
+            means, design, metric, is_joint=is_joint, is_directed=is_directed
+        )
 
     with_alone = {
         m: (tested.values[n], tested.alone[n])
@@ -199,7 +205,7 @@ def weigh(observations: Observations, metric: str) -> Evidence:
             m: score_of(_paired(design, *pair)[1], design, metric)
             for m, pair in with_alone.items()
         },
-        gains=_by_name(with_alone, contrasts(with_alone.values())),
+        gains=_by_name(with_alone, contrasts(with_alone.values(), is_directed=True)),
         leader=leader,
         behind=_by_name(others, contrasts(others.values())),
         pairs=_by_name(pairs, contrasts(pairs.values(), is_joint=False)),
@@ -268,7 +274,12 @@ def _by_name(names: Iterable[T], contrasts: Iterable[Contrast]) -> dict[T, Contr
 
 
 def _contrasts(
-    pairs: Iterable[tuple[Mean, Mean]], design: Design, metric: str, *, is_joint: bool
+    pairs: Iterable[tuple[Mean, Mean]],
+    design: Design,
+    metric: str,
+    *,
+    is_joint: bool,
+    is_directed: bool = False,
 ) -> list[Contrast]:
     """How much better the first of each pair is.
 
@@ -278,21 +289,25 @@ def _contrasts(
         metric: what they are means of.
         is_joint: adjust by how the tests go together; otherwise by Holm, which needs
             no more than the p-values, and is a little stricter.
+        is_directed: whether it is asked only if the first is better.
     """
     gaps = [
         second.log().minus(first.log()) if is_error(metric) else first.minus(second)
         for first, second in pairs
     ]
-    tests = [_test(gap, design, metric) for gap in gaps]
+    tests = [_test(gap, design, metric, is_directed=is_directed) for gap in gaps]
     p = [test.p for test in tests]
-    adjusted = _step_down(p, [g.by_row(design) for g in gaps]) if is_joint else holm(p)
+    adjusted = holm(p)
+    if is_joint:
+        by_row = [gap.by_row(design) for gap in gaps]
+        adjusted = _step_down(p, by_row, is_directed=is_directed)
     return [
         replace(test, adjusted=float(value))
         for test, value in zip(tests, adjusted, strict=True)
     ]
 
 
-def _test(gap: Mean, design: Design, metric: str) -> Contrast:
+def _test(gap: Mean, design: Design, metric: str, *, is_directed: bool) -> Contrast:
     """A gap with its interval and its own p-value."""
     about = spread(gap, design)
     seeds = len(np.unique(design.seed[gap.weight > 0]))
@@ -304,14 +319,17 @@ def _test(gap: Mean, design: Design, metric: str) -> Contrast:
     low, high = gap.value - half, gap.value + half
     if not is_error(metric):
         low, high = max(-1.0, low), min(1.0, high)
+    size = gap.value if is_directed else abs(gap.value)
     if error == 0:
-        p = 1.0 if gap.value == 0 else 0.0
+        p = 0.0 if size > 0 else 1.0
     else:
-        p = 2 * float(scipy.stats.t.sf(abs(gap.value) / error, about.df))
+        p = (1 if is_directed else 2) * float(scipy.stats.t.sf(size / error, about.df))
     return Contrast(Estimate(gap.value, error, low, high, seeds), p, math.nan)
 
 
-def _step_down(p: Sequence[float], by_row: Sequence[Numbers]) -> Numbers:
+def _step_down(
+    p: Sequence[float], by_row: Sequence[Numbers], *, is_directed: bool
+) -> Numbers:
     """p-values adjusted for being several, given what each sample adds to each test.
 
     The smallest is compared with the smallest of all that normal numbers with the same
@@ -331,8 +349,9 @@ def _step_down(p: Sequence[float], by_row: Sequence[Numbers]) -> Numbers:
     scale, directions = np.linalg.eigh(parts @ parts.T)
     root = directions * np.sqrt(np.maximum(scale, 0.0))
     normal[:, size > 0] = draws((_DRAWS, len(scale))) @ root.T
-    largest = np.maximum.accumulate(np.abs(normal[:, ::-1]), axis=1)[:, ::-1]
-    sizes = scipy.stats.norm.isf(values[order] / 2)
+    normal = normal if is_directed else np.abs(normal)
+    largest = np.maximum.accumulate(normal[:, ::-1], axis=1)[:, ::-1]
+    sizes = scipy.stats.norm.isf(values[order] / (1 if is_directed else 2))
     chance = (largest >= sizes).mean(0)
     # A share of draws cannot say less than p itself, nor more than Bonferroni.
     chance = np.clip(
