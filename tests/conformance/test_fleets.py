@@ -428,13 +428,13 @@ def test_models_are_adapted_once_for_all_parts_and_anew_after_training(
 
 
 def test_outcomes_stay_at_home_where_one_fleet_keeps_them() -> None:
-    class Discreet(FaultyFleet):
+    class Reserved(FaultyFleet):
         def outcomes(self, request: ScoreRequest) -> None:
             return None
 
     algorithm = FedAvg()
     shards = [shard_of(algorithm, numbers, can_lose=False) for numbers in SHARDS]
-    fleets = [Discreet(shards[0], Faults()), *shards[1:]]
+    fleets = [Reserved(shards[0], Faults()), *shards[1:]]
     simulation = sharded(set_up(algorithm, Weave(COUNT)), fleets)
     assert simulation.outcomes("test") is None
     history = History(simulation)

@@ -155,6 +155,8 @@ def test_plain_sgd_keeps_its_rate_and_others_have_that_of_local(done: Path) -> N
     assert alone_for(PFedMe(lr=0.02), Local(lr=0.01)).lr == 0.01
     assert alone_for(FedAvg(lr=0.7), Local(lr=0.01)).lr == 0.7
     assert set(alone._PLAIN) <= set(REGISTRY)
+    plain = {n for n, kind in REGISTRY.items() if alone_for(kind(lr=0.011)).lr == 0.011}
+    assert plain == set(alone._PLAIN)
 
 
 def test_without_an_arm_of_local_what_was_given_to_all_is_taken() -> None:

@@ -56,9 +56,16 @@ def alone_for(method: AnyAlgorithm, local: Local | None = None) -> Local:
         local: how clients train alone; by default with Local's default settings, in
             rounds as long as the method's.
     """
-    if method.name in _PLAIN or type(method).step is Algorithm.step:
+    if method.name in _PLAIN or _has_plain_steps(method):
         return alone_like(method)
     return local if local is not None else Local(**_local_work(method))
+
+
+def _has_plain_steps(method: AnyAlgorithm) -> bool:
+    """Whether a method leaves its local steps to the contract, which takes SGD's."""
+    return type(method).step is Algorithm.step and all(
+        phase.step == "step" for phase in method.phases
+    )
 
 
 def _local_work(method: AnyAlgorithm) -> dict[str, Any]:
