@@ -6,7 +6,7 @@ DEV := .venv/.ready-dev
 
 .PHONY: demo test prove check format docs clean
 
-demo: $(READY)  ## Eleven methods on the embedded digits, and a page that says who gains
+demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
 	$(BIN)/fedloom compare --fresh --out runs/demo
 
 test: $(DEV)  ## The suite, in minutes

@@ -35,7 +35,7 @@ _FEATURES = 64
 """Activations per input number, a generous guess for small networks."""
 _SMALL = 20_000
 """Parameters below which calling compiled code costs about as much as running it."""
-_CALL_S = 1.5e-3
+_CALL_S = 3e-3
 """Cost of one uncompiled step of a chunk, however small (docs/performance.md)."""
 _FLOP_S = 4e-11
 """Cost of one floating-point operation of a client's step, on two cores."""
@@ -163,10 +163,12 @@ def _round_seconds(
 ) -> float:
     """A rough, deterministic estimate of a round's uncompiled training time."""
     sizes = torch.as_tensor(federation.sizes)
-    steps = sum(
-        float(planned_steps(phase, sizes, algorithm.batch_size).double().mean())
+    planned = [
+        planned_steps(phase, sizes, algorithm.batch_size).double()
         for phase in algorithm.phases
-    )
+    ]
+    # A single chunk goes on as long as its longest client.
+    steps = sum(float(p.max() if chunks == 1 else p.mean()) for p in planned)
     batch = min(algorithm.batch_size, float(sizes.double().mean()))
     # Forward and backward: about three times the forward pass.
     work = cohort * 3.0 * batch * effort.flops * _FLOP_S

@@ -53,6 +53,7 @@ def make_case(
     return Case(world, read_answer(folder), truths)
 
 
+@pytest.mark.slow
 def test_a_regression_where_training_alone_wins_says_so(tmp_path: Path) -> None:
     world = first_world("all different", outputs=1)
     world = replace(
@@ -80,12 +81,14 @@ def more_work(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return make_case(world, arms, folder, rounds=4, algorithm={})
 
 
+@pytest.mark.slow
 def test_more_work_makes_a_method_win_that_does_not_gain(more_work: Case) -> None:
     fedrep = more_work.mean("fedrep", "score")
     assert fedrep > more_work.mean("local", "score") + 0.03
     assert fedrep < more_work.mean("fedrep", "alone") - 0.01
 
 
+@pytest.mark.slow
 def test_a_method_that_only_works_more_is_not_recommended(more_work: Case) -> None:
     assert more_work.answer.method != "fedrep"
 

@@ -126,6 +126,7 @@ def alone_outcomes(folder: Path, arm: str, seed: int) -> RunOutcomes:
     return outcomes
 
 
+@pytest.mark.slow
 def test_worlds_that_train_together_are_what_compare_makes_of_each(
     short: None, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_worlds_that_train_together_are_what_compare_makes_of_each(
                     )
 
 
+@pytest.mark.slow
 def test_alone_with_as_much_work(short: None, tmp_path: Path) -> None:
     world = world_of("all alike", outputs=2)
     truths = training.train_worlds([world], [tmp_path / "world"])
@@ -200,6 +202,7 @@ def test_training_alone_that_diverges_has_no_truth_and_stops_nobody(
         assert np.isfinite(truths[world.number, "fedavg", seed].score).all()
 
 
+@pytest.mark.slow
 def test_a_true_score_is_that_on_many_rows(short: None, tmp_path: Path) -> None:
     world = world_of("all alike", outputs=2)
     seed = training._Seed(
@@ -220,6 +223,7 @@ def test_a_true_score_is_that_on_many_rows(short: None, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_where_it_was(
     short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ def test_the_score_is_that_of_a_run_on_its_validation_data(tmp_path: Path) -> No
 def test_test_data_are_never_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No part but validation is scored, and other test labels change nothing."""
+    """Test data are not scored, and other test labels change nothing."""
     parts: list[str] = []
     real = Simulation.evaluate
 
@@ -84,7 +84,7 @@ def test_test_data_are_never_looked_at(
     monkeypatch.setattr(Simulation, "evaluate", watched)
     comparison = parse_comparison({**QUICK, "methods": ["ditto"]})
     (before,) = tune(comparison, out=tmp_path / "a.toml", trials=3)
-    assert set(parts) == {"validation"}
+    assert set(parts) == {"train", "validation"}
 
     def spoilt(config: Any, data_dir: Any) -> Any:
         config, federation = make_clients(config, data_dir)
