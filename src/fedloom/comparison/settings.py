@@ -51,10 +51,6 @@ local work for the baselines as the systems do by default."""
 FOLDS = range(3, 11)
 """Numbers of seeds that test on different samples, if nobody says otherwise."""
 
-_UNSORTED = {"stratified": False}
-"""Of folds, unless somebody says otherwise: if few samples are set aside by class, the
-test has just the shares of classes that the training samples have, which flatters."""
-
 _SAYS_TEST = {"test", "fixed", "shared", "test_column", "time", "fold", "folds"}
 """Settings of a split that say what is tested."""
 
@@ -104,7 +100,10 @@ class Comparison:
         where = f"{where} [methods.{arm}]"
         if self.folds and self.own is None:
             fold = {"fold": self.seeds.index(seed), "folds": len(self.seeds)}
-            tables["split"] = {**_UNSORTED, **tables.get("split", {}), **fold}
+            # If few samples are set aside by class, the test has just the shares of
+            # classes that the training samples have, which flatters.
+            fold["stratified"] = False
+            tables["split"] = {**fold, **tables.get("split", {})}
         if self.own is not None:
             algorithm = self.own.algorithms[arm]
             is_found = self.arms[arm].get("lr") == AUTO
@@ -118,8 +117,12 @@ class Comparison:
         if not self.folds:
             return clients
         assert clients.split is not None
-        place = {"fold": self.seeds.index(seed), "folds": len(self.seeds)}
-        fold = replace(clients.split, **_UNSORTED, **place)
+        fold = replace(
+            clients.split,
+            stratified=False,
+            fold=self.seeds.index(seed),
+            folds=len(self.seeds),
+        )
         return clients.resplit(fold, seed=0)
 
     def to_tables(self) -> dict[str, Any]:
