@@ -83,7 +83,7 @@ def run_command(
 def compare_command(
     methods: Annotated[
         list[str] | None,
-        argument("Methods, or one TOML file; by default the main eleven."),
+        argument("Methods, or one TOML file; by default the main ten."),
     ] = None,
     data: options.Data = None,
     partition: options.Partition = None,
