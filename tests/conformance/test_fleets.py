@@ -451,6 +451,7 @@ def test_a_fleet_of_fleets_may_have_nobody_who_arrives() -> None:
     assert (cost.participants, cost.missing) == (0, COUNT)
 
 
+@pytest.mark.slow
 @over_methods
 def test_a_score_does_not_depend_on_how_many_are_asked_at_a_time(
     algorithm: AnyAlgorithm, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from variants import (
     one_round,
     over_methods,
     over_variants,
+    over_variants_in_time,
     set_up,
     small_federation,
     tensors_of,
@@ -160,7 +161,7 @@ def test_a_client_never_seen_has_the_model_that_a_first_meeting_gives(
     assert torch.isfinite(theta).all()
 
 
-@over_variants
+@over_variants_in_time
 @pytest.mark.parametrize("protocol", ["train-selected", "train-all"])
 def test_a_model_does_not_depend_on_who_is_asked_beside_the_client(
     algorithm: AnyAlgorithm, protocol: str
