@@ -171,6 +171,21 @@ def test_a_rate_is_found_once_for_all_seeds(tmp_path: Path) -> None:
     run_comparison(load_comparison(out), out, jobs=1)  # there is nothing left to do
 
 
+def test_training_alone_has_one_rate_beside_a_method_that_has_none(
+    tmp_path: Path,
+) -> None:
+    methods = ["pfedbayes", "fedavg"]
+    tables = {**QUICK, "methods": methods, "algorithm": {"lr": "auto"}, "rounds": 1}
+    out = run_comparison(parse_comparison(tables), tmp_path / "out", jobs=1)
+    manifests = [
+        json.loads(path.read_text()) for path in out.glob("alone/*/*/manifest.json")
+    ]
+    assert len(manifests) >= 2
+    rates = {m["config"]["algorithm"]["lr"] for m in manifests}
+    assert len(rates) == 1
+    assert all(m["auto_lr"]["rate"] in rates for m in manifests)
+
+
 def test_sections_give_settings_and_names() -> None:
     tables = {
         "methods": {"strong": {"name": "ditto", "pull": 3.0}, "fedavg": {}},

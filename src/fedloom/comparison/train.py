@@ -345,12 +345,12 @@ def _jobs(asked: int | None) -> int:
 
 def _train_arm(job: _Job, arm: str, clients: Clients) -> str:
     """All seeds of one method, as many in one bundle as memory allows."""
-    rate = _common_rate(job, arm, clients)
+    configs = [job.comparison.config(arm, seed) for seed in job.comparison.seeds]
+    rate = _common_rate(job, configs, clients)
 
     def plan(n: int) -> _Run:
-        seed = job.comparison.seeds[n]
-        path = run_directory(job.out, arm, seed)
-        return _plan(job, job.comparison.config(arm, seed), path, clients, n, rate)
+        path = run_directory(job.out, arm, job.comparison.seeds[n])
+        return _plan(job, configs[n], path, clients, n, rate)
 
     return _sum_up(arm, _train_seeds(plan, len(clients), job.track), rate)
 
@@ -361,14 +361,16 @@ def _train_alone(job: _Job, title: str, clients: Clients) -> str:
     (run,) = (run for run in alone_runs(comparison) if run.title == title)
     federations = [federation for _, federation in clients]
     alone = plan_alone(run, comparison, out, federations)
-    arm = next(iter(comparison.arms))
-    rate = _common_rate(job, arm, clients)
+    arm = next(iter(run.arms or comparison.arms))
+    configs = [
+        alone_config(comparison.config(arm, seed), run.local, alone.rounds)
+        for seed in comparison.seeds
+    ]
+    rate = _common_rate(job, configs, clients)
 
     def plan(n: int) -> _Run:
-        seed = comparison.seeds[n]
-        config = alone_config(comparison.config(arm, seed), run.local, alone.rounds)
-        path = alone_directory(out, title, seed)
-        made, directory, _ = _plan(job, config, path, clients, n, rate)
+        path = alone_directory(out, title, comparison.seeds[n])
+        made, directory, _ = _plan(job, configs[n], path, clients, n, rate)
         last = torch.as_tensor(alone.last[n], device=made.simulation.task.device)
         made.simulation.called = lambda round_: (last > round_).nonzero()[:, 0]
         return _Run(made, directory, alone.wanted[n])
@@ -396,13 +398,16 @@ def _train_pooled(job: _Job, clients: Clients) -> None:
     comparison = job.comparison
     arm, base = next(iter(comparison.arms)), base_settings(comparison.algorithms)
     local = pooled_settings(base, np.concatenate([own.sizes for _, own in clients]))
-    rate = _common_rate(job, arm, clients)
     in_one_place = [(config, pooled_federation(own)) for config, own in clients]
-    runs = []
-    for n, seed in enumerate(comparison.seeds):
+    configs = []
+    for seed in comparison.seeds:
         config = comparison.config(arm, seed)
-        config = alone_config(config, local, config.schedule.rounds)
-        runs.append(_plan(job, config, job.out, in_one_place, n, rate))
+        configs.append(alone_config(config, local, config.schedule.rounds))
+    rate = _common_rate(job, configs, clients)
+    runs = [
+        _plan(job, config, job.out, in_one_place, n, rate)
+        for n, config in enumerate(configs)
+    ]
     owners = {id(run.plan): own for run, (_, own) in zip(runs, clients, strict=True)}
     for some in _bundles(runs):
         plans = [run.plan for run in some]
@@ -427,20 +432,20 @@ def _train_seeds(plan: Callable[[int], _Run], count: int, track: str) -> list[Hi
     return histories
 
 
-def _common_rate(job: _Job, arm: str, clients: Clients) -> FoundRate | None:
+def _common_rate(
+    job: _Job, configs: Sequence[RunConfig], clients: Clients
+) -> FoundRate | None:
     """What `lr = "auto"` comes to for all seeds: the lowest, as all must be stable."""
-    comparison = job.comparison
-    config = comparison.config(arm, comparison.seeds[0])
-    if not (config.finds_lr and config.algorithm.auto_rates):
+    method = configs[0].algorithm
+    if not (configs[0].finds_lr and method.auto_rates):
         return None
-    test = tuple(getattr(config.algorithm, name) for name in LIKE)
+    test = tuple(getattr(method, name) for name in LIKE)
     if test not in job.rates:
-        rates = []
-        for n, seed in enumerate(comparison.seeds):
-            path = run_directory(job.out, arm, seed)
-            run = _plan(job, comparison.config(arm, seed), path, clients, n)
-            if run.plan.found_rate is not None:
-                rates.append(run.plan.found_rate)
+        plans = [
+            _plan(job, config, job.out, clients, n).plan
+            for n, config in enumerate(configs)
+        ]
+        rates = [plan.found_rate for plan in plans if plan.found_rate is not None]
         job.rates[test] = min(rates, key=lambda found: found.rate)
     return job.rates[test]
 
