@@ -40,7 +40,6 @@ MAIN_JOB: Mapping[str, Any] = {
     "evaluate_every": 4,
     "yardsticks": True,
     "algorithm": EQUAL_WORK,
-    "split": {"validation": 0.1},
     "teams": {"name": "blocks", "teams": 2},
     "model": {"name": "mlp", "hidden": [32]},
 }
@@ -50,6 +49,11 @@ local work for the baselines as the systems do by default."""
 
 FOLDS = range(3, 11)
 """Numbers of seeds that test on different samples, if nobody says otherwise."""
+
+VALIDATION = 0.25
+"""Share of what is left after testing that is for validation, where seeds are folds and
+nobody says how much: with five seeds a fold for testing, one for validation, three to
+train on."""
 
 _SAYS_TEST = {"test", "fixed", "shared", "test_column", "time", "fold", "folds"}
 """Settings of a split that say what is tested."""
@@ -99,10 +103,12 @@ class Comparison:
         tables = {**self.common, "seed": seed}
         where = f"{where} [methods.{arm}]"
         if self.folds and self.own is None:
-            fold = {"fold": self.seeds.index(seed), "folds": len(self.seeds)}
+            fold: dict[str, Any] = {"fold": self.seeds.index(seed)}
+            fold["folds"] = len(self.seeds)
             # If few samples are set aside by class, the test has just the shares of
             # classes that the training samples have, which flatters.
             fold["stratified"] = False
+            fold["validation"] = VALIDATION
             tables["split"] = {**fold, **tables.get("split", {})}
         if self.own is not None:
             algorithm = self.own.algorithms[arm]
@@ -120,6 +126,7 @@ class Comparison:
         fold = replace(
             clients.split,
             stratified=False,
+            validation=clients.split.validation or VALIDATION,
             fold=self.seeds.index(seed),
             folds=len(self.seeds),
         )

@@ -96,14 +96,19 @@ def clear_yardsticks(out: Path) -> None:
 
 def finish_yardsticks(
     comparison: Comparison, out: Path, clients: Sequence[Federation]
-) -> None:
+) -> dict[int, int]:
     """Make the yardsticks that cost nothing, and say how all of them were made.
 
     Args:
         comparison: whose other yardsticks are there.
         out: its directory.
         clients: those of every seed.
+
+    Returns:
+        By seed, for how many rounds validation data prefer to train alone, where that
+        is known.
     """
+    chosen: dict[int, int] = {}
     about = {CONSTANT: _ABOUT[CONSTANT]}
     write_yardstick(comparison, out, CONSTANT, clients, constant)
     if comparison.yardsticks:
@@ -120,6 +125,7 @@ def finish_yardsticks(
     }
     with atomic_write(_about_file(out), lasting=True) as part:
         part.write_text(json.dumps(made, indent=2) + "\n")
+    return chosen
 
 
 def write_yardstick(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -94,6 +95,14 @@ class Collection:
             if run is not None
         }
         return len(self.seeds) < 2 or (len(targets) == 1 and () not in targets)
+
+    @cached_property
+    def has_folds(self) -> bool:
+        """Whether the seeds of a comparison are folds of each client's samples.
+
+        Then validation samples are drawn as test samples are.
+        """
+        return tomllib.loads(self.source).get("folds") is True
 
     @cached_property
     def yardsticks(self) -> Mapping[str, Yardstick]:

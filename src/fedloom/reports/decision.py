@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,14 +12,19 @@ from fedloom.reports.ranking import Ranking
 from fedloom.results.evidence import Evidence
 from fedloom.results.statistics import is_better
 
+CONSTANT = "constant"
+"""The yardstick that always says what is usual for the client."""
+
 LONGER = "alone-longer"
 """The yardstick that trains alone for as many rounds as validation data prefer."""
 
-Verdict = Literal["use", "alone", "longer", "losing", "open", "unknown"]
+Verdict = Literal["use", "alone", "longer", "losing", "open", "constant", "unknown"]
 """use: a federated method, whose gain over training alone with as much work is shown.
 alone: no federated method is ahead of training alone. longer: one is, at its own work,
-but training alone for longer does better. losing: one is, but most clients lose by it.
-open: one is, which may be chance. unknown: nothing trained alone."""
+but training alone for as many rounds as validation data prefer does better. losing: one
+is, but most clients lose by it. open: one is, which may be chance. constant: always
+saying what is usual is shown to be better than every method. unknown: nothing trained
+alone."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,8 @@ class Decision:
 
     verdict: Verdict
     pick: str | None
-    """The method to use, which may be training alone; None without any score."""
+    """The method to use, which may be training alone; None without any score, or if a
+    constant does better."""
     best: str | None
     """The federated method that the answer speaks of; None if there is none."""
 
@@ -39,7 +45,7 @@ def decide(collection: Collection, ranking: Ranking, gains: Gains | None) -> Dec
     A federated method is recommended only if its gain over training alone with as much
     work is shown, if not most clients lose by it, and if nothing that trains alone has
     a better score. Of several such methods it is the one that does best on all
-    held-out data.
+    held-out data. Nothing is recommended if a constant is shown to be better.
     """
     able = [s for s in ranking.standings if s.last.count and s.is_whole]
     able = able or [s for s in ranking.standings if s.last.count]
@@ -55,10 +61,12 @@ def decide(collection: Collection, ranking: Ranking, gains: Gains | None) -> Dec
     best = _best(evidence, federated)
     if gains is None or gains.of(best) is None:
         return Decision("unknown", _best(evidence, [*federated, *alone]), best)
+    if _constant_leads(evidence):
+        return Decision("constant", None, best)
     baseline = collection.baseline if collection.baseline in alone else None
     shown = [m for m in federated if (g := gains.of(m)) and g.is_shown]
     helped = [m for m in shown if not _most_lose(gains, m)]
-    unbeaten = [m for m in helped if not _beaten(evidence, m, alone)]
+    unbeaten = [m for m in helped if not _is_beaten(evidence, m, alone)]
     if unbeaten:
         pick = _best(evidence, unbeaten)
         return Decision("use", pick, pick)
@@ -66,8 +74,10 @@ def decide(collection: Collection, ranking: Ranking, gains: Gains | None) -> Dec
         return Decision("longer", baseline, _best(evidence, helped))
     if shown:
         return Decision("losing", baseline, _best(evidence, shown))
-    if evidence.gains[best].estimate.mean <= 0 or _beaten(evidence, best, alone):
+    if evidence.gains[best].estimate.mean <= 0 or _is_behind(evidence, best, alone):
         return Decision("alone", baseline, best)
+    if _is_beaten(evidence, best, alone):
+        return Decision("longer", baseline, best)
     return Decision("losing" if _most_lose(gains, best) else "open", baseline, best)
 
 
@@ -81,21 +91,28 @@ def _best(evidence: Evidence, methods: Sequence[str]) -> str:
     return best
 
 
+def _constant_leads(evidence: Evidence) -> bool:
+    """Whether always saying what is usual is shown to be better than the leader."""
+    lead = evidence.over_yardsticks.get(CONSTANT)
+    return lead is not None and lead.turned().is_shown
+
+
 def _most_lose(gains: Gains, method: str) -> bool:
     gain = gains.of(method)
     return gain is not None and 2 * gain.losing > gain.known
 
 
-def _beaten(evidence: Evidence, method: str, alone: Sequence[str]) -> bool:
+def _is_beaten(evidence: Evidence, method: str, alone: Sequence[str]) -> bool:
     """Whether something that trains alone has a better test score."""
-    own = evidence.scores[method].mean
-    return any(
-        is_better(score, own, evidence.metric) for score in _alone(evidence, alone)
-    )
+    if _is_behind(evidence, method, alone):
+        return True
+    if LONGER not in evidence.yardsticks:
+        return False
+    longer, own = evidence.yardsticks[LONGER].mean, evidence.scores[method].mean
+    return is_better(longer, own, evidence.metric)
 
 
-def _alone(evidence: Evidence, alone: Sequence[str]) -> Iterator[float]:
-    """Scores of training alone: its arms, and for as long as suits it."""
-    yield from (evidence.scores[m].mean for m in alone)
-    if LONGER in evidence.yardsticks:
-        yield evidence.yardsticks[LONGER].mean
+def _is_behind(evidence: Evidence, method: str, alone: Sequence[str]) -> bool:
+    """Whether an arm that trains alone has a better test score."""
+    scores, metric = evidence.scores, evidence.metric
+    return any(is_better(scores[m].mean, scores[method].mean, metric) for m in alone)

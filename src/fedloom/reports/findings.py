@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedloom.reports.cautions import cautions
 from fedloom.reports.collect import Collection
-from fedloom.reports.decision import LONGER, Decision, decide
+from fedloom.reports.decision import CONSTANT, LONGER, Decision, decide
 from fedloom.reports.gains import Advice, Gains, MethodGain, advise, gains
 from fedloom.reports.held_out import Who, observe, seats_of
 from fedloom.reports.ranking import Ranking, rank
@@ -108,13 +108,18 @@ def headline(findings: Findings) -> str:
             )
         case "longer":
             return (
-                f"Train alone, for longer: {_is_ahead(findings, best)}, but training "
-                "alone with another number of rounds does better than that."
+                f"Train alone{_how_long(findings)}. {best} does not reach that, "
+                f"although {_is_ahead(findings, best)}."
             )
         case "losing":
             return (
                 f"Train alone: on average {_is_ahead(findings, best)}, but most "
                 "clients lose by it."
+            )
+        case "constant":
+            return (
+                f"No method is of use: {_usual(findings)}, and none does better. There "
+                "may be nothing to learn here, or training fails."
             )
         case "open":
             return (
@@ -126,6 +131,15 @@ def headline(findings: Findings) -> str:
     if findings.evidence is None:
         return f"{leads}, but the methods did not meet the same clients."
     return f"{leads}; whether that beats training alone is not known."
+
+
+def _usual(findings: Findings) -> str:
+    """What a constant reaches."""
+    evidence, metric = findings.evidence, findings.metric
+    assert evidence is not None
+    what = "its mean" if is_error(metric) else "its most frequent class"
+    score = findings.unit.score(evidence.yardsticks[CONSTANT].mean)
+    return f"if each client always predicted {what}, the {metric} would be {score}"
 
 
 def _reached(findings: Findings, method: str) -> str:
@@ -163,6 +177,21 @@ def _ahead(findings: Findings, method: str | None) -> str:
         return f"{points} ahead of {gains.reference}"
     less = 1 - math.exp(-evidence.gains[gain.method].estimate.mean)
     return f"{100 * less:.0f}{SPACE}% less than that of {gains.reference}"
+
+
+def _how_long(findings: Findings) -> str:
+    """`, for as many rounds as validation data prefer: the accuracy is then 77.3 %`."""
+    evidence, pick, metric = findings.evidence, findings.pick, findings.metric
+    assert evidence is not None
+    longer = evidence.yardsticks.get(LONGER)
+    own = evidence.scores[pick].mean if pick is not None else math.nan
+    if longer is not None and not is_better(own, longer.mean, metric):
+        score = findings.unit.score(longer.mean)
+        return (
+            f", for as many rounds as validation data prefer: the {metric} is then "
+            f"{score}"
+        )
+    return f": {_reached(findings, pick)}" if pick is not None else ""
 
 
 def _for_longer(findings: Findings) -> str:
@@ -316,12 +345,10 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
         score = evidence.yardsticks[name].mean
         return unit.score(score) if is_better(score, best, metric) else ""
 
-    if score := beats("constant"):
-        what = "its mean" if is_error(metric) else "its most frequent class"
+    if beats(CONSTANT) and findings.decision.verdict != "constant":
         yield (
-            f"Every model is worse than always saying what is usual: if each client "
-            f"predicted {what}, the {metric} would be {score}. There may be nothing to "
-            "learn here, or training fails."
+            f"Every model is worse than always saying what is usual: {_usual(findings)}"
+            ". There may be nothing to learn here, or training fails."
         )
     if score := beats("ordinary"):
         yield (

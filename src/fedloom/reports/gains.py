@@ -123,17 +123,17 @@ def gains(
     evidence = ranking.evidence
     if observations is None or evidence is None or not evidence.gains:
         return None
-    tested = observations.test()
-    design = Design.of(tested)
+    compared = observations.for_gains()
+    design = Design.of(compared)
     baseline = collection.baseline
     work_alone = _work(collection, baseline) if baseline is not None else math.nan
     methods = []
-    for n, method in enumerate(tested.methods):
+    for n, method in enumerate(compared.methods):
         mean = evidence.over_alone(method)
         if mean is None:
             continue
-        gain, error = _by_client(tested, design, n, collection.metric, len(seats.who))
-        if not tested.has_samples:
+        gain, error = _by_client(compared, design, n, collection.metric, len(seats.who))
+        if not compared.has_samples:
             error = _gap_error(collection, seats, method)
         work = _work(collection, method) / work_alone if work_alone else math.nan
         tested_gain = evidence.gains[method]
@@ -273,14 +273,14 @@ def _mean(table: Numbers) -> Numbers:
 
 
 def _by_client(
-    tested: Observations, design: Design, n: int, metric: str, count: int
+    compared: Observations, design: Design, n: int, metric: str, count: int
 ) -> tuple[Numbers, Numbers]:
     """(clients,) a method's gain over training alone, and its standard error."""
-    gap = improvement(tested.values[n] - tested.alone[n], metric)
+    gap = improvement(compared.values[n] - compared.alone[n], metric)
     gain, error = np.full(count, np.nan), np.full(count, np.nan)
     own = design.by_client(gap)
-    gain[np.unique(tested.clients)] = own.mean
-    error[np.unique(tested.clients)] = own.error
+    gain[np.unique(compared.clients)] = own.mean
+    error[np.unique(compared.clients)] = own.error
     return gain, error
 
 

@@ -117,6 +117,7 @@ def _of_samples(collection: Collection, seats: Seats) -> Observations | None:
             name: np.concatenate([b.yardstick(name) for b in blocks])
             for name in collection.yardsticks
         },
+        is_alike=collection.has_folds,
     )
 
 

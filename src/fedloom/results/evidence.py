@@ -82,7 +82,8 @@ class Evidence:
     held_out: Mapping[str, float]
     """Score on all held-out data, validation data included, which decides."""
     alone: Mapping[str, Estimate]
-    """Test score of training alone with as much work as each method took."""
+    """Score of training alone with as much work as each method took, on the data that
+    gains are read from: all held-out data if they are alike, else test data."""
     gains: Mapping[str, Contrast]
     """Each method over that, adjusted together."""
     leader: str | None
@@ -168,20 +169,17 @@ def weigh(observations: Observations, metric: str) -> Evidence:
     leader = list(places)[order[0]] if places else None
 
     def contrasts(
-        pairs: Iterable[tuple[Numbers, Numbers]],
-        *,
-        is_joint: bool = True,
-        is_directed: bool = False,
+        pairs: Iterable[tuple[Numbers, Numbers]], *, is_joint: bool = True
     ) -> list[Contrast]:
         means = [_paired(design, *pair) for pair in pairs]
-        return _contrasts(
-            means, design, metric, is_joint=is_joint, is_directed=is_directed
-        )
+        return _contrasts(means, design, metric, is_joint=is_joint)
 
+    compared = observations.for_gains()
+    wide = Design.of(compared)
     with_alone = {
-        m: (tested.values[n], tested.alone[n])
+        m: _paired(wide, compared.values[n], compared.alone[n])
         for m, n in places.items()
-        if np.isfinite(tested.values[n] + tested.alone[n]).any()
+        if np.isfinite(compared.values[n] + compared.alone[n]).any()
     }
     lead = tested.values[places[leader]] if leader is not None else np.empty(0)
     others = {m: (lead, tested.values[n]) for m, n in places.items() if m != leader}
@@ -202,10 +200,14 @@ def weigh(observations: Observations, metric: str) -> Evidence:
         },
         held_out=dict(zip(places, held_out.tolist(), strict=True)),
         alone={
-            m: score_of(_paired(design, *pair)[1], design, metric)
-            for m, pair in with_alone.items()
+            m: score_of(alone, wide, metric) for m, (_, alone) in with_alone.items()
         },
-        gains=_by_name(with_alone, contrasts(with_alone.values(), is_directed=True)),
+        gains=_by_name(
+            with_alone,
+            _contrasts(
+                with_alone.values(), wide, metric, is_joint=True, is_directed=True
+            ),
+        ),
         leader=leader,
         behind=_by_name(others, contrasts(others.values())),
         pairs=_by_name(pairs, contrasts(pairs.values(), is_joint=False)),

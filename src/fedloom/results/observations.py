@@ -40,7 +40,7 @@ class Observations:
     """(N,) which client; a client that is made anew by every seed has a number for
     each of them."""
     is_test: NDArray[np.bool_]
-    """(N,) test data, which scores and gains are read from; others help to choose."""
+    """(N,) test data, which scores are read from; others help to choose."""
     values: Numbers
     """(K, N) score of each method; nan where a method has no run of that seed."""
     alone: Numbers
@@ -50,6 +50,9 @@ class Observations:
     """(N,) by name, score of what the methods are measured by, such as a constant."""
     has_samples: bool = True
     """Whether these are single samples, and not scores of clients."""
+    is_alike: bool = False
+    """Whether validation samples are drawn as test samples are, and neither chose any
+    setting, so that gains may be read from all of them."""
 
     @cached_property
     def has_same_clients(self) -> bool:
@@ -61,6 +64,10 @@ class Observations:
             return True
         both = np.unique(np.stack([self.clients, self.seeds]), axis=1)
         return bool(both.shape[1] > len(np.unique(self.clients)))
+
+    def for_gains(self) -> Observations:
+        """Those that gains are read from."""
+        return self if self.is_alike else self.test()
 
     def test(self) -> Observations:
         """Those on test data alone; all of them if there are no test data."""

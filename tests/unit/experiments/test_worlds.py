@@ -264,6 +264,7 @@ def made_world(**changes: Any) -> WorldRow:
         "best": "ditto",
         "best_score": 80.0,
         "best_gain": 4.0,
+        "best_lead": 4.0,
         "worst_lead": 1.0,
         "headline": "",
     }
@@ -300,7 +301,16 @@ def test_the_table_counts_what_it_says() -> None:
             answer="ditto",
             gain=0.0,
             best_gain=0.0,
+            best_lead=0.0,
             worst_lead=0.0,
+        ),
+        made_world(
+            kind="labels are noise",
+            answer="constant",
+            gain=np.nan,
+            said_score=80.0,
+            best_gain=0.0,
+            best_lead=0.0,
         ),
     ]
     methods = [
@@ -310,14 +320,17 @@ def test_the_table_counts_what_it_says() -> None:
     lines = study.to_markdown(worlds, methods).splitlines()
     # Said minus true: 1, 0, 9 in the three worlds with an answer.
     assert "| all alike | 4 | 1 | 2 | 0 | 1 | 4 | 1 | 1 of 2 | 0 of 1 | +3.3 |" in lines
-    assert "| labels are noise | 1 | 0 | 1 | 1 | 0 | 0 | 0 |" in "\n".join(lines)
+    assert "| labels are noise | 2 | 0 | 1 | 1 | 0 | 0 | 0 |" in "\n".join(lines)
     assert (
-        "| no method gains: a federated one is recommended | 1 worlds | 1, 100 % |"
+        "| no method gains: a federated one is recommended | 2 worlds | 1, 50.0 % |"
         in lines
     )
-    assert any("such a one is recommended | 1 worlds | 1, 100 % |" in x for x in lines)
-    assert any("within 1 point of the best | 4 worlds | 1, 25 % |" in x for x in lines)
-    assert "| worlds with an answer | 5 worlds | 4, 80 % |" in lines
+    demands = "\n".join(lines)
+    assert "such a one is recommended | 1 worlds | 1, 100.0 % |" in demands
+    assert "within 1 point of the best | 4 worlds | 1, 25.0 % |" in demands
+    assert "| worlds with an answer | 6 worlds | 5, 83.3 % |" in lines
+    assert "| scores in their interval | 2 intervals | 1, 50.0 % |" in lines
+    assert "| gains in their interval | 1 intervals | 0, 0.0 % |" in lines
 
 
 @pytest.mark.parametrize(

@@ -176,12 +176,28 @@ def test_yardsticks_that_beat_every_method_are_said(tmp_path: Path) -> None:
     said = text_of(work_out(collect([path])))
     assert "always saying what is usual" not in said
     assert "does not have, is at 65.0" in said
-    write_yardstick(path, "constant", 0.8)
+    write_yardstick(path, "constant", 0.72)
     write_yardstick(path, "ordinary", 0.9)
-    said = text_of(work_out(collect([path])))
+    findings = work_out(collect([path]))
+    assert findings.decision.verdict == "use"
+    said = text_of(findings)
     assert "Every model is worse than always saying what is usual" in said
-    assert "the accuracy would be 80.0" in said
+    assert "the accuracy would be 72.0" in said
     assert "An ordinary model on each client's own data" in said
+
+
+def test_no_method_is_of_use_if_a_constant_is_shown_to_be_better(
+    tmp_path: Path,
+) -> None:
+    methods = {"local": many(0.5), "a": many(0.7)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    write_yardstick(path, "constant", 0.8)
+    findings = work_out(collect([path]))
+    assert (findings.decision.verdict, findings.pick) == ("constant", None)
+    assert headline(findings).startswith(
+        "No method is of use: if each client always predicted its most frequent class"
+    )
+    assert "Every model is worse" not in text_of(findings)
 
 
 def test_training_alone_for_longer_can_be_the_answer(tmp_path: Path) -> None:
@@ -192,7 +208,12 @@ def test_training_alone_for_longer_can_be_the_answer(tmp_path: Path) -> None:
     write_yardstick(path, "alone-longer", 0.75)
     findings = work_out(collect([path]))
     assert findings.decision.verdict == "longer"
-    assert headline(findings).startswith("Train alone, for longer: a is 20.0 points")
+    assert headline(findings).startswith(
+        "Train alone, for as many rounds as validation data prefer: the accuracy is"
+    )
+    assert "a does not reach that, although a is 20.0 points ahead" in headline(
+        findings
+    )
 
 
 def test_how_far_training_alone_gets_is_in_the_headline(tmp_path: Path) -> None:

@@ -202,6 +202,19 @@ def test_validation_data_help_to_choose_and_are_not_reported() -> None:
     assert evidence.scores["b"].mean == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize(("is_alike", "gain"), [(False, 0.5), (True, 0.25)])
+def test_gains_are_read_from_validation_data_only_if_they_are_alike(
+    is_alike: bool, gain: float
+) -> None:
+    """On test data the method is right once more of two, on the others never."""
+    seen = observed([[1, 1, 1, 0]], alone=[[1, 0, 1, 0]])
+    is_test = np.array([True, True, False, False])
+    evidence = weigh(replace(seen, is_test=is_test, is_alike=is_alike), "accuracy")
+    assert evidence.gains["a"].estimate.mean == pytest.approx(gain)
+    assert evidence.alone["a"].mean == pytest.approx(0.5)
+    assert evidence.scores["a"].mean == pytest.approx(1.0)
+
+
 def test_a_single_contrast_is_not_adjusted() -> None:
     seen = observed([[1.0, 1, 0, 1], [0.0, 1, 0, 0]])
     test = contrast(seen, seen.values[0], seen.values[1], "accuracy")

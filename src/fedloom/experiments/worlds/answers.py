@@ -8,11 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from fedloom.comparison.yardsticks import CONSTANT, LONGER
 from fedloom.experiments.worlds.training import ALONE, ARMS, SEEDS, Truth, Truths
 from fedloom.experiments.worlds.world import World
 from fedloom.reports.collect import collect
 from fedloom.reports.findings import headline, work_out
 from fedloom.results.statistics import Estimate
+
+INSTEAD = {"constant": CONSTANT, "longer": LONGER}
+"""What is recommended by verdicts that recommend none of the methods."""
 
 UNKNOWN = Estimate(np.nan, np.nan, np.nan, np.nan, 0)
 
@@ -22,7 +26,8 @@ class Answer:
     """What the report of one comparison says."""
 
     method: str | None
-    """What it says to use, training alone included; None if it has no answer."""
+    """What it says to use: a method, training alone included, or one of `INSTEAD`; None
+    if it has no answer."""
     score: float
     """What it says that this reaches, in the metric's own units."""
     scores: Mapping[str, Estimate]
@@ -37,9 +42,11 @@ def read_answer(folder: Path) -> Answer:
     """Have the reports work out what a comparison says."""
     findings = work_out(collect([folder]))
     evidence, use = findings.evidence, findings.pick
+    if findings.decision.verdict in INSTEAD:
+        use = INSTEAD[findings.decision.verdict]
     if evidence is None or use is None:
         return Answer(None, np.nan, {}, {}, headline(findings))
-    said = evidence.scores[use]
+    said = {**evidence.yardsticks, **evidence.scores}[use]
     if use in (findings.decision.best, evidence.leader):
         said = evidence.score_once_chosen(use)
     gains = {method: gain.estimate for method, gain in evidence.gains.items()}
@@ -82,29 +89,36 @@ class WorldRow:
     features: int
     rows: int
     answer: str
-    """The method that is recommended; empty if there is no answer."""
+    """What is recommended: a method, or a constant; empty if there is no answer."""
     gain: float
     """True gain of what is recommended over training alone with as much work."""
     score: float
     """True score of what is recommended."""
     said_score: float
     alone: float
-    """True score of the arm that trains alone."""
+    """True score of the better way to train alone that was tried: as the arm that does,
+    or for as many rounds as validation data prefer."""
     best: str
-    """The method with the best true score, training alone included."""
+    """What has the best true score, training alone and `INSTEAD` included."""
     best_score: float
     best_gain: float
     """The largest true gain of a method over training alone with as much work."""
+    best_lead: float
+    """The largest lead of a method; see `lead`."""
     worst_lead: float
-    """The smallest lead of a method; see `lead`."""
+    """The smallest."""
     headline: str
 
     @property
-    def lead(self) -> float:
-        """True points of what is recommended over the better way to train alone.
+    def is_federated(self) -> bool:
+        """Whether a federated method is recommended."""
+        return self.answer not in ("", ALONE, *INSTEAD.values())
 
-        That is with as much work, or as the arm that trains alone does, which may have
-        stopped in time.
+    @property
+    def lead(self) -> float:
+        """True points of what is recommended over the best way to train alone.
+
+        That is with as much work, or as `alone` says, which may have stopped in time.
         """
         return min(self.gain, self.score - self.alone)
 
@@ -114,13 +128,16 @@ def judge(
 ) -> tuple[WorldRow, list[MethodRow]]:
     """Put what is said of a world beside what is true there."""
     runs = {
-        arm: [truths[world.number, arm, seed] for seed in range(SEEDS)] for arm in ARMS
+        arm: [truths[world.number, arm, seed] for seed in range(SEEDS)]
+        for arm in (*ARMS, *INSTEAD.values())
     }
     points = _Points(world)
     work = {arm: _mean(runs[arm], "work") for arm in ARMS}
-    score = {arm: points.of(_mean(runs[arm], "score")) for arm in ARMS}
+    score = {arm: points.of(_mean(runs[arm], "score")) for arm in runs}
     alone = {arm: points.of(_mean(runs[arm], "alone")) for arm in ARMS}
     gain = {arm: score[arm] - alone[arm] if arm != ALONE else 0.0 for arm in ARMS}
+    by_itself = max(score[ALONE], score[LONGER])
+    lead = {arm: min(gain[arm], score[arm] - by_itself) for arm in ARMS}
     rows = []
     for arm in ARMS:
         said, low, high = points.interval(answer.scores.get(arm, UNKNOWN))
@@ -145,7 +162,7 @@ def judge(
             )
         )
     known = [arm for arm in ARMS if np.isfinite(score[arm])] or [ALONE]
-    best = max(known, key=lambda arm: score[arm])
+    best = max([*known, *INSTEAD.values()], key=lambda arm: score[arm])
     others = [arm for arm in known if arm != ALONE]
     use = answer.method
     return WorldRow(
@@ -156,17 +173,15 @@ def judge(
         features=world.features,
         rows=int(world.sizes.sum()),
         answer=use or "",
-        gain=gain[use] if use else np.nan,
+        gain=gain.get(use or "", np.nan),
         score=score[use] if use else np.nan,
         said_score=points.of(answer.score),
-        alone=score[ALONE],
+        alone=by_itself,
         best=best,
         best_score=score[best],
         best_gain=max((gain[arm] for arm in others), default=np.nan),
-        worst_lead=min(
-            (min(gain[arm], score[arm] - score[ALONE]) for arm in others),
-            default=np.nan,
-        ),
+        best_lead=max((lead[arm] for arm in others), default=np.nan),
+        worst_lead=min((lead[arm] for arm in others), default=np.nan),
         headline=answer.headline,
     ), rows
 

@@ -171,20 +171,17 @@ def to_markdown(worlds: Sequence[WorldRow], methods: Sequence[MethodRow]) -> str
     ]
     lines.append(_line("all", worlds, methods))
     return (
-        markdown(HEAD, lines) + "\n" + markdown(("asked", "of", "is"), _demands(worlds))
+        markdown(HEAD, lines)
+        + "\n"
+        + markdown(("asked", "of", "is"), _demands(worlds, methods))
     )
 
 
 def _line(
     name: str, worlds: Sequence[WorldRow], methods: Sequence[MethodRow]
 ) -> tuple[str, ...]:
-    federated = [row for row in worlds if row.answer not in ("", ALONE)]
-    rich = [row for row in worlds if row.best_gain >= 3]
-    bias = [row.said_score - row.score for row in worlds if row.answer]
-    scores = [_holds(m.score_low, m.score, m.score_high) for m in methods]
-    gains = [
-        _holds(m.gain_low, m.gain, m.gain_high) for m in methods if m.method != ALONE
-    ]
+    federated = [row for row in worlds if row.is_federated]
+    rich = [row for row in worlds if row.best_lead >= 3]
     return (
         name,
         str(len(worlds)),
@@ -194,32 +191,62 @@ def _line(
         str(sum(row.lead <= -2 for row in federated)),
         str(len(rich)),
         str(sum(_is_near_best(row) for row in rich)),
-        _share(scores),
-        _share(gains),
-        f"{np.nanmean(bias):+.1f}" if bias else "",
+        _share(_scores_held(methods)),
+        _share(_gains_held(methods)),
+        _bias(worlds),
     )
 
 
-def _demands(worlds: Sequence[WorldRow]) -> list[tuple[str, ...]]:
+def _scores_held(methods: Sequence[MethodRow]) -> list[bool]:
+    """Of every interval of a score, whether it holds the truth."""
+    return _held((m.score_low, m.score, m.score_high) for m in methods)
+
+
+def _gains_held(methods: Sequence[MethodRow]) -> list[bool]:
+    others = (m for m in methods if m.method != ALONE)
+    return _held((m.gain_low, m.gain, m.gain_high) for m in others)
+
+
+def _held(intervals: Iterable[tuple[float, float, float]]) -> list[bool]:
+    """Whether the middle number is between the others, where all three are known."""
+    known = [numbers for numbers in intervals if np.isfinite(numbers).all()]
+    return [low <= value <= high for low, value, high in known]
+
+
+def _bias(worlds: Sequence[WorldRow]) -> str:
+    """Mean of what is said that the recommended one reaches, minus the truth."""
+    known = [r.said_score - r.score for r in worlds if np.isfinite(r.said_score)]
+    return f"{np.mean(known):+.1f}" if known else ""
+
+
+def _demands(
+    worlds: Sequence[WorldRow], methods: Sequence[MethodRow]
+) -> list[tuple[str, ...]]:
     """What an answer that can be trusted must do, and how often this one does."""
     poor = [row for row in worlds if row.best_gain <= _NOTHING]
     risky = [row for row in worlds if row.worst_lead <= -2]
-    rich = [row for row in worlds if row.best_gain >= 3]
-
-    def said(rows: Sequence[WorldRow]) -> list[bool]:
-        return [row.answer not in ("", ALONE) for row in rows]
-
+    rich = [row for row in worlds if row.best_lead >= 3]
     return [
-        ("no method gains: a federated one is recommended", *_part(said(poor))),
+        (
+            "no method gains: a federated one is recommended",
+            *_part([row.is_federated for row in poor]),
+        ),
         (
             "a method is 2 points worse than alone: such a one is recommended",
-            *_part([row.lead <= -2 for row in risky]),
+            *_part([row.is_federated and row.lead <= -2 for row in risky]),
         ),
         (
             "3 points to be had: what is recommended is within 1 point of the best",
             *_part([_is_near_best(row) for row in rich]),
         ),
         ("worlds with an answer", *_part([bool(row.answer) for row in worlds])),
+        ("scores in their interval", *_part(_scores_held(methods), "intervals")),
+        ("gains in their interval", *_part(_gains_held(methods), "intervals")),
+        (
+            "points that the recommended score is too high",
+            f"{len(worlds)} worlds",
+            _bias(worlds),
+        ),
     ]
 
 
@@ -235,18 +262,10 @@ def _is_near_best(row: WorldRow) -> bool:
     return row.score >= row.best_score - 1
 
 
-def _holds(low: float, value: float, high: float) -> float:
-    """Whether an interval holds the truth; nan if either is unknown."""
-    if not np.isfinite([low, value, high]).all():
-        return np.nan
-    return float(low <= value <= high)
+def _share(flags: Sequence[bool]) -> str:
+    return f"{sum(flags)} of {len(flags)}"
 
 
-def _share(flags: Sequence[float]) -> str:
-    known = [flag for flag in flags if np.isfinite(flag)]
-    return f"{sum(known):.0f} of {len(known)}"
-
-
-def _part(flags: Sequence[bool]) -> tuple[str, str]:
-    percent = f"{100 * np.mean(flags):.0f} %" if flags else ""
-    return f"{len(flags)} worlds", f"{sum(flags)}, {percent}"
+def _part(flags: Sequence[bool], of: str = "worlds") -> tuple[str, str]:
+    percent = f"{100 * np.mean(flags):.1f} %" if flags else ""
+    return f"{len(flags)} {of}", f"{sum(flags)}, {percent}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedloom.clients import Federation
 from fedloom.comparison import (
     MAIN_JOB,
     Comparison,
     parse_comparison,
-    run_comparison,
     run_directory,
+)
+from fedloom.comparison.alone import alone_directory, tried_rounds
+from fedloom.comparison.yardsticks import (
+    CONSTANT,
+    LONGER,
+    constant,
+    finish_yardsticks,
 )
 from fedloom.config import to_toml
 from fedloom.core.errors import NumericalError
@@ -106,13 +114,26 @@ def train_worlds(worlds: Sequence[World], folders: Sequence[Path]) -> Truths:
         for seed in _begin(world, folder)
     ]
     trained = {arm: _train(bundle, arm) for arm in ARMS}
-    alone = _train_alone(bundle, trained)
-    for folder in folders:
-        _complete(folder)
+    alone, tried = _train_alone(bundle, trained)
+    preferred = {
+        folder: finish_yardsticks(
+            comparison_of(folder),
+            folder,
+            [run.clients for run in bundle if run.folder == folder],
+        )
+        for folder in folders
+    }
     fresh = {world.number: _Fresh(world) for world in worlds}
-    truths = {}
+    truths: Truths = {}
     for n, run in enumerate(bundle):
-        score = fresh[run.world.number].scores
+        own = fresh[run.world.number]
+        score, nobody = own.scores, np.full(run.world.clients, np.nan)
+        usual = Truth(own.constants(run.clients), nobody, nobody)
+        truths[run.world.number, CONSTANT, run.seed] = usual
+        rounds = preferred[run.folder].get(run.seed)
+        models = tried[rounds][n] if rounds is not None else alone[ALONE][n]
+        longer = Truth(score(trained[ALONE][n].task, models), nobody, nobody)
+        truths[run.world.number, LONGER, run.seed] = longer
         for arm, runs in trained.items():
             task, models = runs[n].task, runs[n].models
             truths[run.world.number, arm, run.seed] = Truth(
@@ -136,11 +157,6 @@ def _begin(world: World, folder: Path) -> tuple[int, ...]:
     return comparison.seeds
 
 
-def _complete(folder: Path) -> None:
-    """Have the comparison itself add what it makes of runs that are trained."""
-    run_comparison(comparison_of(folder), folder, jobs=1)
-
-
 class _Seed:
     """One seed of one world: the clients that all methods meet."""
 
@@ -148,18 +164,23 @@ class _Seed:
         self, world: World, folder: Path, comparison: Comparison, seed: int
     ) -> None:
         self.world, self.folder, self.seed = world, folder, seed
-        self._comparison = comparison
-        self._config, self._clients = make_clients(comparison.config(ALONE, seed))
+        self.comparison = comparison
+        self._config, self.clients = make_clients(comparison.config(ALONE, seed))
 
     def plan(self, arm: str, bundle_size: int) -> Plan:
         """A run of one method."""
-        config = self._comparison.config(arm, self.seed)
+        config = self.comparison.config(arm, self.seed)
         config = replace(config, partition=self._config.partition)
-        return make_plan(config, self._clients, bundle_size=bundle_size)
+        return make_plan(config, self.clients, bundle_size=bundle_size)
 
     def directory(self, arm: str) -> RunDirectory:
         """Where that run lies."""
         return RunDirectory(run_directory(self.folder, arm, self.seed))
+
+    @cached_property
+    def alone(self) -> RunDirectory:
+        """Where training alone for its own sake lies."""
+        return RunDirectory(alone_directory(self.folder, ALONE, self.seed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,12 +228,14 @@ def _train(bundle: Sequence[_Seed], arm: str) -> list[_Trained]:
 
 def _train_alone(
     bundle: Sequence[_Seed], trained: Mapping[str, Sequence[_Trained]]
-) -> dict[str, list[Tensor]]:
+) -> tuple[dict[str, list[Tensor]], dict[int, list[Tensor]]]:
     """For every arm and run the models of training alone with as much work.
 
     Every client goes on alone, in the rounds of the arm that trains alone, until it has
     done as much as the most laborious method; its model is kept whenever it has done as
-    much as one of them, to the nearest round.
+    much as one of them, to the nearest round. What all clients say after the rounds for
+    which training alone is tried for its own sake is written as well; those models come
+    second, by rounds.
     """
     plans = [run.plan(ALONE, len(bundle)) for run in bundle]
     simulations = [plan.simulation for plan in plans]
@@ -232,10 +255,19 @@ def _train_alone(
         arm: [torch.full_like(run.models, torch.nan) for run in runs]
         for arm, runs in trained.items()
     }
-    for at in range(1, 1 + max(int(table.max()) for table in needed)):
-        calls = [np.flatnonzero(table.max(0) >= at) for table in needed]
+    for run, plan in zip(bundle, plans, strict=True):
+        with RunDirectory.create(run.alone.path):
+            write_run_metadata(plan, run.alone)
+    tried: dict[int, list[Tensor]] = {}
+    times = tried_rounds(bundle[0].comparison)
+    last = [np.maximum(table.max(0), max(times)) for table in needed]
+    for at in range(1, 1 + max(int(rounds.max()) for rounds in last)):
+        calls = [np.flatnonzero(rounds >= at) for rounds in last]
         for n in _train_round(together, simulations, calls):
             needed[n][needed[n] >= at] = 0
+            last[n][:] = 0
+        if at in times:
+            tried[at] = _write_tried(bundle, simulations, trained[ALONE], at, rounds)
         for n, simulation in enumerate(simulations):
             for arm, due in zip(kept, needed[n] == at, strict=True):
                 clients = torch.from_numpy(np.flatnonzero(due))
@@ -250,6 +282,36 @@ def _train_alone(
             if arm != ALONE and own is not None and torch.isfinite(models).all():
                 alone = _outcomes_of(simulation, models, own, times * per_round)
                 alone.write(run.directory(arm).alone_outcomes)
+    return kept, tried
+
+
+def _write_tried(
+    bundle: Sequence[_Seed],
+    simulations: Sequence[Simulation],
+    trained: Sequence[_Trained],
+    at: int,
+    rounds: int,
+) -> list[Tensor]:
+    """What training alone says after some rounds, where a comparison has it.
+
+    Args:
+        bundle: all runs.
+        simulations: of training alone.
+        trained: the arm that trains alone.
+        at: after how many rounds.
+        rounds: of that arm.
+
+    Returns:
+        The models of every run.
+    """
+    kept = []
+    for run, simulation, arm in zip(bundle, simulations, trained, strict=True):
+        models = simulation.personal(simulation.coordinator.everyone)
+        if arm.outcomes is not None and torch.isfinite(models).all():
+            work = at * arm.work / rounds
+            outcomes = _outcomes_of(simulation, models, arm.outcomes, work)
+            run.alone.write_outcomes(at, outcomes)
+        kept.append(models.cpu())
     return kept
 
 
@@ -323,6 +385,18 @@ class _Fresh:
         for client in np.flatnonzero(known):
             scores[client] = self._world.score(self._laws[client], answers[client])
         return scores
+
+    def constants(self, clients: Federation) -> Numbers:
+        """(clients,) the true score if each always says what is usual."""
+        scores = []
+        for client, law in enumerate(self._laws):
+            said = float(constant(clients, client)(np.zeros(1, dtype=np.int64))[0])
+            answers = np.full(law.shape, said)
+            if not self._world.is_regression:
+                answers = np.zeros(law.shape)
+                answers[:, int(said)] = 1.0
+            scores.append(self._world.score(law, answers))
+        return np.array(scores)
 
 
 def _answers(task: Task, models: Tensor, inputs: Tensor) -> Tensor:
