@@ -134,9 +134,7 @@ def make_plan(
         start: the first model as a run directory keeps it, if there is one already.
         found_rate: as for `plan_for`.
     """
-    data, schedule = clients.dataset, config.schedule
-    with streams.seeded(schedule.seed, "model"):
-        module = _build(config.model, data)
+    module, schedule = built_in_module(config, clients), config.schedule
     if start is not None:
         _take_start(module, start)
     elif schedule.warm_start is not None:
@@ -339,6 +337,16 @@ def make_module(
         if model not in MODELS:
             raise ConfigError(unknown("model", model, MODELS))
         return _build(MODELS[model](), clients.dataset)
+
+
+def built_in_module(config: RunConfig, clients: Federation) -> nn.Module:
+    """The model that a config names, with the parameters that its seed draws.
+
+    Raises:
+        ConfigError: it does not fit the data.
+    """
+    with streams.seeded(config.schedule.seed, "model"):
+        return _build(config.model, clients.dataset)
 
 
 def _build(model: Model, data: Dataset) -> nn.Module:

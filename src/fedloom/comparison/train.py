@@ -68,6 +68,7 @@ from fedloom.engine.footprint import footprint, memory_bytes
 from fedloom.engine.range_test import LIKE, FoundRate
 from fedloom.plan import (
     Plan,
+    built_in_module,
     make_clients,
     make_module,
     make_plan,
@@ -127,6 +128,14 @@ def run_comparison(
     command = f"fedloom resume {shlex.quote(str(out))}"
     if comparison.identity:
         command = f"fedloom.compare(..., out={str(out)!r}) with the same arguments"
+    _refuse_place(comparison, out, fresh=fresh)
+    clients: Clients | None = None
+    if fresh or not (out / COMPARISON).is_file():
+        # Before anything is written or replaced: data that cannot be used, or a model
+        # that does not fit them, leave everything as it was.
+        clients = load_clients(comparison, data_dir)
+        if comparison.own is None:
+            built_in_module(*clients[0])
     with _claimed(comparison, out, fresh=fresh), with_resume_hint(command):
         left: list[_Task] = [
             (_train_arm, arm)
@@ -138,7 +147,8 @@ def run_comparison(
         # By all methods, not those that are left: the share of each stays the same.
         count = 1 if comparison.identity else min(_jobs(jobs), len(comparison.arms))
         job = _Job(comparison, out, data_dir, track, _threads(comparison, out, count))
-        clients = load_clients(comparison, data_dir)
+        if clients is None:
+            clients = load_clients(comparison, data_dir)
         tell(clients[0][1].describe(has_all_folds=comparison.folds))
         concern = torn_groups(clients[0][1])
         if concern:
@@ -255,10 +265,8 @@ def _can_share(clients: Clients) -> bool:
     return place.is_dir() and 2 * size < shutil.disk_usage(place).free
 
 
-@contextmanager
-def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None]:
-    """Make the directory this comparison's, and hold it while it goes on."""
-    text = f"# {local_work(comparison)}\n{to_toml(comparison.to_tables())}"
+def _refuse_place(comparison: Comparison, out: Path, *, fresh: bool) -> None:
+    """Refuse a directory that holds something else."""
     file, lock = out / COMPARISON, out / _LOCK
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: expected a directory, found a file.")
@@ -267,7 +275,7 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
         raise ConfigError(
             f"{out}: is not empty and holds no comparison. Choose another --out."
         )
-    is_other = file.is_file() and read_toml(file) != tomllib.loads(text)
+    is_other = file.is_file() and read_toml(file) != tomllib.loads(_text(comparison))
     if is_other and not fresh:
         if comparison.identity:
             raise ConfigError(
@@ -278,15 +286,26 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
             f"{out}: holds another comparison. Choose another --out, go on with it by "
             f"`fedloom resume {out}`, or replace it with --fresh."
         )
+
+
+def _text(comparison: Comparison) -> str:
+    """What the file of a comparison says."""
+    return f"# {local_work(comparison)}\n{to_toml(comparison.to_tables())}"
+
+
+@contextmanager
+def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None]:
+    """Make the directory this comparison's, and hold it while it goes on."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{out}: cannot be created ({error.strerror}).") from error
-    with hold(lock):
+    file = out / COMPARISON
+    with hold(out / _LOCK):
         if fresh or not file.is_file():
             _clear(out)
             with atomic_write(file, lasting=True) as part:
-                part.write_text(text)
+                part.write_text(_text(comparison))
         yield
 
 

@@ -230,22 +230,22 @@ def _by_kind(
         others: parts of the data that the metric is also shown on, if it was scored.
     """
     collection = findings.collection
-    table = TableBuilder(
+    rows = [
         (s.method, kind)
         for s in findings.ranking.standings
         for kind in kinds_of(collection, s.method)
-    )
+    ]
+    table = TableBuilder(rows)
     table.words("method", lambda row: row[0])
     table.words("model", lambda row: row[1])
 
     def add(name: str, title: str, part: str = "") -> None:
-        unit = unit_of(name)
-        table.numbers(
-            title,
-            lambda row: estimate_cell(
-                unit, estimate_of(collection, row[0], name, row[1], part)
-            ),
-        )
+        estimates = {
+            (method, kind): estimate_of(collection, method, name, kind, part)
+            for method, kind in rows
+        }
+        unit = unit_of(name, (estimate.mean for estimate in estimates.values()))
+        table.numbers(title, lambda row: estimate_cell(unit, estimates[row]))
 
     for name, title in titles.items():
         add(name, title)
