@@ -405,7 +405,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
         DataError: it cannot be written; there is no run then.
     """
     simulation, task = plan.simulation, plan.simulation.task
-    config = to_toml(plan.tables)
+    config, warning = to_toml(plan.tables), simulation.federation.split_warning
     directory.write_text(directory.config, config)
     simulation.federation.save(directory.split)
     if plan.is_own or plan.schedule.warm_start is not None:
@@ -445,6 +445,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "records": _records(simulation.algorithm),
             "config": tomllib.loads(config),
             **({"auto_lr": asdict(plan.found_rate)} if plan.found_rate else {}),
+            **({"split_warning": warning} if warning else {}),
         }
     )
 

@@ -8,7 +8,7 @@ can prove it from numbers alone, so that a warning needs strong signs.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 _LEAST_ROWS = 50
 _LEAST_FEATURES = 3
 _ALIKE = 0.6
-"""Mean squared difference of neighbours over that of any two rows of a client: 1 if the
-order of rows means nothing, give or take the root of how many neighbours there are."""
+"""Mean squared difference of neighbours, in ranks, over that of any two rows of a
+client: 1 if the order of rows means nothing, give or take the root of how many
+neighbours there are."""
 _DEVIATIONS = 4.0
 _TWINS = 0.05
 """Share of test rows that have a twin among their client's training rows."""
@@ -121,15 +122,17 @@ def _neighbours(federation: Federation) -> str:
         steps = np.diff(targets)[is_next]
         if (steps >= 0).all() or (steps <= 0).all():
             return ""  # sorted by what is predicted
-    _, code, sizes = np.unique(kind, return_inverse=True, return_counts=True)
-    x = data.inputs[0].numpy()[rows].astype(np.float64)
-    means = np.zeros((len(sizes), x.shape[1]))
-    np.add.at(means, code, x)
-    spread = ((x - (means / sizes[:, None])[code]) ** 2).sum(axis=0)
-    varies = spread > 1e-12 * len(x) * (1e-300 + x.var(axis=0))
+    x = data.inputs[0].numpy()[rows]
+    ranks = np.stack([_ranks(kind, values) for values in x.T], axis=1)
+    # A file that is sorted, by a score perhaps that is no column, goes up or down alike
+    # for all clients, and no rows of it belong together.
+    place = _ranks(kind, np.arange(len(kind)))
+    ranks -= np.outer(place, place @ ranks / (place @ place))
+    spread = (ranks**2).sum(axis=0)
+    varies = spread > 1e-9 * len(ranks)
     if varies.sum() < _LEAST_FEATURES:
         return ""
-    between = (np.diff(x, axis=0)[is_next] ** 2).sum(axis=0)
+    between = (np.diff(ranks, axis=0)[is_next] ** 2).sum(axis=0)
     ratio = np.median(between[varies] / (2 * spread[varies]))
     if ratio >= min(_ALIKE, 1 - _DEVIATIONS / neighbours**0.5):
         return ""
@@ -137,6 +140,24 @@ def _neighbours(federation: Federation) -> str:
         "rows that follow one another in the file are much more alike than other rows "
         "of the same client"
     )
+
+
+def _ranks(kind: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]:
+    """The rank of each value among those of its kind, from -1/2 to 1/2.
+
+    Equal values have the same rank, the mean of theirs.
+    """
+    order = np.lexsort((values, kind))
+    kinds, ordered = kind[order], values[order]
+    starts = np.r_[True, kinds[1:] != kinds[:-1]]
+    _, first, sizes = np.unique(kinds, return_index=True, return_counts=True)
+    place = np.arange(len(kinds)) - np.repeat(first, sizes)
+    share = (place + 0.5) / np.repeat(sizes, sizes) - 0.5
+    tie = np.cumsum(starts | np.r_[True, ordered[1:] != ordered[:-1]]) - 1
+    mean = np.bincount(tie, share) / np.bincount(tie)
+    ranks = np.empty(len(kinds))
+    ranks[order] = mean[tie]
+    return ranks
 
 
 def _twins(federation: Federation) -> str:

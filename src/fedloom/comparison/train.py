@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedloom.clients import Federation, torn_groups
+from fedloom.clients import Federation
 from fedloom.comparison.alone import (
     alone_config,
     alone_directory,
@@ -75,6 +75,7 @@ from fedloom.plan import (
     plan_for,
     write_run_metadata,
 )
+from fedloom.reports.units import counted, unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
 from fedloom.results.reader import ALONE
@@ -149,10 +150,10 @@ def run_comparison(
         job = _Job(comparison, out, data_dir, track, _threads(comparison, out, count))
         if clients is None:
             clients = load_clients(comparison, data_dir)
-        tell(clients[0][1].describe(has_all_folds=comparison.folds))
-        concern = torn_groups(clients[0][1])
-        if concern:
-            tell(f"warning: {concern}")
+        first = clients[0][1]
+        tell(first.describe(has_all_folds=comparison.folds))
+        if first.split_warning:
+            tell(f"warning: {first.split_warning}")
         with _together(job, clients, count, tell) as do:
             do(left)
             do(_left_beside(comparison, out))
@@ -396,9 +397,10 @@ def _train_alone(job: _Job, title: str, clients: Clients) -> str:
 
     _train_seeds(plan, len(clients), job.track)
     failed = write_alone(run, comparison, out, federations)
-    text = f"training alone with as much work ({title}): {alone.rounds} rounds at most"
+    text = f"training alone with as much work as each method ({title}): "
+    text += f"up to {counted(alone.rounds, 'round')}"
     if failed:
-        text += f"; it diverged before that for {failed} runs, which have no gain"
+        text += f"; it diverged before that for {counted(failed, 'run')}, without gain"
     return text
 
 
@@ -602,11 +604,14 @@ def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> s
     done = [h for h in histories if h.directory and not h.directory.read_failure()]
     text = f"{arm}:"
     if done:
-        kinds = done[0].rounds[-1].scores
+        kinds, means = done[0].rounds[-1].scores, {}
         for kind, parts in kinds.items():
             part = next(p for p in ("test", "validation", "train") if p in parts)
             values = [h.rounds[-1].scores[kind][part][metric] for h in done]
-            text += f" {kind} {sum(values) / len(values):.4f}"
+            means[kind] = sum(values) / len(values)
+        unit = unit_of(metric, means.values())
+        scores = [f"{kind} {unit.score(mean)}" for kind, mean in means.items()]
+        text += f" {metric} {', '.join(scores)}"
     failed = len(histories) - len(done)
     if failed:
         text += f" ({failed} of {len(histories)} seeds diverged)"

@@ -169,6 +169,11 @@ def _kind(path: Path) -> str:
     return "".join(path.suffixes[-2:]) if path.suffix in _COMPRESSED else path.suffix
 
 
+def has_known_kind(path: Path) -> bool:
+    """Whether a file has the name of one that can be read."""
+    return _kind(path) in _KINDS
+
+
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz by name; nothing is unpickled.
 

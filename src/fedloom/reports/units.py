@@ -57,9 +57,12 @@ class Unit:
         """A score without its suffix, in as many digits as all scores of its kind."""
         if not math.isfinite(value):
             return NOTHING
-        decimals = 1 if self.is_share else _decimals(self.size)
-        rounded = round(value * self.scale, decimals)
-        return _sign(f"{rounded:,.{max(decimals, 0)}f}", value)
+        if self.is_share:
+            return _sign(f"{value * self.scale:.1f}", value)
+        power = _power(self.size)
+        decimals = _decimals(self.size / 10**power)
+        text = f"{value / 10**power:,.{decimals}f}"
+        return _sign(text + (f"e{power}" if power else ""), value)
 
     def tick(self, value: float) -> str:
         """A score on an axis, in as few digits as it needs."""
@@ -117,7 +120,8 @@ def unit_of(number: str, scores: Iterable[float] = ()) -> Unit:
 
 def is_zero(text: str) -> bool:
     """Whether a number was so small that only noughts are written of it."""
-    return not any(digit in text for digit in "123456789")
+    digits, _, _ = text.partition("e")
+    return not set(digits) & set("123456789")
 
 
 def title_of(number: str) -> str:
@@ -198,14 +202,21 @@ def _sign(text: str, value: float) -> str:
     return text.replace("-", MINUS) if math.isfinite(value) else NOTHING
 
 
-def _decimals(size: float) -> int:
-    """Places after the point: four for numbers like 1, fewer for larger ones.
+def _power(size: float) -> int:
+    """The power of ten that large numbers are written with, the same for all of them.
 
-    Five digits of a large number are kept, so that there may be less than none; four
-    of a small one.
+    It is a multiple of three, and 0 below a million.
+    """
+    return 3 * int(math.log10(size) // 3) if size >= 1e6 else 0
+
+
+def _decimals(size: float) -> int:
+    """Places after the point: four for numbers like 1, five digits of larger ones.
+
+    Four digits of smaller ones.
     """
     place = math.floor(math.log10(size))
-    return max(4 - max(place, 0), 3 - place)
+    return max(4 - max(place, 0), 3 - place, 0)
 
 
 def _with_sign(text: str, value: float) -> str:

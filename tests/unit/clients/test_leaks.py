@@ -81,6 +81,29 @@ def test_a_file_sorted_by_its_target_is_not_accused() -> None:
     assert torn_groups(federation(x.astype("float32"), y, clients=WHO)) == ""
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_file_sorted_by_a_score_that_is_no_column_is_not_accused(seed: int) -> None:
+    """As detections are listed: the likeliest first, every feature follows."""
+    draw = np.random.default_rng(seed)
+    who = np.repeat(np.arange(10), 80)
+    score = draw.gamma(1.0, size=len(who))
+    x = score[:, None] ** 2 + draw.normal(scale=0.5, size=(len(who), 5))
+    y = (draw.random(len(who)) < 0.2).astype(np.int64)
+    order = np.lexsort((-score, who))
+    sorted_ = federation(x[order].astype("float32"), y[order], clients=who[order])
+    assert torn_groups(sorted_) == ""
+
+
+def test_days_in_a_row_are_noticed_though_all_clients_go_up() -> None:
+    draw = np.random.default_rng(0)
+    who = np.repeat(np.arange(8), 60)
+    walk = np.concatenate([draw.normal(size=(60, 4)).cumsum(axis=0) for _ in range(8)])
+    x = walk + np.tile(np.arange(60.0), 8)[:, None] / 10
+    y = (draw.random(len(who)) < 0.5).astype(np.int64)
+    with pytest.warns(UserWarning, match="follow one another"):
+        federation(x.astype("float32"), y, clients=who)
+
+
 def test_shuffled_twins_are_noticed_and_rows_of_codes_are_not() -> None:
     draw = np.random.default_rng(0)
     shuffled = draw.permutation(len(WHO))
