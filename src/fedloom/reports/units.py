@@ -60,8 +60,7 @@ class Unit:
         if self.is_share:
             return _sign(f"{value * self.scale:.1f}", value)
         power = _power(self.size)
-        decimals = _decimals(self.size / 10**power)
-        text = f"{value / 10**power:,.{decimals}f}"
+        text = f"{value / 10**power:,.{_decimals(self.size, power)}f}"
         return _sign(text + (f"e{power}" if power else ""), value)
 
     def tick(self, value: float) -> str:
@@ -210,13 +209,13 @@ def _power(size: float) -> int:
     return 3 * int(math.log10(size) // 3) if size >= 1e6 else 0
 
 
-def _decimals(size: float) -> int:
-    """Places after the point: four for numbers like 1, five digits of larger ones.
+def _decimals(size: float, power: int) -> int:
+    """Places after the point: four digits in all, five of numbers from 1 on.
 
-    Four digits of smaller ones.
+    Four again if they have a power of ten beside them.
     """
-    place = math.floor(math.log10(size))
-    return max(4 - max(place, 0), 3 - place, 0)
+    place = math.floor(math.log10(size)) - power
+    return max((3 if power else 4) - max(place, 0), 3 - place, 0)
 
 
 def _with_sign(text: str, value: float) -> str:

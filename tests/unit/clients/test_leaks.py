@@ -14,6 +14,8 @@ from fedloom.clients import Federation, Natural, Split, divide, federation, torn
 from fedloom.data import from_arrays
 
 CLIENTS, VISITS, ROWS = 6, 8, 5
+NOISE = (0.3, 0.5, 0.7, 1.0)
+"""Within a visit, of the deviation between visits."""
 VISIT = np.repeat(np.arange(CLIENTS * VISITS), ROWS)
 WHO = VISIT // VISITS
 
@@ -135,6 +137,43 @@ def test_only_tables_that_are_split_at_random_are_looked_at() -> None:
     assert torn_groups(federation(images, y, clients=WHO)) == ""
     whole = dataclasses.replace(federation(images, y, clients=WHO), split=None)
     assert torn_groups(whole) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*belong together")
+def test_how_often_it_speaks() -> None:
+    """The numbers of docs/how-to/split-data.md."""
+    draw = np.random.default_rng(2024)
+
+    def mixed(x: np.ndarray) -> np.ndarray:
+        width = x.shape[1]
+        mix = draw.normal(size=(width, width)) * (draw.random((width, width)) < 0.4)
+        return x @ (mix + np.eye(width))
+
+    def without_groups(order: int) -> bool:
+        rows, width, clients = draw.integers([80, 3, 2], [1500, 20, 20])
+        who = np.sort(draw.integers(clients, size=rows))
+        means = 0.7 * draw.normal(size=(clients, width))
+        x = mixed(draw.normal(size=(rows, width)) + means[who])
+        y = (x[:, 0] + x[:, 0].std() * draw.normal(size=rows) > 0).astype(np.int64)
+        score = x @ draw.normal(size=width) + x.std() * draw.normal(size=rows)
+        at = np.lexsort(([np.arange(rows), y, x[:, 1], score][order], who))
+        made = federation(x[at].astype("float32"), y[at], clients=who[at])
+        return torn_groups(made) != ""
+
+    def of_visits(size: int, noise: float) -> bool:
+        visits, width, clients = draw.integers([40, 3, 3], [200, 20, 12])
+        visit = np.repeat(np.arange(visits), size)
+        x = draw.normal(size=(visits, width))[visit]
+        x = mixed(x + noise * draw.normal(size=x.shape)).astype("float32")
+        y = (x[:, 0] > 0).astype(np.int64)
+        made = federation(x, y, clients=visit * clients // visits)
+        return torn_groups(made) != ""
+
+    assert sum(without_groups(n % 4) for n in range(400)) == 0
+    by_noise = [sum(of_visits(5, noise) for _ in range(50)) for noise in NOISE]
+    assert by_noise == [50, 45, 22, 0]
+    assert sum(of_visits(2, 0.3) for _ in range(200)) == 5
 
 
 def test_random_rows_flatter_where_groups_do_not() -> None:
