@@ -23,7 +23,7 @@ from fedloom.comparison import (
     run_comparison,
     run_directory,
 )
-from fedloom.comparison import train as train_module
+from fedloom.comparison import seeds as seeds_module
 from fedloom.core.errors import ConfigError, DataError, NumericalError
 from fedloom.data import Digits
 from fedloom.data.dataset import Dataset
@@ -385,13 +385,13 @@ def test_seeds_of_a_table_are_woven_to_what_each_comes_to_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    make = train_module.SimulationBundle
+    make = seeds_module.SimulationBundle
 
     def bundle(simulations: list[Any], runner: Any) -> Any:
         sizes.append(len(simulations))
         return make(simulations, runner)
 
-    monkeypatch.setattr(train_module, "SimulationBundle", bundle)
+    monkeypatch.setattr(seeds_module, "SimulationBundle", bundle)
     path = regression_table(tmp_path / "sites.csv")
     data = {"name": "file", "path": str(path), "client": "site"}
     tables = QUICK | {"data": data, "seeds": 3, "methods": ["ditto"]}
