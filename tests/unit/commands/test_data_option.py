@@ -53,4 +53,13 @@ def test_every_command_takes_a_file(command: str, table: Path, tmp_path: Path) -
     assert "--set data.client=site" in message
     message = refused(command, *methods, "--data", tmp_path / "absent.csv", *out)
     assert "absent.csv" in message
-    assert not (tmp_path / "out.toml").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["patients.csv"]
+
+
+def test_a_search_is_not_forgotten_for_bad_data(table: Path, tmp_path: Path) -> None:
+    kept = [tmp_path / f"old.{ending}" for ending in ("toml", "journal")]
+    for path in kept:
+        path.write_text("kept")
+    to = ("--out", kept[0], "--fresh")
+    assert "not numeric" in refused("tune", "local", "--data", table, *to)
+    assert [path.read_text() for path in kept] == ["kept", "kept"]
