@@ -152,7 +152,7 @@ def test_models_that_learnt_little_are_warned_of() -> None:
     def text(*losses: float | None) -> str:
         return " ".join(remark.text for remark in on_training_loss(*losses))  # type: ignore[arg-type]
 
-    assert text(2.1, 2.4, 2.3) == ""
+    assert text(2.0, 2.4, 2.3) == ""
     assert "is 2.2, and a model that says the same" in text(2.2, 2.4, 2.3)
     assert "would have 2.3" in text(2.2, 2.4, 2.3)
     assert "is 2.1, and before the first round it was 2" in text(2.1, 2.0, None)

@@ -25,7 +25,7 @@ class Remark(NamedTuple):
         return f"{'warning' if self.is_warning else 'note'}: {self.text}"
 
 
-_LITTLE = 0.95
+_LITTLE = 0.9
 """Share of the loss of a constant model from which on a model has learnt little."""
 
 
@@ -51,8 +51,8 @@ def on_training_loss(
         text=(
             "The personal models learnt little: at the end their loss on training data "
             f"is {last:.3g}, and {beside}. Either the steps are too long, too short or "
-            "too few (--set algorithm.lr=auto finds a rate), or this model cannot "
-            "learn these data."
+            "too few (fedloom tune searches a rate, --set algorithm.lr=auto finds one "
+            "for most methods), or this model cannot learn these data."
         ),
         is_warning=True,
     )
