@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fedloom.clients.federation import Federation
 
 _LEAST_ROWS = 50
+_MOST_ROWS = 50_000
+"""As many rows are looked at, those of the first clients: more would say no more."""
 _LEAST_FEATURES = 3
 _ALIKE = 0.6
 """Mean squared difference of neighbours, in ranks, over that of any two rows of a
@@ -68,6 +70,10 @@ def torn_groups(federation: Federation) -> str:
         return ""
     if not len(federation.test.indices) or len(data) < _LEAST_ROWS:
         return ""
+    totals = np.cumsum(sum(part.sizes for part in federation.parts))
+    if totals[-1] > _MOST_ROWS:
+        some = max(1, int((totals <= _MOST_ROWS).sum()))
+        federation = federation.only(range(some))
     sign = _named_column(federation) or _neighbours(federation) or _twins(federation)
     return f"{data.name}: {sign}. {_ADVICE}" if sign else ""
 
@@ -161,17 +167,16 @@ def _ranks(kind: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]
 
 
 def _twins(federation: Federation) -> str:
-    x = federation.dataset.inputs[0].numpy()
+    rows = np.r_[federation.train.indices, federation.test.indices]
+    x = federation.dataset.inputs[0].numpy()[rows]
     # Rows of codes and counts are often equal by chance.
     measured = [n for n in range(x.shape[1]) if _is_measured(x[:, n])]
     if len(measured) < _LEAST_FEATURES:
         return ""
     _, code = np.unique(x[:, measured], axis=0, return_inverse=True)
-    code = code.reshape(-1)
+    trained, tested = np.split(code.reshape(-1), [len(federation.train.indices)])
     clients = np.arange(federation.count)
-    trained = code[federation.train.indices]
     trainer = np.repeat(clients, federation.train.sizes)
-    tested = code[federation.test.indices]
     tester = np.repeat(clients, federation.test.sizes)
     own = np.isin(
         tested * federation.count + tester, trained * federation.count + trainer

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 import fedloom
-from fedloom.clients import Federation, Natural, Split, divide, federation, torn_groups
+from fedloom.clients import (
+    Federation,
+    Natural,
+    Split,
+    divide,
+    federation,
+    leaks,
+    torn_groups,
+)
 from fedloom.data import from_arrays
 
 CLIENTS, VISITS, ROWS = 6, 8, 5
@@ -94,6 +102,19 @@ def test_a_file_sorted_by_a_score_that_is_no_column_is_not_accused(seed: int) ->
     order = np.lexsort((-score, who))
     sorted_ = federation(x[order].astype("float32"), y[order], clients=who[order])
     assert torn_groups(sorted_) == ""
+
+
+def test_the_first_clients_of_a_large_table_are_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, _ = visits(0)
+    # The other clients' rows have no order, so that all of them together show nothing.
+    calm = np.random.default_rng(0).normal(size=(20 * len(x), 5)).astype("float32")
+    both, who = np.r_[x, calm], np.r_[WHO, np.arange(len(calm)) // 40 + CLIENTS]
+    made = federation(both, (both[:, 0] > 0).astype(np.int64), clients=who)
+    assert torn_groups(made) == ""
+    monkeypatch.setattr(leaks, "_MOST_ROWS", len(x))
+    assert "follow one another" in torn_groups(made)
 
 
 def test_days_in_a_row_are_noticed_though_all_clients_go_up() -> None:
