@@ -273,7 +273,7 @@ def _run_remarks(collection: Collection) -> Iterator[str]:
             text += (
                 f" ({len(said)} of {len(runs)} seeds; numbers of seed {first.seed}.)"
             )
-        yield f"{words(methods)}: {text}"
+        yield f"{words(methods, most=len(methods))}: {text}"
 
 
 def _remarks(collection: Collection) -> Iterator[str]:
