@@ -134,9 +134,7 @@ def make_plan(
         start: the first model as a run directory keeps it, if there is one already.
         found_rate: as for `plan_for`.
     """
-    data, schedule = clients.dataset, config.schedule
-    with streams.seeded(schedule.seed, "model"):
-        module = _build(config.model, data)
+    module, schedule = built_in_module(config, clients), config.schedule
     if start is not None:
         _take_start(module, start)
     elif schedule.warm_start is not None:
@@ -341,6 +339,16 @@ def make_module(
         return _build(MODELS[model](), clients.dataset)
 
 
+def built_in_module(config: RunConfig, clients: Federation) -> nn.Module:
+    """The model that a config names, with the parameters that its seed draws.
+
+    Raises:
+        ConfigError: it does not fit the data.
+    """
+    with streams.seeded(config.schedule.seed, "model"):
+        return _build(config.model, clients.dataset)
+
+
 def _build(model: Model, data: Dataset) -> nn.Module:
     """A built-in model for this data; one that reads tokens is told of them."""
     if data.tokens is None:
@@ -397,7 +405,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
         DataError: it cannot be written; there is no run then.
     """
     simulation, task = plan.simulation, plan.simulation.task
-    config = to_toml(plan.tables)
+    config, warning = to_toml(plan.tables), simulation.federation.split_warning
     directory.write_text(directory.config, config)
     simulation.federation.save(directory.split)
     if plan.is_own or plan.schedule.warm_start is not None:
@@ -437,6 +445,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "records": _records(simulation.algorithm),
             "config": tomllib.loads(config),
             **({"auto_lr": asdict(plan.found_rate)} if plan.found_rate else {}),
+            **({"split_warning": warning} if warning else {}),
         }
     )
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedloom.clients import torn_groups
 from fedloom.core.algorithm import Algorithm
 from fedloom.results.rows import Round
 from fedloom.server.schedule import Schedule
@@ -43,9 +42,8 @@ class Watcher:
             f"{federation.count} clients, {int(federation.sizes.sum())} training "
             f"samples, {simulation.task.d} parameters, {simulation.task.device}"
         )
-        concern = torn_groups(federation)
-        if concern:
-            self._say(f"warning: {concern}")
+        if federation.split_warning:
+            self._say(f"warning: {federation.split_warning}")
         small = int((federation.sizes < simulation.algorithm.batch_size).sum())
         if small:
             self._say(

@@ -23,7 +23,7 @@ from fedloom.comparison import (
     run_comparison,
     run_directory,
 )
-from fedloom.comparison import train as train_module
+from fedloom.comparison import seeds as seeds_module
 from fedloom.core.errors import ConfigError, DataError, NumericalError
 from fedloom.data import Digits
 from fedloom.data.dataset import Dataset
@@ -87,7 +87,7 @@ def test_processes_come_to_the_same_bits(done: Path, tmp_path: Path) -> None:
     assert sorted(line.partition(":")[0] for line in lines[1:]) == [
         "ditto",
         "fedavg",
-        "training alone with as much work (local)",
+        "training alone with as much work as each method (local)",
     ]
     for arm in ("fedavg", "ditto"):
         path = run_directory(out, arm, 1)
@@ -135,6 +135,30 @@ def test_fresh_replaces_what_was_there(tmp_path: Path) -> None:
         out = run_comparison(comparison, tmp_path / "out", jobs=1, fresh=True)
     assert not (run_directory(out, "fedavg", 0) / "manifest.json").exists()
     assert len(load(run_directory(out, "local", 1)).history.rounds) == 2
+
+
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_bad_data_leave_everything_as_it_was(
+    tmp_path: Path, done: Path, is_fresh: bool
+) -> None:
+    out = tmp_path / "out"
+    if is_fresh:
+        shutil.copytree(done, out)
+    before = sorted(tmp_path.rglob("*"))
+    data = {"name": "file", "path": str(tmp_path / "absent.csv")}
+    comparison = parse_comparison({**QUICK, "data": data})
+    with pytest.raises(DataError, match=r"absent\.csv") as caught:
+        run_comparison(comparison, out, jobs=1, fresh=is_fresh)
+    assert not hasattr(caught.value, "__notes__")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_model_that_does_not_fit_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    data = {"name": "synthetic"}
+    comparison = parse_comparison({**QUICK, "data": data, "model": {"name": "cnn2"}})
+    with pytest.raises(ConfigError, match="expected an image"):
+        run_comparison(comparison, tmp_path / "out", jobs=1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
@@ -303,7 +327,7 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
         "near",
         "far",
         "alone",
-        "training alone with as much work (alone)",
+        "training alone with as much work as each method (alone)",
     ]
     assert compare() == out
     assert len(told) == 5  # all was there already
@@ -361,13 +385,13 @@ def test_seeds_of_a_table_are_woven_to_what_each_comes_to_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    make = train_module.SimulationBundle
+    make = seeds_module.SimulationBundle
 
     def bundle(simulations: list[Any], runner: Any) -> Any:
         sizes.append(len(simulations))
         return make(simulations, runner)
 
-    monkeypatch.setattr(train_module, "SimulationBundle", bundle)
+    monkeypatch.setattr(seeds_module, "SimulationBundle", bundle)
     path = regression_table(tmp_path / "sites.csv")
     data = {"name": "file", "path": str(path), "client": "site"}
     tables = QUICK | {"data": data, "seeds": 3, "methods": ["ditto"]}

@@ -27,6 +27,11 @@ def test_every_config_in_the_repository_loads_and_survives_writing(path, tmp_pat
     assert parse(read_toml(copy)) == config
 
 
+@pytest.mark.parametrize("path", PAPERS, ids=lambda p: p.stem)
+def test_papers_clip_nothing(path):
+    assert parse(read_toml(path), str(path)).algorithm.clip is None
+
+
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda p: p.stem)
 def test_every_comparison_in_the_repository_loads(path):
     assert parse_comparison(read_toml(path), str(path)).arms

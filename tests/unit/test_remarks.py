@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from fedloom.algorithms import REGISTRY, SelfFL
+from fedloom.clients import federation
 from fedloom.comparison import parse_comparison, run_comparison
-from fedloom.config import parse, to_toml
-from fedloom.core.remarks import Remark
+from fedloom.config import RunConfig, parse, to_toml
+from fedloom.core.remarks import Remark, on_training_loss
+from fedloom.core.task import Task
+from fedloom.plan import plan_for
 from fedloom.reports import write_report
 from fedloom.results.directory import RunDirectory
 from fedloom.runs import load, resume, run_config
@@ -140,6 +146,59 @@ def test_a_comparison_says_the_remarks_of_its_methods_once(tmp_path: Path) -> No
     assert text.startswith("starving: The step rule gave clients")
     assert text.endswith("(2 of 2 seeds; numbers of seed 0.)")
     assert "The step rule gave clients" in page.read_text()
+
+
+def test_models_that_learnt_little_are_warned_of() -> None:
+    def text(*losses: float | None) -> str:
+        return " ".join(remark.text for remark in on_training_loss(*losses))  # type: ignore[arg-type]
+
+    assert text(2.0, 2.4, 2.3) == ""
+    assert "is 2.2, and a model that says the same" in text(2.2, 2.4, 2.3)
+    assert "would have 2.3" in text(2.2, 2.4, 2.3)
+    assert "is 2.1, and before the first round it was 2" in text(2.1, 2.0, None)
+    assert text(2.0, 2.1, None) == ""
+
+
+@pytest.mark.parametrize(("lr", "count"), [(0.1, 0), (1e-9, 1)])
+def test_a_run_that_learns_nothing_says_so(lr: float, count: int) -> None:
+    result = run_config(parse({**STARVED, "algorithm": {"name": "fedavg", "lr": lr}}))
+    assert [r.topic for r in result.remarks] == ["little was learnt"] * count
+
+
+@pytest.mark.parametrize("is_regression", [True, False])
+def test_the_loss_of_a_constant_model_is_that_of_the_best_one(
+    is_regression: bool,
+) -> None:
+    """Client a holds 1 and 1, client b holds 0, 0, 0 and 1: half of all are 1."""
+    y = np.array([1, 1, 0, 0, 0, 1])
+    clients = federation(
+        np.zeros((6, 2), dtype="float32"),
+        y.astype("float32") + 0.5 if is_regression else y,
+        clients=list("aabbbb"),
+        test=0.0,
+        task="regression" if is_regression else "classification",
+    )
+    plan = plan_for(
+        RunConfig(), nn.Linear(2, 1 + (not is_regression)), clients, is_own=True
+    )
+    # Standardised, both numbers are 1 from their mean, so that the squared error is 1.
+    expected = 1.0 if is_regression else math.log(2)
+    assert plan.simulation.constant_loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_loss_of_ones_own_has_no_constant_model() -> None:
+    task = Task(nn.Linear(2, 2), lambda outputs, targets: outputs[:, 0])
+    assert task.constant_losses(torch.tensor([0, 1])) is None
+
+
+def test_what_is_said_of_several_methods_is_said_once(tmp_path: Path) -> None:
+    methods = {"fedavg": {"lr": 1e-9}, "ditto": {"lr": 1e-9}, "local": {"lr": 0.1}}
+    comparison = parse_comparison({**STARVED, "methods": methods, "seeds": 2})
+    run_comparison(comparison, tmp_path / "c", jobs=1)
+    findings, _ = write_report([tmp_path / "c"])
+    (text,) = (r for r in findings.collection.remarks if "learnt little" in r)
+    assert text.startswith("fedavg and ditto: The personal models learnt little")
+    assert text.endswith("(4 of 4 runs; numbers of fedavg, seed 0.)")
 
 
 def test_a_damaged_file_of_remarks_says_nothing_in_a_report(tmp_path: Path) -> None:

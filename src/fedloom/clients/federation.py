@@ -127,6 +127,14 @@ class Federation:
         """(clients,) number of training samples."""
         return self.train.sizes
 
+    @cached_property
+    def split_warning(self) -> str:
+        """What looks as if the split tore groups of rows apart; empty if nothing does.
+
+        See `torn_groups`.
+        """
+        return torn_groups(self)
+
     def __repr__(self) -> str:
         samples = ", ".join(
             f"{part}={len(getattr(self, part).indices)}" for part in _PARTS
@@ -529,9 +537,8 @@ def federation(
     divided = divide(
         dataset, partition or Natural(), split, teams, transform=transform, seed=seed
     )
-    concern = torn_groups(divided)
-    if concern:
-        warnings.warn(concern, stacklevel=2)
+    if divided.split_warning:
+        warnings.warn(divided.split_warning, stacklevel=2)
     return divided
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from fedloom.clients import picture, torn_groups
+from fedloom.clients import picture
 from fedloom.commands import options
 from fedloom.commands.console import make_table, plain, say
 from fedloom.commands.console import out as console
@@ -20,7 +20,10 @@ from fedloom.plan import make_clients
 
 def data_command(
     name: Annotated[
-        str | None, argument("Data source, or a run's TOML file; none lists them.")
+        str | None,
+        argument(
+            "Data source, your own file, or a run's TOML file; none lists the sources."
+        ),
     ] = None,
     partition: options.Partition = None,
     seed: options.Seed = None,
@@ -37,17 +40,15 @@ def data_command(
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: expected a directory, found a file.")
     is_file = options.is_file([name])
-    tables: dict[str, Any] = {"data": {"name": name}}
-    if is_file:
-        tables = read_toml(Path(name))
-    chosen = {"partition.name": partition, "seed": seed}
+    tables: dict[str, Any] = read_toml(Path(name)) if is_file else {}
+    data = options.data_options(None if is_file else name)
+    chosen = {**data, "partition.name": partition, "seed": seed}
     options.apply_options(tables, chosen, settings)
     config = parse(tables, name if is_file else "settings")
     _, clients = make_clients(config, data_dir)
     say(clients.describe())
-    concern = torn_groups(clients)
-    if concern:
-        say(f"warning: {concern}")
+    if clients.split_warning:
+        say(f"warning: {clients.split_warning}")
     table = make_table()
     table.show_header = False
     for what, value in picture.summarise(clients):

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from fedloom.config import override, read_toml
+from fedloom.data import SOURCES
+from fedloom.data.files import has_known_kind
 
 
 def option(about: str, *names: str) -> Any:
@@ -22,7 +24,13 @@ def argument(about: str) -> Any:
 
 
 Method = Annotated[str | None, option("Name of the method; see `fedloom list`.")]
-Data = Annotated[str | None, option("Name of the data source; see `fedloom list`.")]
+Data = Annotated[
+    str | None,
+    option(
+        "Name of the data source, see `fedloom list`; or your own .csv, .parquet or "
+        ".npz file."
+    ),
+]
 Partition = Annotated[str | None, option("Name of the partition; see `fedloom list`.")]
 Model = Annotated[str | None, option("Name of the model; see `fedloom list`.")]
 Rounds = Annotated[int | None, option("Number of communication rounds.")]
@@ -55,6 +63,19 @@ def read_methods(names: Sequence[str]) -> dict[str, Any]:
     if is_file(names):
         return read_toml(Path(names[0]))
     return {"methods": list(names)} if names else {}
+
+
+def data_options(data: str | None) -> dict[str, str | None]:
+    """What `--data` amounts to, as `apply_options` takes it.
+
+    Args:
+        data: the name of a source, or the path of a file of samples.
+    """
+    if data is None or data in SOURCES:
+        return {"data.name": data}
+    if Path(data).is_file() or has_known_kind(Path(data)):
+        return {"data.name": "file", "data.path": data}
+    return {"data.name": data}
 
 
 def apply_options(

@@ -26,6 +26,7 @@ from fedloom.comparison import (
 from fedloom.config import RunConfig, parse, read_toml
 from fedloom.core.errors import NumericalError
 from fedloom.progress import watch
+from fedloom.reports.units import counted
 from fedloom.results.directory import COMPARISON
 from fedloom.runs import Result, resume, run_config
 from fedloom.trackers import make_trackers
@@ -56,7 +57,7 @@ def run_command(
     tables = read_toml(file) if file is not None else {}
     chosen = {
         "algorithm.name": algorithm,
-        "data.name": data,
+        **options.data_options(data),
         "partition.name": partition,
         "model.name": model,
         "rounds": rounds,
@@ -116,7 +117,7 @@ def compare_command(
     if not names and data is None and tuned is None:
         tables = copy.deepcopy(dict(MAIN_JOB))
     chosen = {
-        "data.name": data,
+        **options.data_options(data),
         "partition.name": partition,
         "model.name": model,
         "rounds": rounds,
@@ -152,9 +153,12 @@ def resume_command(
 
 def _compare(comparison: Comparison, path: Path, **how: Any) -> None:
     """Run what is left of a comparison and say where it is."""
-    say(f"{len(comparison.arms)} methods, {len(comparison.seeds)} seeds each")
+    arms, seeds = len(comparison.arms), len(comparison.seeds)
+    each = " each" if arms > 1 else ""
+    say(f"{counted(arms, 'method')}, {counted(seeds, 'seed')}{each}")
     if not comparison.identity:
-        say(local_work(comparison))
+        work = local_work(comparison)
+        say(f"{work} Gains are over training alone with as much work.")
     with stoppable():
         run_comparison(comparison, path, tell=say, **how)
     write_and_show([path])

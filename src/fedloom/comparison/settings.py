@@ -246,8 +246,7 @@ def local_work(comparison: Comparison) -> str:
         for amount, arms in by_amount.items()
         if amount != most
     ]
-    text = "; ".join([f"Local work of each method in a round: {most}", *others])
-    return f"{text}. Gains are over training alone with as much work."
+    return "; ".join([f"Local work of each method in a round: {most}", *others]) + "."
 
 
 def with_tuned(tables: Mapping[str, Any], file: Path) -> dict[str, Any]:

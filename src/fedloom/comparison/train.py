@@ -12,18 +12,14 @@ import shutil
 import signal
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from fedloom.clients import Federation, torn_groups
 from fedloom.comparison.alone import (
     alone_config,
     alone_directory,
@@ -32,6 +28,17 @@ from fedloom.comparison.alone import (
     is_alone_done,
     plan_alone,
     write_alone,
+)
+from fedloom.comparison.seeds import (
+    Clients,
+    Job,
+    Run,
+    bundles,
+    common_rate,
+    is_finished,
+    load_clients,
+    plan_run,
+    train_seeds,
 )
 from fedloom.comparison.settings import Comparison, local_work, run_directory
 from fedloom.comparison.workers import hand_out, workers
@@ -49,47 +56,22 @@ from fedloom.comparison.yardsticks import (
     yardstick_file,
     yardsticks_left,
 )
-from fedloom.config import (
-    RunConfig,
-    parse,
-    read_toml,
-    refuse_changes,
-    to_tables,
-    to_toml,
-)
-from fedloom.core.errors import (
-    ConfigError,
-    FedloomError,
-    NumericalError,
-    with_resume_hint,
-)
+from fedloom.config import read_toml, to_toml
+from fedloom.core.errors import ConfigError, FedloomError, with_resume_hint
 from fedloom.core.files import atomic_write, remove
-from fedloom.engine.footprint import footprint, memory_bytes
-from fedloom.engine.range_test import LIKE, FoundRate
-from fedloom.plan import (
-    Plan,
-    make_clients,
-    make_module,
-    make_plan,
-    plan_for,
-    write_run_metadata,
-)
+from fedloom.engine.range_test import FoundRate
+from fedloom.plan import built_in_module
+from fedloom.reports.units import counted, unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
 from fedloom.results.reader import ALONE
-from fedloom.server import checkpoint
-from fedloom.server.checkpoint import START, Position
 from fedloom.server.history import History
-from fedloom.server.resume import refuse_other_data, truncate_after
 from fedloom.server.schedule import train_together
-from fedloom.server.simulation import Simulation, SimulationBundle
-from fedloom.trackers import follow, make_trackers
+from fedloom.server.simulation import SimulationBundle
+from fedloom.trackers import make_trackers
 
 _LOCK = ".compare.lock"
 """Held by the process that runs the comparison."""
-
-_MEMORY_SHARE = 0.25
-"""Of the memory, for what the clients and servers of runs in one bundle keep."""
 
 
 def run_comparison(
@@ -127,6 +109,14 @@ def run_comparison(
     command = f"fedloom resume {shlex.quote(str(out))}"
     if comparison.identity:
         command = f"fedloom.compare(..., out={str(out)!r}) with the same arguments"
+    _refuse_place(comparison, out, fresh=fresh)
+    clients: Clients | None = None
+    if fresh or not (out / COMPARISON).is_file():
+        # Before anything is written or replaced: data that cannot be used, or a model
+        # that does not fit them, leave everything as it was.
+        clients = load_clients(comparison, data_dir)
+        if comparison.own is None:
+            built_in_module(*clients[0])
     with _claimed(comparison, out, fresh=fresh), with_resume_hint(command):
         left: list[_Task] = [
             (_train_arm, arm)
@@ -137,12 +127,13 @@ def run_comparison(
             return out
         # By all methods, not those that are left: the share of each stays the same.
         count = 1 if comparison.identity else min(_jobs(jobs), len(comparison.arms))
-        job = _Job(comparison, out, data_dir, track, _threads(comparison, out, count))
-        clients = load_clients(comparison, data_dir)
-        tell(clients[0][1].describe(has_all_folds=comparison.folds))
-        concern = torn_groups(clients[0][1])
-        if concern:
-            tell(f"warning: {concern}")
+        job = Job(comparison, out, data_dir, track, _threads(comparison, out, count))
+        if clients is None:
+            clients = load_clients(comparison, data_dir)
+        first = clients[0][1]
+        tell(first.describe(has_all_folds=comparison.folds))
+        if first.split_warning:
+            tell(f"warning: {first.split_warning}")
         with _together(job, clients, count, tell) as do:
             do(left)
             do(_left_beside(comparison, out))
@@ -150,7 +141,7 @@ def run_comparison(
     return out
 
 
-_Task = tuple[Callable[["_Job", str, "Clients"], str], str]
+_Task = tuple[Callable[["Job", str, "Clients"], str], str]
 """What trains something, and the title of what it trains; it gives a line to tell."""
 
 
@@ -168,7 +159,7 @@ def _left_beside(comparison: Comparison, out: Path) -> list[_Task]:
 
 @contextmanager
 def _together(
-    job: _Job, clients: Clients, count: int, tell: Callable[[str], None]
+    job: Job, clients: Clients, count: int, tell: Callable[[str], None]
 ) -> Iterator[Callable[[list[_Task]], None]]:
     """What does tasks, here or as many at a time in processes as there may be."""
     if count <= 1:
@@ -189,35 +180,19 @@ def _together(
         yield do_there
 
 
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """What every method of a comparison is trained with."""
-
-    comparison: Comparison
-    out: Path
-    data_dir: Path | None
-    track: str
-    threads: int
-    rates: dict[tuple[Any, ...], FoundRate] = field(default_factory=dict)
-    """Range tests by the settings that they were made with: methods share them."""
-
-
-Clients = list[tuple[RunConfig, Federation]]
-"""Who holds what, for every seed, with the config that says so."""
-
 _here: dict[str, Any] = {}
 """In a worker: the job and the clients, loaded once for all methods that it trains."""
 
 
-def _begin_worker(job: _Job, clients: Clients | None) -> None:
+def _begin_worker(job: Job, clients: Clients | None) -> None:
     torch.set_num_threads(job.threads)
     _here["job"] = job
     _here["clients"] = clients
 
 
-def _work(train: Callable[[_Job, str, Clients], str], title: str) -> str:
+def _work(train: Callable[[Job, str, Clients], str], title: str) -> str:
     """One task, in a process of its own, with its share of the cores."""
-    job: _Job = _here["job"]
+    job: Job = _here["job"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if _here["clients"] is None:
@@ -232,21 +207,6 @@ def _work(train: Callable[[_Job, str, Clients], str], title: str) -> str:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def load_clients(comparison: Comparison, data_dir: Path | None) -> Clients:
-    """The clients of every seed, the same for every method; data are loaded once."""
-    arm = next(iter(comparison.arms))
-    clients: Clients = []
-    for seed in comparison.seeds:
-        config = comparison.config(arm, seed)
-        if comparison.own is not None:
-            clients.append((config, comparison.own_clients(seed)))
-            continue
-        again = clients and not config.data.depends_on_seed
-        loaded = clients[0][1].dataset if again else None
-        clients.append(make_clients(config, data_dir, dataset=loaded))
-    return clients
-
-
 def _can_share(clients: Clients) -> bool:
     """Whether the samples fit where processes can look at the same memory."""
     data = {id(f.dataset): f.dataset for _, f in clients}.values()
@@ -255,10 +215,8 @@ def _can_share(clients: Clients) -> bool:
     return place.is_dir() and 2 * size < shutil.disk_usage(place).free
 
 
-@contextmanager
-def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None]:
-    """Make the directory this comparison's, and hold it while it goes on."""
-    text = f"# {local_work(comparison)}\n{to_toml(comparison.to_tables())}"
+def _refuse_place(comparison: Comparison, out: Path, *, fresh: bool) -> None:
+    """Refuse a directory that holds something else."""
     file, lock = out / COMPARISON, out / _LOCK
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: expected a directory, found a file.")
@@ -267,7 +225,7 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
         raise ConfigError(
             f"{out}: is not empty and holds no comparison. Choose another --out."
         )
-    is_other = file.is_file() and read_toml(file) != tomllib.loads(text)
+    is_other = file.is_file() and read_toml(file) != tomllib.loads(_text(comparison))
     if is_other and not fresh:
         if comparison.identity:
             raise ConfigError(
@@ -278,15 +236,26 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
             f"{out}: holds another comparison. Choose another --out, go on with it by "
             f"`fedloom resume {out}`, or replace it with --fresh."
         )
+
+
+def _text(comparison: Comparison) -> str:
+    """What the file of a comparison says."""
+    return f"# {local_work(comparison)}\n{to_toml(comparison.to_tables())}"
+
+
+@contextmanager
+def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None]:
+    """Make the directory this comparison's, and hold it while it goes on."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{out}: cannot be created ({error.strerror}).") from error
-    with hold(lock):
+    file = out / COMPARISON
+    with hold(out / _LOCK):
         if fresh or not file.is_file():
             _clear(out)
             with atomic_write(file, lasting=True) as part:
-                part.write_text(text)
+                part.write_text(_text(comparison))
         yield
 
 
@@ -308,15 +277,9 @@ def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:
     """Whether every run of a method is at its last round, or failed on the way."""
     rounds = comparison.config(arm, comparison.seeds[0]).schedule.rounds
     return all(
-        _is_finished(RunDirectory(run_directory(out, arm, seed)), rounds)
+        is_finished(RunDirectory(run_directory(out, arm, seed)), rounds)
         for seed in comparison.seeds
     )
-
-
-def _is_finished(directory: RunDirectory, rounds: int) -> bool:
-    if directory.read_failure() is not None:
-        return True
-    return checkpoint.newest_position(directory.checkpoint) == Position(rounds, 0)
 
 
 def _threads(comparison: Comparison, out: Path, jobs: int) -> int:
@@ -343,19 +306,19 @@ def _jobs(asked: int | None) -> int:
     return max(1, min(8, cores // 2)) if torch.cuda.is_available() else cores
 
 
-def _train_arm(job: _Job, arm: str, clients: Clients) -> str:
+def _train_arm(job: Job, arm: str, clients: Clients) -> str:
     """All seeds of one method, as many in one bundle as memory allows."""
     configs = [job.comparison.config(arm, seed) for seed in job.comparison.seeds]
-    rate = _common_rate(job, configs, clients)
+    rate = common_rate(job, configs, clients)
 
-    def plan(n: int) -> _Run:
+    def plan(n: int) -> Run:
         path = run_directory(job.out, arm, job.comparison.seeds[n])
-        return _plan(job, configs[n], path, clients, n, rate)
+        return plan_run(job, configs[n], path, clients, n, rate)
 
-    return _sum_up(arm, _train_seeds(plan, len(clients), job.track), rate)
+    return _sum_up(arm, train_seeds(plan, len(clients), job.track), rate)
 
 
-def _train_alone(job: _Job, title: str, clients: Clients) -> str:
+def _train_alone(job: Job, title: str, clients: Clients) -> str:
     """Training alone, as long as each client of each method of a group worked."""
     comparison, out = job.comparison, job.out
     (run,) = (run for run in alone_runs(comparison) if run.title == title)
@@ -366,24 +329,25 @@ def _train_alone(job: _Job, title: str, clients: Clients) -> str:
         alone_config(comparison.config(arm, seed), run.local, alone.rounds)
         for seed in comparison.seeds
     ]
-    rate = _common_rate(job, configs, clients)
+    rate = common_rate(job, configs, clients)
 
-    def plan(n: int) -> _Run:
+    def plan(n: int) -> Run:
         path = alone_directory(out, title, comparison.seeds[n])
-        made, directory, _ = _plan(job, configs[n], path, clients, n, rate)
+        made, directory, _ = plan_run(job, configs[n], path, clients, n, rate)
         last = torch.as_tensor(alone.last[n], device=made.simulation.task.device)
         made.simulation.called = lambda round_: (last > round_).nonzero()[:, 0]
-        return _Run(made, directory, alone.wanted[n])
+        return Run(made, directory, alone.wanted[n])
 
-    _train_seeds(plan, len(clients), job.track)
+    train_seeds(plan, len(clients), job.track)
     failed = write_alone(run, comparison, out, federations)
-    text = f"training alone with as much work ({title}): {alone.rounds} rounds at most"
+    text = f"training alone with as much work as each method ({title}): "
+    text += f"up to {counted(alone.rounds, 'round')}"
     if failed:
-        text += f"; it diverged before that for {failed} runs, which have no gain"
+        text += f"; it diverged before that for {counted(failed, 'run')}, without gain"
     return text
 
 
-def _train_yardstick(job: _Job, name: str, clients: Clients) -> str:
+def _train_yardstick(job: Job, name: str, clients: Clients) -> str:
     """One yardstick that takes some time, for all seeds."""
     federations = [federation for _, federation in clients]
     if name == ORDINARY:
@@ -393,7 +357,7 @@ def _train_yardstick(job: _Job, name: str, clients: Clients) -> str:
     return "yardstick: the model on all data in one place"
 
 
-def _train_pooled(job: _Job, clients: Clients) -> None:
+def _train_pooled(job: Job, clients: Clients) -> None:
     """The runs' model on the data of all clients together, as long as Local."""
     comparison = job.comparison
     arm, base = next(iter(comparison.arms)), base_settings(comparison.algorithms)
@@ -403,13 +367,13 @@ def _train_pooled(job: _Job, clients: Clients) -> None:
     for seed in comparison.seeds:
         config = comparison.config(arm, seed)
         configs.append(alone_config(config, local, config.schedule.rounds))
-    rate = _common_rate(job, configs, clients)
+    rate = common_rate(job, configs, clients)
     runs = [
-        _plan(job, config, job.out, in_one_place, n, rate)
+        plan_run(job, config, job.out, in_one_place, n, rate)
         for n, config in enumerate(configs)
     ]
     owners = {id(run.plan): own for run, (_, own) in zip(runs, clients, strict=True)}
-    for some in _bundles(runs):
+    for some in bundles(runs):
         plans = [run.plan for run in some]
         histories = [History(plan.simulation) for plan in plans]
         bundle = SimulationBundle([p.simulation for p in plans], plans[0].choice.runner)
@@ -420,174 +384,20 @@ def _train_pooled(job: _Job, clients: Clients) -> None:
             of_pooled(owners[id(plans[n])], outcomes).write(file, lasting=True)
 
 
-def _train_seeds(plan: Callable[[int], _Run], count: int, track: str) -> list[History]:
-    """Runs of all seeds, as many in one bundle as memory allows."""
-    histories: list[History] = []
-    while len(histories) < count:
-        left = range(len(histories), count)
-        first = plan(left[0])
-        width = _width(first.plan.simulation, len(left))
-        for runs in _bundles([first, *(plan(n) for n in left[1:width])]):
-            histories += _train_some(runs, track)
-    return histories
-
-
-def _common_rate(
-    job: _Job, configs: Sequence[RunConfig], clients: Clients
-) -> FoundRate | None:
-    """What `lr = "auto"` comes to for all seeds: the lowest, as all must be stable."""
-    method = configs[0].algorithm
-    if not (configs[0].finds_lr and method.auto_rates):
-        return None
-    test = tuple(getattr(method, name) for name in LIKE)
-    if test not in job.rates:
-        plans = [
-            _plan(job, config, job.out, clients, n).plan
-            for n, config in enumerate(configs)
-        ]
-        rates = [plan.found_rate for plan in plans if plan.found_rate is not None]
-        job.rates[test] = min(rates, key=lambda found: found.rate)
-    return job.rates[test]
-
-
-def _bundles(runs: Sequence[_Run]) -> list[Sequence[_Run]]:
-    """Runs that can train in the same passes: all, unless their constants differ."""
-    tasks = [run.plan.simulation.task for run in runs]
-    if all(task.has_constants_of(tasks[0]) for task in tasks):
-        return [runs]
-    return [[run] for run in runs]
-
-
-class _Run(NamedTuple):
-    """One run that is to be trained."""
-
-    plan: Plan
-    directory: RunDirectory
-    wanted: Mapping[int, NDArray[np.int64]] = MappingProxyType({})
-    """By round, the clients whose outcomes are recorded before the last round."""
-
-
-def _plan(
-    job: _Job,
-    config: RunConfig,
-    path: Path,
-    clients: Clients,
-    n: int,
-    rate: FoundRate | None = None,
-) -> _Run:
-    """One run of the n-th seed, and where it lies."""
-    seed, (divided, federation) = job.comparison.seeds[n], clients[n]
-    config = replace(config, partition=divided.partition)
-    directory = RunDirectory(path)
-    own, size = job.comparison.own, len(clients)
-    if own is not None:
-        module = make_module(own.model, federation, seed)
-        plan = plan_for(
-            config,
-            module,
-            federation,
-            loss=own.loss,
-            head=own.head,
-            is_own=True,
-            bundle_size=size,
-            found_rate=rate,
-        )
-        return _Run(plan, directory)
-    has_start = directory.manifest.is_file() and directory.start.is_file()
-    start = directory.start if has_start else None
-    plan = make_plan(
-        config,
-        federation,
-        job.data_dir,
-        bundle_size=size,
-        start=start,
-        found_rate=rate,
-    )
-    return _Run(plan, directory)
-
-
-def _width(simulation: Simulation, most: int) -> int:
-    """How many runs like this one go into one bundle, before any other is built."""
-    clients = simulation.federation.count
-    size = footprint(simulation.algorithm, simulation.task, clients=clients)
-    needed = clients * (size.kept + size.down + size.up) + size.server
-    room = int(memory_bytes(simulation.task.device) * _MEMORY_SHARE)
-    return max(1, min(most, room // max(needed, 1)))
-
-
-def _train_some(runs: Sequence[_Run], track: str) -> list[History]:
-    """Train runs in one bundle, from where all of them have a checkpoint."""
-    schedule, runner = runs[0].plan.schedule, runs[0].plan.choice.runner
-    if all(_is_finished(run.directory, schedule.rounds) for run in runs):
-        return [
-            History(run.plan.simulation, run.directory.read_rounds(), run.directory)
-            for run in runs
-        ]
-    with ExitStack() as held:
-        for plan, directory, _ in runs:
-            _begin(plan, directory, held)
-        at = _common_position([directory for _, directory, _ in runs])
-        bundle = SimulationBundle([run.plan.simulation for run in runs], runner)
-        histories = []
-        for n, (plan, directory, wanted) in enumerate(runs):
-            failed = directory.failed_at()
-            if failed is not None and failed < at:
-                bundle.failures[n] = NumericalError(directory.read_failure())
-                rows = list(directory.read_rounds())
-            else:
-                remove(directory.failure)
-                if at != START:
-                    checkpoint.restore(plan.simulation, directory.checkpoint, at=at)
-                rows = truncate_after(directory, at)
-            history = History(plan.simulation, rows, directory)
-            history.wanted = wanted
-            histories.append(history)
-        for run, history in zip(runs, histories, strict=True):
-            held.enter_context(follow(history, run.plan.tables, make_trackers(track)))
-        train_together(bundle, schedule, histories)
-    return histories
-
-
-def _begin(plan: Plan, directory: RunDirectory, held: ExitStack) -> None:
-    """Hold a run's directory; what lies there must have begun as this plan says."""
-    if not directory.manifest.is_file():
-        held.enter_context(RunDirectory.create(directory.path))
-        write_run_metadata(plan, directory)
-        return
-    held.enter_context(directory.hold())
-    manifest, where = directory.read_manifest(), directory.path
-    began = manifest["config"]
-    if not plan.is_own:
-        began = to_tables(parse(began, str(where)))
-    refuse_changes(f"{where} (in {COMPARISON})", began, plan.tables)
-    refuse_other_data(where, manifest, plan.simulation.federation)
-
-
-def _common_position(directories: Sequence[RunDirectory]) -> Position:
-    """The latest moment of which every run that still went has a checkpoint."""
-    held = [set(checkpoint.whole_positions(d.checkpoint)) for d in directories]
-    failed = [directory.failed_at() for directory in directories]
-
-    def is_common(at: Position) -> bool:
-        return all(
-            at in own or (end is not None and end < at)
-            for own, end in zip(held, failed, strict=True)
-        )
-
-    return max(filter(is_common, set().union(*held)), default=START)
-
-
 def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> str:
     """One line on a method: its last scores, averaged over seeds."""
     metric = histories[0].training.task.metric
     done = [h for h in histories if h.directory and not h.directory.read_failure()]
     text = f"{arm}:"
     if done:
-        kinds = done[0].rounds[-1].scores
+        kinds, means = done[0].rounds[-1].scores, {}
         for kind, parts in kinds.items():
             part = next(p for p in ("test", "validation", "train") if p in parts)
             values = [h.rounds[-1].scores[kind][part][metric] for h in done]
-            text += f" {kind} {sum(values) / len(values):.4f}"
+            means[kind] = sum(values) / len(values)
+        unit = unit_of(metric, means.values())
+        scores = [f"{kind} {unit.score(mean)}" for kind, mean in means.items()]
+        text += f" {metric} {', '.join(scores)}"
     failed = len(histories) - len(done)
     if failed:
         text += f" ({failed} of {len(histories)} seeds diverged)"

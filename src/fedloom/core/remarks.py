@@ -1,8 +1,8 @@
-"""What a method has to say of a run that its scores do not show."""
+"""What there is to say of a run that its scores do not show."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -23,3 +23,36 @@ class Remark(NamedTuple):
 
     def __str__(self) -> str:
         return f"{'warning' if self.is_warning else 'note'}: {self.text}"
+
+
+_LITTLE = 0.9
+"""Share of the loss of a constant model from which on a model has learnt little."""
+
+
+def on_training_loss(
+    last: float, first: float, constant: float | None
+) -> Iterator[Remark]:
+    """Whether personal models learnt anything of the samples that they trained on.
+
+    Args:
+        last: their mean loss on training data at the end of the run.
+        first: the same before the first round.
+        constant: the same of a model that says the same of every sample, if it is
+            known.
+    """
+    if constant is not None and last >= _LITTLE * constant:
+        beside = f"a model that says the same of every sample would have {constant:.3g}"
+    elif last >= first:
+        beside = f"before the first round it was {first:.3g}"
+    else:
+        return
+    yield Remark(
+        topic="little was learnt",
+        text=(
+            "The personal models learnt little: at the end their loss on training data "
+            f"is {last:.3g}, and {beside}. Either the steps are too long, too short or "
+            "too few (fedloom tune searches a rate, --set algorithm.lr=auto finds one "
+            "for most methods), or this model cannot learn these data."
+        ),
+        is_warning=True,
+    )

@@ -380,6 +380,23 @@ class Task:
         loss = self._loss(outputs, self._learned(targets))
         return Outcome(self.in_units(outputs), self._cast(targets), loss)
 
+    def constant_losses(self, targets: Tensor) -> Tensor | None:
+        """(N,) the loss of each sample if a model said the same of all of them.
+
+        The best that it could say: how often each class occurs, or the mean number.
+        None if the loss is the caller's own function.
+
+        Args:
+            targets: (N,) classes, or (N, ...) numbers.
+        """
+        learned = self._learned(targets.to(self.device))
+        if self._loss is _cross_entropy and learned.dim() == 1:
+            shares = torch.bincount(learned).to(self.dtype) / len(learned)
+            return -shares.log()[learned]
+        if self._loss is _squared_error:
+            return self._loss(learned.mean(0, keepdim=True).expand_as(learned), learned)
+        return None
+
     def has_constants_of(self, other: Task) -> bool:
         """Whether both tasks differ in trained parameters and in scaling at most.
 

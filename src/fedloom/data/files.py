@@ -105,12 +105,16 @@ class File(Source):
         chosen = (*self.features, *self.drop) if is_table else self.inputs
         for name in (*reserved, *chosen):
             if name not in arrays:
-                raise DataError(f"{path}: {unknown(what, name, arrays)}")
+                raise DataError(
+                    f"{path}: {unknown(what, name, arrays)}{self._role_of(name)}"
+                )
         features = self.features or tuple(
             name for name in arrays if self._uses(name) and name not in reserved
         )
         if is_table:
-            inputs = [_stack(arrays, features, path)]
+            inputs = [
+                _stack(arrays, features, path, has_client=self.client is not None)
+            ]
         else:
             inputs = [arrays[name] for name in self.inputs]
         where = f"{path}: target {self.target!r}"
@@ -132,6 +136,13 @@ class File(Source):
         """The columns or arrays that are read, and are no features by themselves."""
         client = [] if self.client is None else [self.client]
         return [self.target, *client, *self.tags]
+
+    def _role_of(self, name: str) -> str:
+        """What a column that is not there would be, and how to name another."""
+        for setting, role in (("target", "is predicted"), ("client", "names clients")):
+            if name == getattr(self, setting):
+                return f" It is the one that {role}: --set data.{setting}=NAME."
+        return ""
 
     def _uses(self, name: str) -> bool:
         """Whether anything is done with a column."""
@@ -156,6 +167,11 @@ _KINDS = (".npz", ".parquet", ".csv", *(f".csv{ending}" for ending in _COMPRESSE
 def _kind(path: Path) -> str:
     """How the file's name ends, the ending below that of a compression included."""
     return "".join(path.suffixes[-2:]) if path.suffix in _COMPRESSED else path.suffix
+
+
+def has_known_kind(path: Path) -> bool:
+    """Whether a file has the name of one that can be read."""
+    return _kind(path) in _KINDS
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -211,12 +227,25 @@ def read_file(
 
 
 def _stack(
-    columns: Mapping[str, NDArray[Any]], features: tuple[str, ...], path: Path
+    columns: Mapping[str, NDArray[Any]],
+    features: tuple[str, ...],
+    path: Path,
+    *,
+    has_client: bool,
 ) -> NDArray[Any]:
     """The features of a table, each of them checked."""
     if not features:
         raise DataError(f"{path}: no feature is left beside target and client columns.")
-    stacked = stack_columns(columns, features, path, "numbers", np.float32)
+    text = _text_columns(columns, features)
+    advice = "Encode them as numbers"
+    if text and not has_client:
+        client = f"--set data.client={text[0]}"
+        advice = (
+            f"If a column says whose each row is, {client}. Encode others as numbers"
+        )
+    names = ", ".join(f'"{name}"' for name in text)
+    advice += f", or do not use them: --set 'data.drop=[{names}]'."
+    stacked = stack_columns(columns, features, path, advice, np.float32)
     for name in features:
         check_finite(f"{path}: column {name!r}", to_tensor(columns[name]))
     return stacked
@@ -226,7 +255,7 @@ def stack_columns(
     columns: Mapping[str, NDArray[Any]],
     names: tuple[str, ...],
     path: Path,
-    encoding: str,
+    advice: str,
     dtype: type[np.float32] | None = None,
 ) -> NDArray[Any]:
     """(rows, columns) some columns beside one another.
@@ -235,21 +264,26 @@ def stack_columns(
         columns: All columns by name.
         names: Those to stack, at least one.
         path: The file, for messages.
-        encoding: As what text should be encoded, for messages.
+        advice: What to do about columns of text, for messages.
         dtype: The type of the result; one that holds all columns if absent.
 
     Raises:
         DataError: A column is not numeric.
     """
-    text = [name for name in names if columns[name].dtype.kind not in "biuf"]
+    text = _text_columns(columns, names)
     if text:
-        raise DataError(
-            f"{path}: columns {', '.join(text)} are not numeric. Encode them as "
-            f"{encoding} or leave them out of the file or by data.drop."
-        )
+        are = "column {} is" if len(text) == 1 else "columns {} are"
+        raise DataError(f"{path}: {are.format(', '.join(text))} not numeric. {advice}")
     return np.stack(
         [columns[name] for name in names], axis=1, dtype=dtype, casting="unsafe"
     )
+
+
+def _text_columns(
+    columns: Mapping[str, NDArray[Any]], names: Sequence[str]
+) -> list[str]:
+    """Those of some columns that hold no numbers."""
+    return [name for name in names if columns[name].dtype.kind not in "biuf"]
 
 
 def read_columns(

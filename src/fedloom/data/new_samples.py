@@ -75,8 +75,8 @@ def read_like(
     if what == "array":
         inputs = tuple(held[name] for name in names)
     elif names:
-        encoding = "in the data that the models were trained on,"
-        inputs = (stack_columns(held, names, path, encoding),)
+        advice = "Encode them as in the data that the models were trained on."
+        inputs = (stack_columns(held, names, path, advice),)
     else:
         raise DataError(f"{path}: there is no column of features.")
     return NewSamples(

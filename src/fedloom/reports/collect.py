@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedloom.core.errors import DataError
 from fedloom.reports.runs import Run, read_run
+from fedloom.reports.units import words
 from fedloom.results.reader import (
     Yardstick,
     arm_of,
@@ -263,19 +264,25 @@ def _check_metric(runs: Sequence[Run]) -> None:
         )
 
 
-def _method_remarks(collection: Collection) -> Iterator[str]:
-    """What the methods have to say of their runs, once for all seeds of a method."""
+def _run_remarks(collection: Collection) -> Iterator[str]:
+    """What there is to say of runs, once for all runs that it is said of."""
+    by_topic: dict[str, list[tuple[Run, str]]] = {}
     for method in collection.methods:
-        runs = [run for run in collection.runs.values() if run.method == method]
-        by_topic: dict[str, list[tuple[int, str]]] = {}
-        for run in runs:
-            for remark in run.reader.remarks():
-                by_topic.setdefault(remark.topic, []).append((run.seed, remark.text))
-        for texts in by_topic.values():
-            seed, text = texts[0]
-            if len(runs) > 1:
-                text += f" ({len(texts)} of {len(runs)} seeds; numbers of seed {seed}.)"
-            yield f"{method}: {text}"
+        for run in collection.runs.values():
+            for remark in run.reader.remarks() if run.method == method else ():
+                by_topic.setdefault(remark.topic, []).append((run, remark.text))
+    for said in by_topic.values():
+        first, text = said[0]
+        methods = list(dict.fromkeys(run.method for run, _ in said))
+        runs = [run for run in collection.runs.values() if run.method in methods]
+        if len(methods) > 1:
+            numbers = f"numbers of {first.method}, seed {first.seed}"
+            text += f" ({len(said)} of {len(runs)} runs; {numbers}.)"
+        elif len(runs) > 1:
+            text += (
+                f" ({len(said)} of {len(runs)} seeds; numbers of seed {first.seed}.)"
+            )
+        yield f"{words(methods, most=len(methods))}: {text}"
 
 
 def _remarks(collection: Collection) -> Iterator[str]:
@@ -298,6 +305,9 @@ def _remarks(collection: Collection) -> Iterator[str]:
     elif runs and all(run.chosen_round is None for run in runs):
         yield (
             "There are no validation data, so no round could be chosen without looking "
-            "at the test data. Set split.validation=0.1 for that."
+            "at the test data; --set split.validation=0.1 keeps some."
         )
-    yield from _method_remarks(collection)
+    warnings = (str(run.manifest.get("split_warning", "")) for run in runs)
+    # Every run splits the same rows in the same way, so that one of them says it all.
+    yield from sorted(filter(None, warnings))[:1]
+    yield from _run_remarks(collection)

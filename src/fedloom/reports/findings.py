@@ -12,7 +12,7 @@ from fedloom.reports.decision import CONSTANT, LONGER, Decision, decide
 from fedloom.reports.gains import Advice, Gains, MethodGain, advise, gains
 from fedloom.reports.held_out import Who, observe, seats_of
 from fedloom.reports.ranking import Ranking, rank
-from fedloom.reports.units import SPACE, Unit, counted, p_value, unit_of, words
+from fedloom.reports.units import SPACE, Unit, counted, is_zero, p_value, unit_of, words
 from fedloom.results.evidence import ALPHA, Evidence, weigh
 from fedloom.results.statistics import Estimate, is_better, is_error
 
@@ -30,7 +30,8 @@ class Findings:
     @property
     def unit(self) -> Unit:
         """How scores are written."""
-        return unit_of(self.metric)
+        scores = [standing.last.mean for standing in self.ranking.standings]
+        return unit_of(self.metric, scores)
 
     @property
     def metric(self) -> str:
@@ -396,7 +397,7 @@ def _advised(findings: Findings) -> str:
             else "so one method for all is the better choice"
         )
     change_by = f"{gap}{unit.points} {'better' if is_more else 'worse'} than"
-    if float(gap) == 0:
+    if is_zero(gap):
         change_by, verdict = "as well as", "so one method for all will do"
     return (
         "If each client used what its own validation data prefer, the average client "

@@ -43,8 +43,9 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
     """
     ranking, unit = findings.ranking, findings.unit
     evidence = findings.evidence
+    title = title_of(findings.metric)
     caption = (
-        f"{findings.metric.capitalize()} of the personal models on each client's "
+        f"{title[0].upper()}{title[1:]} of the personal models on each client's "
         f"{findings.part} data: mean over clients ± half the 95 % interval. "
         f"{_interval_of(findings)}"
     )
@@ -186,14 +187,14 @@ def kinds_table(findings: Findings) -> Table:
     titles |= {
         name: title_of(name)
         for name in other_numbers(findings.collection)
-        if name not in CALIBRATION and not name.endswith("_weighted")
+        if name not in CALIBRATION and not name.endswith(("_weighted", "_clients"))
     }
     caption = (
         f"All models at the last round, on {findings.part} data, with half the 95 % "
         "interval over seeds alone. By samples: all samples count alike. Largest 10 %: "
         "clients with most training samples. Spread: standard deviation over clients. "
         "The training score is of at most 256 training samples of each client; far "
-        "above the others it says that models learnt their data by heart."
+        "better than the others it says that models learnt their data by heart."
     )
     others = [part for part in ("train", "validation") if part != findings.part]
     return _by_kind(findings, caption, titles, others)
@@ -230,22 +231,22 @@ def _by_kind(
         others: parts of the data that the metric is also shown on, if it was scored.
     """
     collection = findings.collection
-    table = TableBuilder(
+    rows = [
         (s.method, kind)
         for s in findings.ranking.standings
         for kind in kinds_of(collection, s.method)
-    )
+    ]
+    table = TableBuilder(rows)
     table.words("method", lambda row: row[0])
     table.words("model", lambda row: row[1])
 
     def add(name: str, title: str, part: str = "") -> None:
-        unit = unit_of(name)
-        table.numbers(
-            title,
-            lambda row: estimate_cell(
-                unit, estimate_of(collection, row[0], name, row[1], part)
-            ),
-        )
+        estimates = {
+            (method, kind): estimate_of(collection, method, name, kind, part)
+            for method, kind in rows
+        }
+        unit = unit_of(name, (estimate.mean for estimate in estimates.values()))
+        table.numbers(title, lambda row: estimate_cell(unit, estimates[row]))
 
     for name, title in titles.items():
         add(name, title)

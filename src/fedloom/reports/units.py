@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedloom.core.metrics import METRICS
@@ -23,6 +25,8 @@ class Unit:
 
     is_share: bool = False
     """Whether the scores lie between 0 and 1 and are shown in percent."""
+    size: float = 1.0
+    """How large a usual score is, which says how many digits are worth writing."""
 
     @property
     def scale(self) -> float:
@@ -50,8 +54,14 @@ class Unit:
         return 0.0, 1.0 if self.is_share else None
 
     def number(self, value: float) -> str:
-        """A score without its suffix."""
-        return _sign(f"{value * self.scale:.{1 if self.is_share else 4}f}", value)
+        """A score without its suffix, in as many digits as all scores of its kind."""
+        if not math.isfinite(value):
+            return NOTHING
+        if self.is_share:
+            return _sign(f"{value * self.scale:.1f}", value)
+        power = _power(self.size)
+        text = f"{value / 10**power:,.{_decimals(self.size, power)}f}"
+        return _sign(text + (f"e{power}" if power else ""), value)
 
     def tick(self, value: float) -> str:
         """A score on an axis, in as few digits as it needs."""
@@ -93,11 +103,24 @@ class Unit:
         return self.with_error(text, (estimate.high - estimate.low) / 2)
 
 
-def unit_of(number: str) -> Unit:
-    """How a number is written: a metric, or what sums it up, such as `auc_pooled`."""
+def unit_of(number: str, scores: Iterable[float] = ()) -> Unit:
+    """How a number is written.
+
+    Args:
+        number: a metric, or what sums it up, such as `auc_pooled`.
+        scores: some of its values, which show how large they are; by default about 1.
+    """
     for ending in _SUMMARIES:
         number = number.removesuffix(f"_{ending}")
-    return Unit(number in METRICS and METRICS[number].is_share)
+    is_share = number in METRICS and METRICS[number].is_share
+    sizes = [abs(score) for score in scores if math.isfinite(score) and score != 0]
+    return Unit(is_share, statistics.median(sizes) if sizes else 1.0)
+
+
+def is_zero(text: str) -> bool:
+    """Whether a number was so small that only noughts are written of it."""
+    digits, _, _ = text.partition("e")
+    return not set(digits) & set("123456789")
 
 
 def title_of(number: str) -> str:
@@ -178,7 +201,24 @@ def _sign(text: str, value: float) -> str:
     return text.replace("-", MINUS) if math.isfinite(value) else NOTHING
 
 
+def _power(size: float) -> int:
+    """The power of ten that large numbers are written with, the same for all of them.
+
+    It is a multiple of three, and 0 below a million.
+    """
+    return 3 * int(math.log10(size) // 3) if size >= 1e6 else 0
+
+
+def _decimals(size: float, power: int) -> int:
+    """Places after the point: four digits in all, five of numbers from 1 on.
+
+    Four again if they have a power of ten beside them.
+    """
+    place = math.floor(math.log10(size)) - power
+    return max((3 if power else 4) - max(place, 0), 3 - place, 0)
+
+
 def _with_sign(text: str, value: float) -> str:
-    if float(text) == 0:
+    if is_zero(text):
         return text
     return ("+" if value > 0 else MINUS) + text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.messages import HELD_OUT, PARTS
 from fedloom.core.records import client_dims, named
+from fedloom.core.remarks import Remark, on_training_loss
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.rows import Round
@@ -51,7 +52,7 @@ class History:
         self.arrays: dict[tuple[int, int], Columns] = {}
         """By round and exchange, whatever larger a method recorded."""
         self.remarks = directory.read_remarks() if directory is not None else ()
-        """What the method has to say of the run, once it is over."""
+        """What there is to say of the run, once it is over."""
         self.outcomes: dict[int, RunOutcomes] = {}
         """By round, what personal models said of every held-out sample."""
         self.wanted: Mapping[int, NDArray[np.int64]] = {}
@@ -96,18 +97,30 @@ class History:
         return row
 
     def close_run(self) -> None:
-        """Record what the method has to say of the run, whose last round is over."""
+        """Record what there is to say of the run, whose last round is over."""
+        self.remarks = (*self._method_remarks(), *self._on_training_loss())
+        if self.directory is not None:
+            self.directory.write_remarks(self.remarks)
+
+    def _on_training_loss(self) -> Iterator[Remark]:
+        """Whether models learnt anything, if training data were scored."""
+        first, last = (
+            row.scores.get("personal", {}).get("train", {}).get("loss")
+            for row in (self.rounds[0], self.rounds[-1])
+        )
+        if len(self.rounds) > 1 and first is not None and last is not None:
+            constant = self.training.constant_loss
+            yield from on_training_loss(last, first, constant)
+
+    def _method_remarks(self) -> Iterable[Remark]:
         algorithm = self.training.algorithm
         if type(algorithm).remarks is Algorithm.remarks:
-            return
+            return ()
         if self.directory is not None:
             log = self.directory.read_client_log()
         else:
             log = _joined(list(self.client_log.values()))
-        has_rows = len(log.get("round", ())) > 0
-        self.remarks = tuple(algorithm.remarks(log)) if has_rows else ()
-        if self.directory is not None:
-            self.directory.write_remarks(self.remarks)
+        return algorithm.remarks(log) if len(log.get("round", ())) else ()
 
     def record_outcomes(self, *, is_last: bool) -> None:
         """Record what personal models say of held-out samples, if it is wanted now."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
 from fedloom.core.algorithm import AnyAlgorithm
@@ -65,6 +67,17 @@ class Simulation(Training):
         self.federation = federation
         self.runner = runner
         self.faults = faults
+
+    @property
+    def constant_loss(self) -> float | None:
+        """Mean over clients of what a constant model's loss on training data is."""
+        train = self.federation.train
+        targets = self.federation.dataset.targets[train.indices]
+        losses = self.task.constant_losses(targets)
+        if losses is None:
+            return None
+        client = np.repeat(np.arange(len(train)), train.sizes)
+        return float((np.bincount(client, losses.cpu()) / train.sizes).mean())
 
 
 class SimulationBundle:

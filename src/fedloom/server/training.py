@@ -50,6 +50,14 @@ class Training:
         return self.coordinator.task
 
     @property
+    def constant_loss(self) -> float | None:
+        """Mean over clients of what a constant model's loss on training data is.
+
+        None where it is not known, since samples stay with the clients.
+        """
+        return None
+
+    @property
     def seed(self) -> int:
         """Seed of everything that is drawn during training."""
         return self.coordinator.seed

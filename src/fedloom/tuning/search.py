@@ -129,11 +129,12 @@ def tune(
     spaces = {
         arm: space_of(kind, comparison.arms[arm], space) for arm, kind in kinds.items()
     }
-    file = Path(out) if out is not None else None
-    journal = _claim(file, fresh=fresh) if file is not None else None
+    # Before an earlier search is forgotten: bad data leave everything as it was.
     divided = [
         make_clients_to_tune_on(comparison, s, data_dir) for s in comparison.seeds
     ]
+    file = Path(out) if out is not None else None
+    journal = _claim(file, fresh=fresh) if file is not None else None
     tuned: list[TunedMethod] = []
     failures: list[DataError] = []
     for arm, ranges in spaces.items():

@@ -10,10 +10,20 @@ import numpy as np
 import pytest
 
 import fedloom
-from fedloom.clients import Federation, Natural, Split, divide, federation, torn_groups
+from fedloom.clients import (
+    Federation,
+    Natural,
+    Split,
+    divide,
+    federation,
+    leaks,
+    torn_groups,
+)
 from fedloom.data import from_arrays
 
 CLIENTS, VISITS, ROWS = 6, 8, 5
+NOISE = (0.3, 0.5, 0.7, 1.0)
+"""Within a visit, of the deviation between visits."""
 VISIT = np.repeat(np.arange(CLIENTS * VISITS), ROWS)
 WHO = VISIT // VISITS
 
@@ -81,6 +91,42 @@ def test_a_file_sorted_by_its_target_is_not_accused() -> None:
     assert torn_groups(federation(x.astype("float32"), y, clients=WHO)) == ""
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_file_sorted_by_a_score_that_is_no_column_is_not_accused(seed: int) -> None:
+    """As detections are listed: the likeliest first, every feature follows."""
+    draw = np.random.default_rng(seed)
+    who = np.repeat(np.arange(10), 80)
+    score = draw.gamma(1.0, size=len(who))
+    x = score[:, None] ** 2 + draw.normal(scale=0.5, size=(len(who), 5))
+    y = (draw.random(len(who)) < 0.2).astype(np.int64)
+    order = np.lexsort((-score, who))
+    sorted_ = federation(x[order].astype("float32"), y[order], clients=who[order])
+    assert torn_groups(sorted_) == ""
+
+
+def test_the_first_clients_of_a_large_table_are_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, _ = visits(0)
+    # The other clients' rows have no order, so that all of them together show nothing.
+    calm = np.random.default_rng(0).normal(size=(20 * len(x), 5)).astype("float32")
+    both, who = np.r_[x, calm], np.r_[WHO, np.arange(len(calm)) // 40 + CLIENTS]
+    made = federation(both, (both[:, 0] > 0).astype(np.int64), clients=who)
+    assert torn_groups(made) == ""
+    monkeypatch.setattr(leaks, "_MOST_ROWS", len(x))
+    assert "follow one another" in torn_groups(made)
+
+
+def test_days_in_a_row_are_noticed_though_all_clients_go_up() -> None:
+    draw = np.random.default_rng(0)
+    who = np.repeat(np.arange(8), 60)
+    walk = np.concatenate([draw.normal(size=(60, 4)).cumsum(axis=0) for _ in range(8)])
+    x = walk + np.tile(np.arange(60.0), 8)[:, None] / 10
+    y = (draw.random(len(who)) < 0.5).astype(np.int64)
+    with pytest.warns(UserWarning, match="follow one another"):
+        federation(x.astype("float32"), y, clients=who)
+
+
 def test_shuffled_twins_are_noticed_and_rows_of_codes_are_not() -> None:
     draw = np.random.default_rng(0)
     shuffled = draw.permutation(len(WHO))
@@ -112,6 +158,43 @@ def test_only_tables_that_are_split_at_random_are_looked_at() -> None:
     assert torn_groups(federation(images, y, clients=WHO)) == ""
     whole = dataclasses.replace(federation(images, y, clients=WHO), split=None)
     assert torn_groups(whole) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*belong together")
+def test_how_often_it_speaks() -> None:
+    """The numbers of docs/how-to/split-data.md."""
+    draw = np.random.default_rng(2024)
+
+    def mixed(x: np.ndarray) -> np.ndarray:
+        width = x.shape[1]
+        mix = draw.normal(size=(width, width)) * (draw.random((width, width)) < 0.4)
+        return x @ (mix + np.eye(width))
+
+    def without_groups(order: int) -> bool:
+        rows, width, clients = draw.integers([80, 3, 2], [1500, 20, 20])
+        who = np.sort(draw.integers(clients, size=rows))
+        means = 0.7 * draw.normal(size=(clients, width))
+        x = mixed(draw.normal(size=(rows, width)) + means[who])
+        y = (x[:, 0] + x[:, 0].std() * draw.normal(size=rows) > 0).astype(np.int64)
+        score = x @ draw.normal(size=width) + x.std() * draw.normal(size=rows)
+        at = np.lexsort(([np.arange(rows), y, x[:, 1], score][order], who))
+        made = federation(x[at].astype("float32"), y[at], clients=who[at])
+        return torn_groups(made) != ""
+
+    def of_visits(size: int, noise: float) -> bool:
+        visits, width, clients = draw.integers([40, 3, 3], [200, 20, 12])
+        visit = np.repeat(np.arange(visits), size)
+        x = draw.normal(size=(visits, width))[visit]
+        x = mixed(x + noise * draw.normal(size=x.shape)).astype("float32")
+        y = (x[:, 0] > 0).astype(np.int64)
+        made = federation(x, y, clients=visit * clients // visits)
+        return torn_groups(made) != ""
+
+    assert sum(without_groups(n % 4) for n in range(400)) == 0
+    by_noise = [sum(of_visits(5, noise) for _ in range(50)) for noise in NOISE]
+    assert by_noise == [50, 45, 22, 0]
+    assert sum(of_visits(2, 0.3) for _ in range(200)) == 5
 
 
 def test_random_rows_flatter_where_groups_do_not() -> None:

@@ -25,11 +25,13 @@ def test_what_was_tuned_is_compared(tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert "kept for validation" in done.output
+    assert "Local work of each method in a round: 5 epochs.\n" in done.output
     tuned = read_toml(out)["methods"]
     done = fedloom("compare", out, "--seeds", 1, "--jobs", 1, "--out", tmp_path / "a")
     assert done.exit_code == 0, done.output
     used = read_toml(tmp_path / "a" / "ditto" / "seed-0" / "config.toml")["algorithm"]
     assert used["lr"] == tuned["ditto"]["lr"]
+    assert used["epochs"] == 5
     done = fedloom(
         *("compare", "ditto", "--tuned", out, "--seeds", 1, "--jobs", 1),
         *("--rounds", 1, "--out", tmp_path / "b", "--track", "csv", *SMALL),

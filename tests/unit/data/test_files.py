@@ -71,15 +71,24 @@ def test_text_cannot_be_regressed(tmp_path: Path) -> None:
 
 def test_columns_that_are_not_numeric_are_named(tmp_path: Path) -> None:
     path = save(TABLE, tmp_path / "t.csv")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="columns site, kind are not numeric"):
+    advice = r"data\.client=site\. .*'data\.drop=\[\"site\", \"kind\"\]'"
+    with pytest.raises(
+        DataError, match=f"columns site, kind are not numeric.*{advice}"
+    ):
         read(path, target="age")
+    with pytest.raises(DataError, match=r"column kind is not numeric\. Encode"):
+        read(path, target="age", client="site")
 
 
 def test_a_missing_column_gets_a_suggestion(tmp_path: Path) -> None:
     path = save(TABLE, tmp_path / "t.csv")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"unknown column 'knd'.*mean 'kind'"):
+    with pytest.raises(
+        DataError, match=r"unknown column 'knd'.*mean 'kind'.*data\.target="
+    ):
         read(path, target="knd")
-    with pytest.raises(DataError, match=r"unknown column 'sites'.*mean 'site'"):
+    with pytest.raises(
+        DataError, match=r"unknown column 'sites'.*mean 'site'.*data\.client="
+    ):
         read(path, target="kind", client="sites")
 
 
@@ -208,7 +217,7 @@ def test_features_are_chosen_or_dropped(tmp_path: Path) -> None:
     assert rest.features == ("age", "dose")
     assert rest.left_out == ("row", "note")
     assert rest.groups["for"].tolist() == ["train", "train", "test", "test"]
-    with pytest.raises(DataError, match=r"columns note, for are .* data\.drop"):
+    with pytest.raises(DataError, match=r"columns note, for are .*data\.drop"):
         read(path)
     with pytest.raises(DataError, match=r"unknown column 'ago'.*mean 'age'"):
         read(path, features=["ago"])

@@ -105,7 +105,7 @@ def test_without_names_all_numeric_columns_but_target_and_client_are_taken(
     besides = ("y", "who")
     (x,) = read_like(IMAGES, path, besides=besides).inputs
     assert x.flatten().tolist() == [0, 1, 2, 3]
-    with pytest.raises(DataError, match="columns who are not numeric"):
+    with pytest.raises(DataError, match=r"column who is not numeric\. Encode"):
         read_like(IMAGES, path, besides=("y",))
     with pytest.raises(DataError, match=r"4 numbers.*found \(1, 5\)"):
         read_like(IMAGES, path, besides=("who",))

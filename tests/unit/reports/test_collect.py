@@ -44,6 +44,14 @@ def test_a_failed_run_and_an_unfinished_one_are_told_apart(tmp_path: Path) -> No
     assert [run.seed for run in collection.counted.values()] == [1]
 
 
+def test_what_is_wrong_with_the_split_is_said_once(tmp_path: Path) -> None:
+    path = write_comparison(tmp_path / "c", {"a": THREE, "b": THREE})
+    for manifest in path.rglob("manifest.json"):
+        said = {**json.loads(manifest.read_text()), "split_warning": "Rows are alike."}
+        manifest.write_text(json.dumps(said))
+    assert collect([path]).remarks.count("Rows are alike.") == 1
+
+
 def test_a_last_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", [[0.1], [0.5], [0.9]], planned=9)
     rows = path / "rounds.jsonl"

@@ -71,6 +71,7 @@ def test_numbers_are_written_for_readers() -> None:
     assert percent.estimate(over_seeds([0.4, 0.6])) == "50.0 ± 127.1"
     assert percent.tick(0.2) == "20"
     assert unit_of("mse").score(0.12345) == "0.1235"
+    assert unit_of("mse").gap(-0.00001) == "0.0000"
     assert [size(950), size(12345), size(4.5e6)] == ["950 B", "12.3 kB", "4.5 MB"]
     assert [count(66), count(1999)] == ["66", "2 k"]
     assert [seconds(0.04), seconds(3), seconds(600)] == ["40 ms", "3 s", "10 min"]
@@ -82,6 +83,19 @@ def test_numbers_are_written_for_readers() -> None:
     ]
     assert words(["a", "b", "c"]) == "a, b and c"
     assert words(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
+
+
+def test_errors_have_as_many_digits_as_they_are_large() -> None:
+    prices = unit_of("mse", [11543495.0663, 9.9e6, float("nan"), 1.2e7])
+    assert prices.score(11543495.0663) == "11.54e6"
+    assert prices.gap(-31499.9) == "\N{MINUS SIGN}0.03e6"
+    assert prices.gap(31.0) == "0.00e6"
+    assert unit_of("mse", [54321.5]).score(54321.5) == "54,322"
+    assert unit_of("mse", [115.4321]).score(115.4321) == "115.43"
+    assert unit_of("mse", [0.3]).score(0.31234) == "0.3123"
+    assert unit_of("mse", [2.345e-6]).score(2.3456e-6) == "0.000002346"
+    assert unit_of("mse_worst_decile", [0.0]).score(0.0) == "0.0000"
+    assert unit_of("mse", [5e5]).score(float("inf")) == "\N{EN DASH}"
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from fedloom.algorithms import REGISTRY
 from fedloom.comparison import parse_comparison, run_comparison, run_directory
 from fedloom.core.errors import ConfigError
+from fedloom.core.settings import build
 from fedloom.experiments.tables import markdown, write
 from fedloom.results.directory import RunDirectory
 
@@ -38,8 +39,8 @@ COMMON: Mapping[str, Any] = {
 }
 """The model is the default, 784-100-10."""
 
-WORK: Mapping[str, Any] = {"batch_size": 50, "epochs": 5}
-"""The local work, as in the paper's other configurations."""
+WORK: Mapping[str, Any] = {"batch_size": 50, "epochs": 5, "clip": "none"}
+"""The local work, as in the paper's other configurations; papers clip nothing."""
 
 NORMALISED = {"fedbn"}
 """Methods that are about normalisation layers."""
@@ -146,7 +147,7 @@ def _accepts(name: str, multiple: float) -> bool:
     """Whether a method takes this rate; some refuse one that must diverge."""
     settings = _settings(name, multiple)
     try:
-        REGISTRY[settings.pop("name")](**settings)
+        build(REGISTRY[settings.pop("name")], settings, name)
     except ConfigError:
         return False
     return True

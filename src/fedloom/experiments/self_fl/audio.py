@@ -122,7 +122,8 @@ def study(scale: Scale, seed: int, data_dir: Path | None = None) -> Iterator[Row
         federations[homes] = divide(dataset, Natural(), split, teams, seed=seed)
     for name, arm in ARMS.items():
         result = run(
-            replace(arm.method, lr=scale.lr, batch_size=BATCH, steps=STEPS),
+            # The paper clips nothing.
+            replace(arm.method, lr=scale.lr, batch_size=BATCH, steps=STEPS, clip=None),
             start,
             federations[arm.homes],
             rounds=scale.rounds,
@@ -141,7 +142,7 @@ def pretrain(
     dataset = pooled.load(data_dir, seed)
     alone = divide(dataset, Natural(), Split(test=0.1), seed=seed)
     result = run(
-        FedAvg(lr=scale.lr, batch_size=BATCH, momentum=0.9),
+        FedAvg(lr=scale.lr, batch_size=BATCH, momentum=0.9, clip=None),
         lambda: AudioCNN(width=scale.width).build(dataset.input_shape, 2),
         alone,
         rounds=scale.pretraining,

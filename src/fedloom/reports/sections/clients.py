@@ -111,8 +111,8 @@ def calibration(findings: Findings, styles: Styles) -> dict[str, Any] | None:
         return None
     recorded, charts = other_numbers(findings.collection), []
     for name in [n for n in CALIBRATION if n in recorded][:2]:
-        unit = unit_of(name)
         estimates = {m: estimate_of(findings.collection, m, name) for m in styles}
+        unit = unit_of(name, (estimate.mean for estimate in estimates.values()))
         bars = [
             Bar(method, styles[method], estimate, unit.score_estimate(estimate))
             for method, estimate in estimates.items()

@@ -33,6 +33,8 @@ def drivers(findings: Findings, styles: Styles) -> dict[str, Any] | None:
                 **(run.manifest.get("records") or {}),
                 "train_loss": "Mean loss that the client's gradient steps met.",
                 "steps": "Gradient steps of the client.",
+                "gradients": "Samples that entered a gradient, each as often as it "
+                "did: the client's work.",
             }
             meanings = {name: str(m).replace("`", "") for name, m in meanings.items()}
             cards = list(_cards(findings, run, style, meanings))

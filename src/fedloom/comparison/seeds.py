@@ -1,0 +1,236 @@
+"""The runs of all seeds of one method: planned alike, trained in the same passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.clients import Federation
+from fedloom.comparison.settings import Comparison
+from fedloom.config import RunConfig, parse, refuse_changes, to_tables
+from fedloom.core.errors import NumericalError
+from fedloom.core.files import remove
+from fedloom.engine.footprint import footprint, memory_bytes
+from fedloom.engine.range_test import LIKE, FoundRate
+from fedloom.plan import (
+    Plan,
+    make_clients,
+    make_module,
+    make_plan,
+    plan_for,
+    write_run_metadata,
+)
+from fedloom.results.directory import COMPARISON, RunDirectory
+from fedloom.server import checkpoint
+from fedloom.server.checkpoint import START, Position
+from fedloom.server.history import History
+from fedloom.server.resume import refuse_other_data, truncate_after
+from fedloom.server.schedule import train_together
+from fedloom.server.simulation import Simulation, SimulationBundle
+from fedloom.trackers import follow, make_trackers
+
+_MEMORY_SHARE = 0.25
+"""Of the memory, for what the clients and servers of runs in one bundle keep."""
+
+
+Clients = list[tuple[RunConfig, Federation]]
+"""Who holds what, for every seed, with the config that says so."""
+
+
+def load_clients(comparison: Comparison, data_dir: Path | None) -> Clients:
+    """The clients of every seed, the same for every method; data are loaded once."""
+    arm = next(iter(comparison.arms))
+    clients: Clients = []
+    for seed in comparison.seeds:
+        config = comparison.config(arm, seed)
+        if comparison.own is not None:
+            clients.append((config, comparison.own_clients(seed)))
+            continue
+        again = clients and not config.data.depends_on_seed
+        loaded = clients[0][1].dataset if again else None
+        clients.append(make_clients(config, data_dir, dataset=loaded))
+    return clients
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What every method of a comparison is trained with."""
+
+    comparison: Comparison
+    out: Path
+    data_dir: Path | None
+    track: str
+    threads: int
+    rates: dict[tuple[Any, ...], FoundRate] = field(default_factory=dict)
+    """Range tests by the settings that they were made with: methods share them."""
+
+
+class Run(NamedTuple):
+    """One run that is to be trained."""
+
+    plan: Plan
+    directory: RunDirectory
+    wanted: Mapping[int, NDArray[np.int64]] = MappingProxyType({})
+    """By round, the clients whose outcomes are recorded before the last round."""
+
+
+def plan_run(
+    job: Job,
+    config: RunConfig,
+    path: Path,
+    clients: Clients,
+    n: int,
+    rate: FoundRate | None = None,
+) -> Run:
+    """One run of the n-th seed, and where it lies."""
+    seed, (divided, federation) = job.comparison.seeds[n], clients[n]
+    config = replace(config, partition=divided.partition)
+    directory = RunDirectory(path)
+    own, size = job.comparison.own, len(clients)
+    if own is not None:
+        module = make_module(own.model, federation, seed)
+        plan = plan_for(
+            config,
+            module,
+            federation,
+            loss=own.loss,
+            head=own.head,
+            is_own=True,
+            bundle_size=size,
+            found_rate=rate,
+        )
+        return Run(plan, directory)
+    has_start = directory.manifest.is_file() and directory.start.is_file()
+    start = directory.start if has_start else None
+    plan = make_plan(
+        config,
+        federation,
+        job.data_dir,
+        bundle_size=size,
+        start=start,
+        found_rate=rate,
+    )
+    return Run(plan, directory)
+
+
+def common_rate(
+    job: Job, configs: Sequence[RunConfig], clients: Clients
+) -> FoundRate | None:
+    """What `lr = "auto"` comes to for all seeds: the lowest, as all must be stable."""
+    method = configs[0].algorithm
+    if not (configs[0].finds_lr and method.auto_rates):
+        return None
+    test = tuple(getattr(method, name) for name in LIKE)
+    if test not in job.rates:
+        plans = [
+            plan_run(job, config, job.out, clients, n).plan
+            for n, config in enumerate(configs)
+        ]
+        rates = [plan.found_rate for plan in plans if plan.found_rate is not None]
+        job.rates[test] = min(rates, key=lambda found: found.rate)
+    return job.rates[test]
+
+
+def train_seeds(plan: Callable[[int], Run], count: int, track: str) -> list[History]:
+    """Runs of all seeds, as many in one bundle as memory allows."""
+    histories: list[History] = []
+    while len(histories) < count:
+        left = range(len(histories), count)
+        first = plan(left[0])
+        width = _width(first.plan.simulation, len(left))
+        for runs in bundles([first, *(plan(n) for n in left[1:width])]):
+            histories += _train_some(runs, track)
+    return histories
+
+
+def bundles(runs: Sequence[Run]) -> list[Sequence[Run]]:
+    """Runs that can train in the same passes: all, unless their constants differ."""
+    tasks = [run.plan.simulation.task for run in runs]
+    if all(task.has_constants_of(tasks[0]) for task in tasks):
+        return [runs]
+    return [[run] for run in runs]
+
+
+def _width(simulation: Simulation, most: int) -> int:
+    """How many runs like this one go into one bundle, before any other is built."""
+    clients = simulation.federation.count
+    size = footprint(simulation.algorithm, simulation.task, clients=clients)
+    needed = clients * (size.kept + size.down + size.up) + size.server
+    room = int(memory_bytes(simulation.task.device) * _MEMORY_SHARE)
+    return max(1, min(most, room // max(needed, 1)))
+
+
+def _train_some(runs: Sequence[Run], track: str) -> list[History]:
+    """Train runs in one bundle, from where all of them have a checkpoint."""
+    schedule, runner = runs[0].plan.schedule, runs[0].plan.choice.runner
+    if all(is_finished(run.directory, schedule.rounds) for run in runs):
+        return [
+            History(run.plan.simulation, run.directory.read_rounds(), run.directory)
+            for run in runs
+        ]
+    with ExitStack() as held:
+        for plan, directory, _ in runs:
+            _begin(plan, directory, held)
+        at = _common_position([directory for _, directory, _ in runs])
+        bundle = SimulationBundle([run.plan.simulation for run in runs], runner)
+        histories = []
+        for n, (plan, directory, wanted) in enumerate(runs):
+            failed = directory.failed_at()
+            if failed is not None and failed < at:
+                bundle.failures[n] = NumericalError(directory.read_failure())
+                rows = list(directory.read_rounds())
+            else:
+                remove(directory.failure)
+                if at != START:
+                    checkpoint.restore(plan.simulation, directory.checkpoint, at=at)
+                rows = truncate_after(directory, at)
+            history = History(plan.simulation, rows, directory)
+            history.wanted = wanted
+            histories.append(history)
+        for run, history in zip(runs, histories, strict=True):
+            held.enter_context(follow(history, run.plan.tables, make_trackers(track)))
+        train_together(bundle, schedule, histories)
+    return histories
+
+
+def _begin(plan: Plan, directory: RunDirectory, held: ExitStack) -> None:
+    """Hold a run's directory; what lies there must have begun as this plan says."""
+    if not directory.manifest.is_file():
+        held.enter_context(RunDirectory.create(directory.path))
+        write_run_metadata(plan, directory)
+        return
+    held.enter_context(directory.hold())
+    manifest, where = directory.read_manifest(), directory.path
+    began = manifest["config"]
+    if not plan.is_own:
+        began = to_tables(parse(began, str(where)))
+    refuse_changes(f"{where} (in {COMPARISON})", began, plan.tables)
+    refuse_other_data(where, manifest, plan.simulation.federation)
+
+
+def _common_position(directories: Sequence[RunDirectory]) -> Position:
+    """The latest moment of which every run that still went has a checkpoint."""
+    held = [set(checkpoint.whole_positions(d.checkpoint)) for d in directories]
+    failed = [directory.failed_at() for directory in directories]
+
+    def is_common(at: Position) -> bool:
+        return all(
+            at in own or (end is not None and end < at)
+            for own, end in zip(held, failed, strict=True)
+        )
+
+    return max(filter(is_common, set().union(*held)), default=START)
+
+
+def is_finished(directory: RunDirectory, rounds: int) -> bool:
+    """Whether a run is at its last round, or failed on the way."""
+    if directory.read_failure() is not None:
+        return True
+    return checkpoint.newest_position(directory.checkpoint) == Position(rounds, 0)
