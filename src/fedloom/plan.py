@@ -37,7 +37,8 @@ from fedloom.core.errors import (
     unknown,
 )
 from fedloom.core.files import atomic_write
-from fedloom.core.task import Loss, Task
+from fedloom.core.losses import Loss
+from fedloom.core.task import Task
 from fedloom.core.version import VERSION
 from fedloom.data.dataset import Dataset
 from fedloom.engine.choice import Choice, EngineSettings, choose

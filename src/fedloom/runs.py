@@ -24,8 +24,8 @@ from fedloom.core.errors import (
     unknown,
     with_resume_hint,
 )
+from fedloom.core.losses import Loss
 from fedloom.core.remarks import Remark
-from fedloom.core.task import Loss
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.export import Models
 from fedloom.export.alone import (

@@ -16,8 +16,9 @@ from fedloom.core.algorithm import AnyAlgorithm, Client, Phase
 from fedloom.core.errors import ContractError
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import Empty, take
+from fedloom.core.scaling import Scaling
 from fedloom.core.streams import fold
-from fedloom.core.task import Scaling, Task
+from fedloom.core.task import Task
 
 
 @dataclass(frozen=True, eq=False)

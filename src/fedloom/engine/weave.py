@@ -18,8 +18,9 @@ from torch.func import vmap
 from fedloom.core.algorithm import Phase
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, map_record, rebuild, skeleton, take
+from fedloom.core.scaling import Scaling
 from fedloom.core.streams import fold
-from fedloom.core.task import Batch, Scaling
+from fedloom.core.task import Batch
 from fedloom.engine.job import (
     Job,
     LocalResults,
