@@ -162,11 +162,16 @@ class Weave:
         chunk_steps = self._chunk_steps(job, number, work, sent, mask.shape[-1])
         scaling = job.scaling_at(participants.rows)
         flat, still = leaves(work), active[:, 0]
+        # Steps in which nobody is done. In compiled code keeping the work of those who
+        # are costs nothing, and one number holds for all chunks.
+        is_uncertain = self.compiled or phase.until is not None
+        together = 0 if is_uncertain else int(lengths.min())
         for start in range(0, longest, stride):
             if phase.until is not None and start and not bool(still.any()):
                 break
             now = [c[start : start + stride] for c in columns]
             flat, loss, count, gradients = chunk_steps(
+                together,
                 flat,
                 leaves(sent.record),
                 leaves(scaling) if scaling is not None else [],
@@ -208,6 +213,7 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
     work_like, down_like = skeleton(work), skeleton(sent.record)
 
     def client_step(
+        all_move: bool,
         work_leaves: list[Tensor],
         down_leaves: list[Tensor],
         levels: list[Tensor],
@@ -240,17 +246,20 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
         new = step(work, down, batches if phase.batches > 1 else batches[0], task)
         if until is not None:
             active = active & ~until(work)
-        kept = [
-            torch.where(active, n, o)
-            for n, o in zip(leaves(new), work_leaves, strict=True)
-        ]
+        kept = leaves(new)
+        if not all_move:
+            kept = [
+                torch.where(active, n, o)
+                for n, o in zip(kept, work_leaves, strict=True)
+            ]
         loss = torch.where(active, task.met_loss(), 0.0)
         samples = torch.where(active, task.met_samples(), 0.0)
         return kept, loss, active & task.has_met_loss, samples
 
-    in_dims = (0, sent.in_dims, 0, 0, 0, 0, 0, 0, 0, None, None)
+    in_dims = (None, 0, sent.in_dims, 0, 0, 0, 0, 0, 0, 0, None, None)
 
     def chunk_steps(
+        together: int,
         work_leaves: list[Tensor],
         down_leaves: list[Tensor],
         levels: list[Tensor],
@@ -267,10 +276,11 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
         count: Tensor,
         gradients: Tensor,
     ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """Some steps of a chunk."""
+        """Some steps of a chunk; all clients move in the first `together` of them."""
         for s in range(len(samples)):
             chosen = samples[s]
             work_leaves, met, moved, used = vmap(client_step, in_dims=in_dims)(
+                s < together,
                 work_leaves,
                 down_leaves,
                 levels,
