@@ -97,7 +97,7 @@ class Weave:
         sizes = job.train.sizes[participants.rows]
         lengths = [sizes.new_zeros((0, len(sizes)))]
         for phase in job.phases:
-            steps = planned_steps(phase, sizes, job.algorithm.batch_size)
+            steps = planned_steps(phase, sizes, job.batch_size)
             if phase.length is not None:
                 method = job.method(phase.length)
                 length = sent.over(lambda d, m, c, f=method: f(d, m, c, job.task))
@@ -145,7 +145,7 @@ class Weave:
         phase, (work, loss, count, gradients) = job.phases[number], progress
         sizes = job.train.sizes[participants.rows]
         keys = phase_key(participants.keys, number)
-        plan = plan_phase(phase, keys, sizes, lengths, job.algorithm.batch_size)
+        plan = plan_phase(phase, keys, sizes, lengths, job.batch_size)
         offsets = job.train.offsets[participants.rows][:, None, None, None]
         samples = job.train.indices[offsets + plan.positions]
         mask = plan.mask.to(job.task.dtype)
