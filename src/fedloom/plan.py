@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedloom.algorithms import REGISTRY
-from fedloom.clients import Federation, LabelSkew, Natural, divide
+from fedloom.clients import Federation, LabelSkew, Natural, Sampling, divide
 from fedloom.config import (
     RunConfig,
     parse,
@@ -37,10 +37,11 @@ from fedloom.core.errors import (
     unknown,
 )
 from fedloom.core.files import atomic_write
-from fedloom.core.task import Loss, Task
+from fedloom.core.losses import Loss
+from fedloom.core.task import Task
 from fedloom.core.version import VERSION
 from fedloom.data.dataset import Dataset
-from fedloom.engine.choice import Choice, EngineSettings, choose
+from fedloom.engine.choice import Choice, EngineSettings, choose, trained_clients
 from fedloom.engine.footprint import footprint, memory_bytes
 from fedloom.engine.loop import Loop
 from fedloom.engine.probe import probe
@@ -175,8 +176,6 @@ def plan_for(
     data, engine = clients.dataset, config.engine
     is_regression = data.classes is None
     loss = loss or ("squared-error" if is_regression else "cross-entropy")
-    if engine.threads is not None:
-        torch.set_num_threads(engine.threads)
     shift, scale = clients.scaling()
     target_shift, target_scale = clients.target_scaling()
     if loss != "squared-error":
@@ -195,8 +194,8 @@ def plan_for(
         device=engine.torch_device(),
     )
     probe(task, data, is_woven=engine.runner == "weave")
-    _refuse_too_large(config.algorithm, task, clients.count)
     schedule, sampling = config.schedule, config.sampling
+    _refuse_too_large(config.algorithm, task, clients.count, sampling)
     choice = choose(
         engine,
         config.algorithm,
@@ -248,16 +247,21 @@ def _joined(*reasons: str) -> str:
     return "; ".join(filter(None, reasons))
 
 
-def _refuse_too_large(algorithm: AnyAlgorithm, task: Task, clients: int) -> None:
-    """Ask how much the server will keep before it is built."""
-    server = footprint(algorithm, task, clients=clients).server
-    room = memory_bytes(task.device)
-    if server > room:
+def _refuse_too_large(
+    algorithm: AnyAlgorithm, task: Task, clients: int, sampling: Sampling
+) -> None:
+    """Ask how much a round will take before anything is built."""
+    size = footprint(algorithm, task, clients=clients)
+    uploads = trained_clients(algorithm, sampling, clients) * size.up
+    # The old state is still there while the new one is made.
+    needed, room = 2 * size.server + uploads, memory_bytes(task.device)
+    if needed > room:
         raise ConfigError(
-            f"{algorithm.name}: its server would keep {server / 1e9:.1f} GB for "
-            f"{clients} clients and {task.d} parameters, and there are "
-            f"{room / 1e9:.1f} GB of memory. Take fewer clients, a smaller model or "
-            "another method."
+            f"{algorithm.name}: a round of {clients} clients and {task.d} parameters "
+            f"would take {needed / 1e9:.1f} GB: twice the {size.server / 1e9:.1f} GB "
+            f"that the server keeps and {uploads / 1e9:.1f} GB of uploads. There are "
+            f"{room / 1e9:.1f} GB of memory. Take fewer clients, a smaller "
+            "sampling.rate, a smaller model or another method."
         )
 
 

@@ -24,9 +24,10 @@ from fedloom.core.errors import (
     unknown,
     with_resume_hint,
 )
+from fedloom.core.losses import Loss
 from fedloom.core.remarks import Remark
-from fedloom.core.task import Loss
 from fedloom.engine.choice import EngineSettings, choose
+from fedloom.engine.threads import on_threads
 from fedloom.export import Models
 from fedloom.export.alone import (
     alone_for,
@@ -156,7 +157,8 @@ class Result(Models):
         alone = _plan_alone(plan, local, rounds)
         history = History(alone.simulation)
         history.wanted = clients_at(rounds)
-        _go_on(alone, history, progress, ())
+        with on_threads(plan.engine.threads):
+            _go_on(alone, history, progress, ())
         gain = Gain(
             metric=number if number is not None else plan.simulation.task.metric,
             names=self.federation.names,
@@ -257,8 +259,9 @@ def run(
         engine=engine,
     )
     module = make_module(model, clients, seed)
-    plan = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
-    return _train(plan, out, progress, track=track)
+    with on_threads(engine.threads):
+        plan = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
+        return _train(plan, out, progress, track=track)
 
 
 def run_config(
@@ -280,8 +283,9 @@ def run_config(
         progress: told of every round.
         track: trackers that follow the run.
     """
-    plan = _plan_config(config, data_dir)
-    return _train(plan, out, progress, track=track, fresh=fresh)
+    with on_threads(config.engine.threads):
+        plan = _plan_config(config, data_dir)
+        return _train(plan, out, progress, track=track, fresh=fresh)
 
 
 def resume(
@@ -327,7 +331,9 @@ def resume(
             f"{path}: this run is part of a comparison, which trains its seeds "
             f"together. Go on with all of it: `fedloom resume {_quoted(comparison)}`."
         )
-    with directory.hold():
+    # The order of a sum, and so its last bits, may depend on how many add up.
+    threads = EngineSettings(threads=directory.read_manifest()["threads"]).threads
+    with directory.hold(), on_threads(threads):
         plan = plan_from_directory(
             directory,
             model,
@@ -337,8 +343,6 @@ def resume(
             head=head,
             data_dir=data_dir,
         )
-        # The order of a sum, and so its last bits, may depend on how many add up.
-        torch.set_num_threads(directory.read_manifest()["threads"])
         remarks = [
             restore_latest(plan.simulation, directory),
             *environment_changes(directory, plan.simulation.task),

@@ -18,7 +18,7 @@ from variants import (
 from fedloom.algorithms import FedAvg
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import NumericalError
-from fedloom.core.task import Scaling
+from fedloom.core.scaling import Scaling
 from fedloom.engine.job import Samples
 from fedloom.engine.weave import Weave
 from fedloom.server.simulation import Simulation, SimulationBundle

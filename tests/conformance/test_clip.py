@@ -70,3 +70,12 @@ def test_a_step_is_no_longer_than_rate_times_clip(runner: Loop | Weave) -> None:
     shared = simulation.shared()
     assert shared is not None
     assert 0.5 < float((shared - start).norm()) <= 1.0 + 1e-5
+
+
+@pytest.mark.parametrize("clip", [0.1, 10.0])
+def test_what_is_clipped_does_not_depend_on_the_company(clip: float) -> None:
+    method = FedAvg(clip=clip, epochs=2)
+    dtype = torch.float32
+    alone = history(set_up(method, Weave(1), dtype=dtype), 2)
+    for chunk in (3, 10):
+        assert_identical(history(set_up(method, Weave(chunk), dtype=dtype), 2), alone)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from variants import (
     COUNT,
+    TRAIN_SIZES,
     VARIANTS,
     Recorder,
     advance,
@@ -20,21 +23,28 @@ from variants import (
     over_methods,
     over_variants,
     set_up,
+    small_federation,
     specification,
 )
 
+from fedloom.algorithms import FedAvg
 from fedloom.clients.batches import Plan
-from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.algorithm import AnyAlgorithm, Phase
 from fedloom.core.records import leaves, take
+from fedloom.core.streams import seeded
+from fedloom.core.task import Task
 from fedloom.engine import loop, weave
 from fedloom.engine.job import (
     CohortDownload,
     Job,
     LocalResults,
     Participants,
+    plan_phase,
+    planned_steps,
 )
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
+from fedloom.server.simulation import Simulation
 
 needs_compiler = pytest.mark.skipif(
     not any(shutil.which(name) for name in ("g++", "clang++", "c++")),
@@ -59,11 +69,55 @@ def test_weave_equals_loop(algorithm: AnyAlgorithm) -> None:
 
 @over_methods
 @pytest.mark.parametrize("chunk", [1, COUNT])
-def test_the_size_of_chunks_changes_nothing(
+def test_the_size_of_chunks_changes_rounding_at_most(
     algorithm: AnyAlgorithm, chunk: int
 ) -> None:
     woven = history(set_up(algorithm, Weave(chunk)), 3)
     assert_same(woven, specification(algorithm))
+
+
+def convolution(runner: Any) -> Simulation:
+    """Pictures of the small federation's size, seen by a network that convolves."""
+    federation, draw = small_federation(), torch.Generator().manual_seed(1)
+    data = federation.dataset
+    pictures = torch.randn(len(data.targets), 1, 8, 8, generator=draw)
+    with seeded(0, "model"):
+        module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 3))
+    federation = replace(federation, dataset=replace(data, inputs=(pictures,)))
+    return Simulation(VARIANTS["fedavg"][0], Task(module), federation, runner, seed=3)
+
+
+def test_the_size_of_chunks_changes_convolutions_by_rounding_at_most() -> None:
+    alone = history(convolution(Weave(1)), 3)
+    for chunk in (4, COUNT):
+        assert_same(history(convolution(Weave(chunk)), 3), alone, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("timing", [{"epochs": 2}, {"steps": 5}, {"passes": 2}])
+def test_what_is_drawn_for_a_client_is_the_same_in_whatever_company(
+    timing: dict[str, int],
+) -> None:
+    phase, keys = Phase(step="step", **timing), torch.arange(4) * 977
+    sizes = torch.tensor([3, 12, 5, 9])
+    steps = planned_steps(phase, sizes, 4)
+    everyone = plan_phase(phase, keys, sizes, steps, 4)
+    for n in range(4):
+        one = slice(n, n + 1)
+        alone = plan_phase(phase, keys[one], sizes[one], steps[one], 4)
+        count = int(steps[n])
+        drawn = everyone.positions[n, :count][everyone.mask[n, :count]]
+        assert torch.equal(drawn, alone.positions[0][alone.mask[0]])
+
+
+def test_a_batch_is_no_wider_than_the_largest_client() -> None:
+    seen, largest = Recorder(Weave(4)), max(TRAIN_SIZES)
+    huge = history(set_up(FedAvg(batch_size=1_000_000), seen), 2)
+    job = seen.asked[0][0]
+    assert job.batch_size == largest
+    assert_identical(huge, history(set_up(FedAvg(batch_size=largest), Weave(4)), 2))
+    usual = Recorder(Weave(4))
+    advance(set_up(FedAvg(batch_size=3), usual), 1)
+    assert usual.asked[0][0].batch_size == 3
 
 
 @over_methods

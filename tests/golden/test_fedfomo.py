@@ -332,3 +332,15 @@ def test_a_client_never_sampled_has_the_common_start() -> None:
 def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         FedFomo(**settings)
+
+
+def test_a_choice_made_for_some_at_a_time_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, cohort = server_of(9), cohort_of(0, 2, 3, 7, 8, count=9, round_=2)
+    method = FedFomo(models=4, exploration=0.5)
+    together = method._choose(server, cohort)
+    monkeypatch.setattr("fedloom.algorithms.fedfomo._PAIRS", 18)
+    parts = method._choose(server, cohort)
+    assert torch.equal(parts[0], together[0])
+    assert torch.equal(parts[1], together[1])

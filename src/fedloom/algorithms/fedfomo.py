@@ -108,6 +108,10 @@ class ServerLog(NamedTuple):
     """(n, k) what they were found to be worth; 0 where there was none."""
 
 
+_PAIRS = 1 << 22
+"""Pairs of clients that are looked at at once."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
     """Local training from a mixture of models that do well on the client's data."""
@@ -141,9 +145,21 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
     def _choose(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """(n, k) whose models each client is sent, and which places are filled.
 
-        A function of the server, the round and the client alone.
+        A function of the server, the round and the client alone, so that it can be
+        had for some at a time: there are numbers for every pair of clients.
         """
-        count, clients = len(server.known), cohort.clients
+        block = max(1, _PAIRS // len(server.known))
+        parts = [
+            self._choose_for(some, server, cohort)
+            for some in torch.split(cohort.clients, block)
+        ]
+        chosen, present = zip(*parts, strict=True)
+        return torch.cat(chosen), torch.cat(present)
+
+    def _choose_for(
+        self, clients: Tensor, server: Server, cohort: Cohort
+    ) -> tuple[Tensor, Tensor]:
+        count = len(server.known)
         k = min(self.models, count - 1)
         root = streams.key(cohort.population.seed, "fedfomo", cohort.round)
         keys = streams.fold(torch.tensor(root, device=clients.device), clients)

@@ -27,6 +27,7 @@ from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Task
 from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings, choose
+from fedloom.engine.threads import on_threads
 from fedloom.models import MODELS
 from fedloom.server.simulation import Simulation
 
@@ -166,9 +167,7 @@ def _plain_loop(
     shares = clients.sizes / clients.sizes.sum()
 
     def round_() -> None:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with on_threads(1):
             mean = {k: torch.zeros_like(v) for k, v in shared.state_dict().items()}
             for client, samples in enumerate(sets):
                 model = copy.deepcopy(shared)
@@ -182,8 +181,6 @@ def _plain_loop(
                 for name, value in model.state_dict().items():
                     mean[name] += float(shares[client]) * value
             shared.load_state_dict(mean)
-        finally:
-            torch.set_num_threads(threads)
 
     return round_
 

@@ -32,7 +32,7 @@ from fedloom.clients.transforms import (
 )
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import atomic_write
-from fedloom.core.task import PerChannel
+from fedloom.core.scaling import PerChannel
 from fedloom.data.dataset import Dataset, Task, from_arrays
 from fedloom.data.files import read_npz
 

@@ -16,7 +16,7 @@ from fedloom.comparison.train import run_comparison
 from fedloom.config import RunConfig, is_auto, to_tables
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.errors import ConfigError, unknown
-from fedloom.core.task import Loss
+from fedloom.core.losses import Loss
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults, checked_faults
 from fedloom.plan import make_module

@@ -14,7 +14,7 @@ from fedloom.clients import Federation
 from fedloom.config import AUTO, RunConfig, parse, read_toml
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, unknown
-from fedloom.core.task import Loss
+from fedloom.core.losses import Loss
 from fedloom.results.directory import COMPARISON
 
 EQUAL_WORK: Mapping[str, Any] = {"epochs": 5}

@@ -60,6 +60,7 @@ from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, FedloomError, with_resume_hint
 from fedloom.core.files import atomic_write, remove
 from fedloom.engine.range_test import FoundRate
+from fedloom.engine.threads import on_threads
 from fedloom.plan import built_in_module
 from fedloom.reports.units import counted, unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
@@ -163,13 +164,13 @@ def _together(
 ) -> Iterator[Callable[[list[_Task]], None]]:
     """What does tasks, here or as many at a time in processes as there may be."""
     if count <= 1:
-        torch.set_num_threads(job.threads)
 
         def do_here(tasks: list[_Task]) -> None:
             for train, title in tasks:
                 tell(train(job, title, clients))
 
-        yield do_here
+        with on_threads(job.threads):
+            yield do_here
         return
     shared = clients if _can_share(clients) else None
     with workers(count, _begin_worker, (job, shared)) as start:
@@ -285,7 +286,8 @@ def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:
 def _threads(comparison: Comparison, out: Path, jobs: int) -> int:
     """CPU threads of each method: those of the runs that have begun, if any has.
 
-    The order of a sum, and so its last bits, may depend on how many add up.
+    The order of a sum, and so its last bits, may depend on how many add up. Else what
+    the settings ask for, or a fair share.
     """
     for arm in comparison.arms:
         for seed in comparison.seeds:
@@ -293,6 +295,9 @@ def _threads(comparison: Comparison, out: Path, jobs: int) -> int:
             if directory.manifest.is_file():
                 threads: int = directory.read_manifest()["threads"]
                 return threads
+    asked = comparison.config(next(iter(comparison.arms)), comparison.seeds[0])
+    if asked.engine.threads is not None:
+        return asked.engine.threads
     if jobs <= 1:
         return torch.get_num_threads()
     return max(1, (os.cpu_count() or 1) // jobs)

@@ -24,6 +24,8 @@ GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _WORD = 1 << 64
+_AT_ONCE = 1 << 24
+"""Normal numbers that are drawn at once: their counters take many times their room."""
 
 
 def _signed(value: int) -> int:
@@ -90,9 +92,12 @@ def fold(key: Tensor, counter: Tensor | int) -> Tensor:
 
 def bits(key: Tensor, shape: Sequence[int]) -> Tensor:
     """Int64 tensor of random bits of the given shape, for one scalar key."""
-    count = math.prod(shape)
-    positions = torch.arange(1, count + 1, device=key.device)
-    return mix(key + _stride(positions)).reshape(tuple(shape))
+    return _bits_from(key, 0, math.prod(shape)).reshape(tuple(shape))
+
+
+def _bits_from(key: Tensor, start: int, count: int) -> Tensor:
+    positions = torch.arange(start + 1, start + count + 1, device=key.device)
+    return mix(key + _stride(positions))
 
 
 def uniform(
@@ -103,13 +108,29 @@ def uniform(
     One bit fewer than its precision, so that adding a half is exact: neither end is
     ever reached by rounding.
     """
+    return _to_uniform(bits(key, shape), dtype)
+
+
+def _to_uniform(bits: Tensor, dtype: torch.dtype) -> Tensor:
     width = 52 if dtype == torch.float64 else 23
-    return ((_shift(bits(key, shape), 64 - width)).to(dtype) + 0.5) * 2.0**-width
+    return (_shift(bits, 64 - width).to(dtype) + 0.5) * 2.0**-width
 
 
 def normal(
     key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Standard normal numbers (Box and Muller)."""
-    pair = uniform(key, (2, *shape), dtype)
-    return torch.sqrt(-2.0 * torch.log(pair[0])) * torch.cos(2.0 * math.pi * pair[1])
+    count = math.prod(shape)
+    if count > _AT_ONCE:
+        numbers = torch.empty(count, dtype=dtype, device=key.device)
+        for start in range(0, count, _AT_ONCE):
+            part = numbers[start : start + _AT_ONCE]
+            halves = (_bits_from(key, at, len(part)) for at in (start, count + start))
+            part.copy_(_to_normal(*(_to_uniform(half, dtype) for half in halves)))
+        return numbers.reshape(tuple(shape))
+    return _to_normal(*uniform(key, (2, *shape), dtype))
+
+
+def _to_normal(radius: Tensor, angle: Tensor) -> Tensor:
+    """Standard normal numbers from two uniform ones each."""
+    return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(2.0 * math.pi * angle)

@@ -10,40 +10,26 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from fedloom.core import streams
-from fedloom.core.errors import ContractError
+from fedloom.core.clip import clip_factor, clipped
+from fedloom.core.layout import ParameterLayout
+from fedloom.core.losses import (
+    Loss,
+    cross_entropy,
+    loss_per_sample,
+    squared_error,
+)
 from fedloom.core.measures import Outcome
-from fedloom.core.records import leaves, map_record
+from fedloom.core.modules import key_dropouts, refuse_unfit
+from fedloom.core.scaling import PerChannel, Scaling, along, give_units, in_units
 
 T = TypeVar("T")
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""`(outputs, targets) -> one loss per sample`, each with a leading batch dimension."""
-
-PerChannel = float | tuple[float, ...]
-"""One number for a whole image, or one per channel of (channels, ...)."""
-
-
-class Scaling(NamedTuple):
-    """What puts samples on the scale that a model learns on.
-
-    An input enters the model as `(x - shift) / scale`, and a number y is learned as
-    `(y - target_shift) / target_scale`. These are data of a task: runs that differ in
-    nothing else are trained in the same passes.
-    """
-
-    shift: float | Tensor = 0.0
-    scale: float | Tensor = 1.0
-    target_shift: float | Tensor = 0.0
-    target_scale: float | Tensor = 1.0
 
 
 class Batch(NamedTuple):
@@ -73,44 +59,7 @@ class Batch(NamedTuple):
         return (self.mask * values).sum()
 
 
-_NORMALISATION = (
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-    nn.modules.instancenorm._InstanceNorm,
-)
-"""Layers whose parameters scale and shift what they normalise, sample by sample."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Where one parameter of the module lies in `theta`."""
-
-    name: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-    is_normalisation: bool = False
-    """Whether it scales or shifts what a normalisation layer normalised."""
-
-
-class KeyedDropout(nn.Module):
-    """Dropout whose mask comes from a stream given with the parameters."""
-
-    key: Tensor
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-        self.register_buffer("key", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Zero each value with probability `p` and scale up the rest."""
-        kept = streams.uniform(self.key, x.shape) >= self.p
-        return x * kept.to(x.dtype) / (1.0 - self.p)
-
-
-class Task:
+class Task(ParameterLayout):
     """Model and loss as functions of `theta`; what every algorithm trains.
 
     Args:
@@ -150,7 +99,8 @@ class Task:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        _refuse_unfit(model)
+        refuse_unfit(model)
+        super().__init__(model, head)
         self.dtype = dtype
         self.device = torch.device(device)
         self.scales_floats = isinstance(shift, Tensor)
@@ -159,11 +109,8 @@ class Task:
         self.scaling = Scaling(*map(self._level, levels))
         self.module = copy.deepcopy(model).to(self.device, dtype).eval()
         self._trainer = copy.deepcopy(self.module).train()
-        self._dropouts = _key_dropouts(self._trainer)
-        self.head_name = head if head is not None else _last_linear(model)
-        self.layout, self.base_d = _lay_out(model, self.head_name)
-        self.d = self.layout[-1].stop if self.layout else 0
-        self._loss = _loss_per_sample(loss)
+        self._dropouts = key_dropouts(self._trainer)
+        self._loss = loss_per_sample(loss)
         is_number = metric == "mse" or (metric is None and loss == "squared-error")
         self.metric = "mse" if is_number else "accuracy"
         self.start = self.flatten(dict(self.module.named_parameters())).detach()
@@ -178,58 +125,6 @@ class Task:
     def scale(self) -> float | Tensor:
         """What an input is divided by, less `shift`."""
         return self.scaling.scale
-
-    @property
-    def head(self) -> slice:
-        """The coordinates of the head in `theta`; empty if the model has none."""
-        return slice(self.base_d, self.d)
-
-    def split(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """`theta` as (base, head)."""
-        return theta[..., : self.base_d], theta[..., self.base_d :]
-
-    def join(self, base: Tensor, head: Tensor) -> Tensor:
-        """(base, head) as `theta`."""
-        return torch.cat([base, head], dim=-1)
-
-    @property
-    def ordinary_d(self) -> int:
-        """How many parameters do not belong to normalisation layers."""
-        return sum(b.stop - b.start for b in self.layout if not b.is_normalisation)
-
-    def split_normalisation(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """`theta` as (ordinary, normalisation), each in the order of the layout.
-
-        The second is the parameters of group, layer, instance and RMS normalisation.
-        """
-        ordinary, normalisation = [theta[..., :0]], [theta[..., :0]]
-        for b in self.layout:
-            parts = normalisation if b.is_normalisation else ordinary
-            parts.append(theta[..., b.start : b.stop])
-        return torch.cat(ordinary, dim=-1), torch.cat(normalisation, dim=-1)
-
-    def join_normalisation(self, ordinary: Tensor, normalisation: Tensor) -> Tensor:
-        """(ordinary, normalisation) as `theta`."""
-        parts = []
-        for b in self.layout:
-            size = b.stop - b.start
-            if b.is_normalisation:
-                part, normalisation = (
-                    normalisation[..., :size],
-                    normalisation[..., size:],
-                )
-            else:
-                part, ordinary = ordinary[..., :size], ordinary[..., size:]
-            parts.append(part)
-        return torch.cat(parts, dim=-1)
-
-    def flatten(self, params: dict[str, Tensor]) -> Tensor:
-        """Named parameters as one vector."""
-        return torch.cat([params[b.name].reshape(-1) for b in self.layout])
-
-    def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
-        """One vector as named parameters; views, not copies."""
-        return {b.name: theta[b.start : b.stop].view(b.shape) for b in self.layout}
 
     def initial(self, seed: int, index: int) -> Tensor:
         """A start: the module's own parameters for 0, freshly drawn ones after that."""
@@ -253,7 +148,7 @@ class Task:
         ready = []
         for x in inputs:
             if x.dtype == torch.uint8 or (self.scales_floats and x.is_floating_point()):
-                shift, scale = _along(self.shift, x), _along(self.scale, x)
+                shift, scale = along(self.shift, x), along(self.scale, x)
                 ready.append((x.to(self.dtype) - shift) / scale)
             else:
                 ready.append(x.to(self.dtype) if x.is_floating_point() else x)
@@ -302,7 +197,11 @@ class Task:
             return batch.mean(self._losses_at(params, batch))
 
         gradient = self._grad_of(objective, self.unflatten(theta), batch)
-        return self._shortened(self.flatten(gradient))
+        flat = self.flatten(gradient)
+        if self.clip is None:
+            return flat
+        # The vector is new and nobody else's: in place, it stays in the cache.
+        return flat.mul_(clip_factor(gradient.values(), self.clip))
 
     def grad_of(
         self, objective: Callable[[T], Tensor], at: T, batch: Batch, *, passes: int = 1
@@ -319,7 +218,7 @@ class Task:
             batch: the samples that enter.
             passes: how often each enters, such as the draws of a Monte-Carlo mean.
         """
-        return self._shortened(self._grad_of(objective, at, batch, passes=passes))
+        return clipped(self._grad_of(objective, at, batch, passes=passes), self.clip)
 
     def _grad_of(
         self, objective: Callable[[T], Tensor], at: T, batch: Batch, *, passes: int = 1
@@ -328,22 +227,6 @@ class Task:
         samples = batch.mask.sum()
         self._meet(value, samples if passes == 1 else passes * samples)
         return gradient  # type: ignore[no-any-return]
-
-    def _shortened(self, gradient: T) -> T:
-        """A gradient no longer than `clip`, all its tensors taken as one vector.
-
-        One that is shorter keeps its bits.
-        """
-        if self.clip is None:
-            return gradient
-        parts = [torch.linalg.vector_norm(part) for part in leaves(gradient)]
-        norm = (
-            parts[0]
-            if len(parts) == 1
-            else torch.linalg.vector_norm(torch.stack(parts))
-        )
-        factor = torch.clamp(self.clip / (norm + 1e-12), max=1.0)
-        return map_record(lambda part: part * factor, gradient)
 
     def measure(
         self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
@@ -390,10 +273,10 @@ class Task:
             targets: (N,) classes, or (N, ...) numbers.
         """
         learned = self._learned(targets.to(self.device))
-        if self._loss is _cross_entropy and learned.dim() == 1:
+        if self._loss is cross_entropy and learned.dim() == 1:
             shares = torch.bincount(learned).to(self.dtype) / len(learned)
             return -shares.log()[learned]
-        if self._loss is _squared_error:
+        if self._loss is squared_error:
             return self._loss(learned.mean(0, keepdim=True).expand_as(learned), learned)
         return None
 
@@ -553,163 +436,3 @@ def scaling_of(tasks: Sequence[Task]) -> Scaling | None:
     if all(torch.equal(level, level[:1].expand_as(level)) for level in levels):
         return None
     return Scaling(*levels)
-
-
-def in_units(outputs: Tensor, shift: float | Tensor, scale: float | Tensor) -> Tensor:
-    """Standardised numbers, (B, ...), in the units that they were standardised from."""
-    scale = torch.as_tensor(scale, dtype=outputs.dtype, device=outputs.device)
-    shift = torch.as_tensor(shift, dtype=outputs.dtype, device=outputs.device)
-    if scale.dim():
-        outputs = outputs.reshape(outputs.shape[0], *scale.shape)
-    return outputs * scale + shift
-
-
-def give_units(module: nn.Module, shift: float | Tensor, scale: float | Tensor) -> None:
-    """Let a module that learned standardised numbers give them in their own units."""
-    module.register_forward_hook(_InUnits(shift, scale))
-
-
-@dataclass(frozen=True)
-class _InUnits:
-    """What is done to the outputs of a module; a class, so that it can be pickled."""
-
-    shift: float | Tensor
-    scale: float | Tensor
-
-    def __call__(self, module: nn.Module, inputs: Any, outputs: Tensor) -> Tensor:
-        return in_units(outputs, self.shift, self.scale)
-
-
-def _along(level: float | Tensor, x: Tensor) -> float | Tensor:
-    """A level per channel as it lies along (B, C, ...); one per feature as it is."""
-    if isinstance(level, Tensor) and level.dim() == 1:
-        return level.reshape(-1, *[1] * (x.dim() - 2))
-    return level
-
-
-def _refuse_unfit(model: nn.Module) -> None:
-    """Refuse what cannot be one vector per client, and say how to convert it."""
-    for name, part in model.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            raise ContractError(
-                f"model: {name or 'the model'} is {type(part).__name__}, whose "
-                "statistics mix the samples of a batch and belong to no client's "
-                "parameters. Replace it, for instance by "
-                f"nn.GroupNorm({_groups(part)}, {part.num_features})."
-            )
-        if isinstance(part, nn.RNNBase):
-            raise ContractError(
-                f"model: {name or 'the model'} is {type(part).__name__}, which cannot "
-                "be batched over clients. Write the recurrence with nn.LSTMCell, "
-                "nn.GRUCell or linear layers and a Python loop over time."
-            )
-        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
-            if isinstance(part, nn.Dropout):
-                continue
-            raise ContractError(
-                f"model: {name or 'the model'} is {type(part).__name__}, which draws "
-                "from PyTorch's global generator, so that no two runs would be alike. "
-                "Use nn.Dropout, which is drawn from each client's own stream."
-            )
-    if not any(p.requires_grad for p in model.parameters()):
-        raise ContractError(
-            "model: it has no parameters that require a gradient, so there is nothing "
-            "to train."
-        )
-
-
-def _groups(part: nn.modules.batchnorm._BatchNorm) -> int:
-    return math.gcd(part.num_features, 32)
-
-
-def _key_dropouts(trainer: nn.Module) -> list[str]:
-    """Put keyed dropout in the place of PyTorch's, whose generator is global."""
-    names = []
-    for name, part in list(trainer.named_modules(remove_duplicate=False)):
-        if not isinstance(part, nn.Dropout):
-            continue
-        parent, _, child = name.rpartition(".")
-        owner = trainer.get_submodule(parent)
-        if not isinstance(getattr(owner, child), nn.Dropout):
-            continue  # replaced already, under another name of its owner
-        if part.p > 0:
-            names.append(name)
-        setattr(owner, child, KeyedDropout(part.p) if part.p > 0 else nn.Identity())
-    return names
-
-
-def _last_linear(model: nn.Module) -> str | None:
-    linear = [
-        name for name, part in model.named_modules() if isinstance(part, nn.Linear)
-    ]
-    return linear[-1] if linear else None
-
-
-def _lay_out(model: nn.Module, head: str | None) -> tuple[list[Block], int]:
-    """The order of parameters in `theta`, and where the head begins."""
-    shapes = {
-        name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad
-    }
-    if head is not None:
-        in_head = [n for n in shapes if head == "" or n.startswith(f"{head}.")]
-        if not in_head:
-            modules = [n for n, _ in model.named_modules() if n]
-            raise ContractError(
-                f"model: no parameters under the head {head!r}. "
-                f"Modules: {', '.join(modules)}."
-            )
-    else:
-        in_head = []
-    ordered = [n for n in shapes if n not in in_head] + in_head
-    normalise = _in_normalisation(model)
-    blocks, start, base_d = [], 0, 0
-    for name in ordered:
-        stop = start + math.prod(shapes[name])
-        blocks.append(Block(name, shapes[name], start, stop, name in normalise))
-        start = stop
-        if name not in in_head:
-            base_d = stop
-    return blocks, base_d
-
-
-def _in_normalisation(model: nn.Module) -> set[str]:
-    """Names of the parameters that normalisation layers own."""
-    return {
-        f"{path}.{name}" if path else name
-        for path, part in model.named_modules()
-        if isinstance(part, _NORMALISATION)
-        for name, _ in part.named_parameters(recurse=False)
-    }
-
-
-def _loss_per_sample(loss: Any) -> Loss:
-    if loss == "cross-entropy":
-        return _cross_entropy
-    if loss == "squared-error":
-        return _squared_error
-    if not callable(loss):
-        raise ContractError(
-            "loss: expected 'cross-entropy', 'squared-error' or a function of "
-            f"(outputs, targets) with one value per sample; found {loss!r}."
-        )
-
-    def per_sample(outputs: Tensor, targets: Tensor) -> Tensor:
-        values: Tensor = loss(outputs, targets)
-        if values.shape != targets.shape[:1]:
-            raise ContractError(
-                "loss: your function must return one value per sample, shape "
-                f"({targets.shape[0]},); it returned {tuple(values.shape)}. "
-                "Use reduction='none' and average over the other dimensions."
-            )
-        return values
-
-    return per_sample
-
-
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    errors = outputs.reshape(targets.shape) - targets
-    return Outcome.over_outputs(errors.square())

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
-from fedloom.core.task import PerChannel
+from fedloom.core.scaling import PerChannel
 from fedloom.data.checksums import SUMS, verify
 from fedloom.data.dataset import Dataset
 from fedloom.data.hub import Hub, instead

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError
-from fedloom.core.task import PerChannel
+from fedloom.core.scaling import PerChannel
 
 Task = Literal["auto", "classification", "regression"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,7 +19,7 @@ from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, check
+from fedloom.core.settings import Count, Interval, check
 from fedloom.core.task import Task
 from fedloom.engine.job import Runner, planned_steps
 from fedloom.engine.loop import Loop
@@ -62,8 +62,8 @@ class EngineSettings:
     """Floating type of parameters and inputs."""
     chunk: Count | None = None
     """Number of clients per chunk; chosen from cache or GPU memory if not given."""
-    threads: Count | None = None
-    """Number of CPU threads; PyTorch's own choice if not given."""
+    threads: Annotated[int, Interval(least=1, most=1024)] | None = None
+    """Number of CPU threads of the run; as many as the process has if not given."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -115,12 +115,10 @@ def choose(
     """Pick the runner for `bundle_size` runs of `rounds` rounds in the same passes."""
     if settings.runner == "loop":
         return Choice(Loop(), 1, False, "one client after another (runner = loop)")
-    trains_all = sampling.protocol == "train-all" or algorithm.trains_everyone
-    cohort = bundle_size * federation.count * (1.0 if trains_all else sampling.rate)
+    cohort = bundle_size * trained_clients(algorithm, sampling, federation.count)
     features = sum(math.prod(x.shape[1:]) for x in federation.dataset.inputs)
-    chunk = settings.chunk or _chunk(
-        task, algorithm.batch_size, features, math.ceil(cohort)
-    )
+    batch_size = min(algorithm.batch_size, int(federation.sizes.max()))
+    chunk = settings.chunk or _chunk(task, batch_size, features, math.ceil(cohort))
     chunks = math.ceil(cohort / chunk)
     effort = _forward_effort(task, federation)
     seconds = rounds * _round_seconds(algorithm, effort, federation, cohort, chunks)
@@ -130,6 +128,12 @@ def choose(
     return Choice(
         Weave(chunk, compiled=compiled, unroll=unroll), chunk, compiled, reason
     )
+
+
+def trained_clients(algorithm: AnyAlgorithm, sampling: Sampling, count: int) -> float:
+    """How many of `count` clients train in a round, in the mean."""
+    trains_all = sampling.protocol == "train-all" or algorithm.trains_everyone
+    return count * (1.0 if trains_all else sampling.rate)
 
 
 def _chunk(task: Task, batch_size: int, features: int, cohort: int) -> int:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
 
 import torch
 
 from fedloom.core.algorithm import AnyAlgorithm, Client, Cohort, Population
 from fedloom.core.messages import CohortDownload
-from fedloom.core.records import client_dims, leaves, message_bytes, without_log
+from fedloom.core.records import leaves, message_bytes, without_log
 from fedloom.core.task import Task
 
-_FEW = 50
-"""Clients that are made up to ask a method."""
+_FEW = (8, 16, 24)
+"""How many clients are made up to ask a method: what a server keeps may grow with
+their number and its square, which three numbers tell."""
 _SIZE = 100
 """Training samples of each; no size matters."""
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""Where Linux says how much memory a container may use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,20 +48,14 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         algorithm: the method with its settings.
         task: its model.
         clients: how many there are, for methods whose server keeps something of each.
-            Few are made up; what has a place per client is multiplied.
+            Few are made up, and it is foreseen what more would take.
     """
     device = task.device
-    everyone = torch.arange(min(clients, _FEW), device=device)
-    population = Population(
-        task=task,
-        theta=lambda index: task.initial(0, index),
-        sizes=torch.full_like(everyone, _SIZE, dtype=task.dtype),
-        teams=everyone % 2,
-        rate=1.0,
-    )
-    server = algorithm.init_server(population)
+    populations = [_population(task, count) for count in _FEW]
+    servers = [algorithm.init_server(population) for population in populations]
+    population, server = populations[0], servers[0]
     cohort = Cohort(
-        clients=everyone[:2],
+        clients=torch.arange(2, device=device),
         sizes=population.sizes[:2],
         teams=population.teams[:2],
         round=0,
@@ -70,11 +73,29 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         down=algorithm.exchanges * sent.bytes,
         up=algorithm.exchanges * _bytes(upload),
         kept=_bytes(kept),
-        server=sum(
-            int(leaf.nbytes * (clients / len(everyone)) ** dims)
-            for leaf, dims in zip(leaves(server), client_dims(server), strict=True)
-        ),
+        server=_foreseen([_bytes(server) for server in servers], clients),
     )
+
+
+def _population(task: Task, count: int) -> Population:
+    everyone = torch.arange(count, device=task.device)
+    return Population(
+        task=task,
+        theta=lambda index: task.initial(0, index),
+        sizes=torch.full_like(everyone, _SIZE, dtype=task.dtype),
+        teams=everyone % 2,
+        rate=1.0,
+    )
+
+
+def _foreseen(sizes: list[int], clients: int) -> int:
+    """The parabola through what `_FEW` clients take, at another number of them."""
+    total = Fraction(0)
+    for count, size in zip(_FEW, sizes, strict=True):
+        others = [other for other in _FEW if other != count]
+        share = [Fraction(clients - other, count - other) for other in others]
+        total += size * math.prod(share)
+    return int(total)
 
 
 def _bytes(record: object) -> int:
@@ -82,8 +103,10 @@ def _bytes(record: object) -> int:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """How much memory a device has."""
+    """How much memory a device has, or a container that limits it."""
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return total
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [path.read_text().strip() for path in _LIMITS if path.is_file()]
+    return min([physical, *(int(limit) for limit in limits if limit.isdigit())])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,8 +17,9 @@ from fedloom.core.algorithm import AnyAlgorithm, Client, Phase
 from fedloom.core.errors import ContractError
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import Empty, take
+from fedloom.core.scaling import Scaling
 from fedloom.core.streams import fold
-from fedloom.core.task import Scaling, Task
+from fedloom.core.task import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +125,15 @@ class Job:
             return None
         scaling: Scaling = take(self.scaling, self.run_of[rows])
         return scaling
+
+    @cached_property
+    def batch_size(self) -> int:
+        """The most samples of a batch: no more than the largest client has.
+
+        The same in every chunk, so that a client's numbers do not depend on its
+        company.
+        """
+        return max(1, min(self.algorithm.batch_size, int(self.train.sizes.max())))
 
     def method(self, name: str) -> Callable[..., Any]:
         """A method that a phase names."""

@@ -71,12 +71,12 @@ class Loop:
         gradients = torch.zeros_like(size)
         for number, phase in enumerate(job.phases):
             step = job.method(phase.step)
-            steps = planned_steps(phase, size[None], job.algorithm.batch_size)
+            steps = planned_steps(phase, size[None], job.batch_size)
             if phase.length is not None:
                 own = job.method(phase.length)(down, memory, client, job.task)
                 steps = torch.minimum(steps, own[None].to(steps)).clamp(min=0)
             keys = phase_key(participant.keys, number)
-            plan = plan_phase(phase, keys, size[None], steps, job.algorithm.batch_size)
+            plan = plan_phase(phase, keys, size[None], steps, job.batch_size)
             for index in range(int(steps)):
                 if phase.until is not None and bool(job.method(phase.until)(work)):
                     break

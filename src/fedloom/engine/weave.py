@@ -18,8 +18,9 @@ from torch.func import vmap
 from fedloom.core.algorithm import Phase
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, map_record, rebuild, skeleton, take
+from fedloom.core.scaling import Scaling
 from fedloom.core.streams import fold
-from fedloom.core.task import Batch, Scaling
+from fedloom.core.task import Batch
 from fedloom.engine.job import (
     Job,
     LocalResults,
@@ -96,7 +97,7 @@ class Weave:
         sizes = job.train.sizes[participants.rows]
         lengths = [sizes.new_zeros((0, len(sizes)))]
         for phase in job.phases:
-            steps = planned_steps(phase, sizes, job.algorithm.batch_size)
+            steps = planned_steps(phase, sizes, job.batch_size)
             if phase.length is not None:
                 method = job.method(phase.length)
                 length = sent.over(lambda d, m, c, f=method: f(d, m, c, job.task))
@@ -144,7 +145,7 @@ class Weave:
         phase, (work, loss, count, gradients) = job.phases[number], progress
         sizes = job.train.sizes[participants.rows]
         keys = phase_key(participants.keys, number)
-        plan = plan_phase(phase, keys, sizes, lengths, job.algorithm.batch_size)
+        plan = plan_phase(phase, keys, sizes, lengths, job.batch_size)
         offsets = job.train.offsets[participants.rows][:, None, None, None]
         samples = job.train.indices[offsets + plan.positions]
         mask = plan.mask.to(job.task.dtype)
@@ -161,11 +162,16 @@ class Weave:
         chunk_steps = self._chunk_steps(job, number, work, sent, mask.shape[-1])
         scaling = job.scaling_at(participants.rows)
         flat, still = leaves(work), active[:, 0]
+        # Steps in which nobody is done. In compiled code keeping the work of those who
+        # are costs nothing, and one number holds for all chunks.
+        is_uncertain = self.compiled or phase.until is not None
+        together = 0 if is_uncertain else int(lengths.min())
         for start in range(0, longest, stride):
             if phase.until is not None and start and not bool(still.any()):
                 break
             now = [c[start : start + stride] for c in columns]
             flat, loss, count, gradients = chunk_steps(
+                together,
                 flat,
                 leaves(sent.record),
                 leaves(scaling) if scaling is not None else [],
@@ -207,6 +213,7 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
     work_like, down_like = skeleton(work), skeleton(sent.record)
 
     def client_step(
+        all_move: bool,
         work_leaves: list[Tensor],
         down_leaves: list[Tensor],
         levels: list[Tensor],
@@ -239,17 +246,20 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
         new = step(work, down, batches if phase.batches > 1 else batches[0], task)
         if until is not None:
             active = active & ~until(work)
-        kept = [
-            torch.where(active, n, o)
-            for n, o in zip(leaves(new), work_leaves, strict=True)
-        ]
+        kept = leaves(new)
+        if not all_move:
+            kept = [
+                torch.where(active, n, o)
+                for n, o in zip(kept, work_leaves, strict=True)
+            ]
         loss = torch.where(active, task.met_loss(), 0.0)
         samples = torch.where(active, task.met_samples(), 0.0)
         return kept, loss, active & task.has_met_loss, samples
 
-    in_dims = (0, sent.in_dims, 0, 0, 0, 0, 0, 0, 0, None, None)
+    in_dims = (None, 0, sent.in_dims, 0, 0, 0, 0, 0, 0, 0, None, None)
 
     def chunk_steps(
+        together: int,
         work_leaves: list[Tensor],
         down_leaves: list[Tensor],
         levels: list[Tensor],
@@ -266,10 +276,11 @@ def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> Chu
         count: Tensor,
         gradients: Tensor,
     ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """Some steps of a chunk."""
+        """Some steps of a chunk; all clients move in the first `together` of them."""
         for s in range(len(samples)):
             chosen = samples[s]
             work_leaves, met, moved, used = vmap(client_step, in_dims=in_dims)(
+                s < together,
                 work_leaves,
                 down_leaves,
                 levels,

@@ -87,7 +87,8 @@ def work_per_round(local: Local, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     own = torch.as_tensor(sizes)
     steps = torch.full_like(own, local.steps)
     # Which samples a batch holds depends on the key, how many it holds does not.
-    plan = plan_batches(torch.zeros_like(own), own, steps, local.batch_size)
+    most = min(local.batch_size, int(own.max()))
+    plan = plan_batches(torch.zeros_like(own), own, steps, most)
     per_round: NDArray[np.int64] = plan.mask.sum((1, 2)).numpy()
     return per_round
 

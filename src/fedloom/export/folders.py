@@ -27,8 +27,8 @@ from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, DataError, MessageError, unknown
 from fedloom.core.files import partial_path, write_csv
 from fedloom.core.metrics import METRICS
+from fedloom.core.scaling import give_units
 from fedloom.core.settings import build
-from fedloom.core.task import give_units
 from fedloom.export.card import plain, prepares, write_card
 from fedloom.export.exported_model import (
     ExportedModel,

@@ -25,8 +25,8 @@ from fedloom.config import AUTO, to_toml
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.files import atomic_write, cannot_write, remove
+from fedloom.core.losses import Loss
 from fedloom.core.settings import build
-from fedloom.core.task import Loss
 from fedloom.tuning.space import check_names, space_of
 from fedloom.tuning.study import Study, TunedMethod, library
 from fedloom.tuning.trials import Trials, make_clients_to_tune_on

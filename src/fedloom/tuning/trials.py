@@ -15,6 +15,7 @@ from fedloom.clients.ragged import Ragged
 from fedloom.comparison import Comparison
 from fedloom.config import RunConfig
 from fedloom.core.errors import DataError, NumericalError
+from fedloom.engine.threads import on_threads
 from fedloom.plan import Plan, make_clients, make_module, make_plan, plan_for
 from fedloom.server.history import History
 from fedloom.server.schedule import train
@@ -77,10 +78,11 @@ class Trials:
         scores = []
         for config, (_, federation) in zip(configs, self.clients, strict=True):
             assert not federation.test.sizes.any()
-            plan = self._plan(config, federation)
-            history = History(plan.simulation)
             try:
-                train(plan.schedule, history)
+                with on_threads(config.engine.threads):
+                    plan = self._plan(config, federation)
+                    history = History(plan.simulation)
+                    train(plan.schedule, history)
             except NumericalError as error:
                 return TrialResult(None, str(error))
             numbers = history.rounds[-1].scores["personal"]["validation"]

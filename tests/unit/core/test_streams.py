@@ -180,3 +180,13 @@ def test_seeded_code_that_fails_leaves_the_global_generator_as_it_was() -> None:
     with pytest.raises(RuntimeError, match="on purpose"):
         fail()
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("at_once", [64, 1000])
+def test_numbers_that_are_drawn_in_parts_are_those_drawn_at_once(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = normal(of(5), (30, 40), torch.float64)
+    monkeypatch.setattr(streams, "_AT_ONCE", at_once)
+    parts = normal(of(5), (30, 40), torch.float64)
+    torch.testing.assert_close(parts, together, rtol=1e-15, atol=1e-15)

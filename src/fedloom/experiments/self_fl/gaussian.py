@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedloom.algorithms.self_fl.two_level import TwoLevel, descend, real_steps
 from fedloom.core.streams import generator
+from fedloom.engine.threads import on_threads
 from fedloom.experiments.tables import markdown, write
 
 RATES = (0.1, 0.2, 0.5, 0.8, 1.0)
@@ -279,11 +280,7 @@ def to_markdown(rows: list[Row]) -> str:
 
 def reproduce(out: Path, seed: int) -> str:
     """Run both cases, write the rows and the table, and give back the table."""
-    threads = torch.get_num_threads()
     # Threads only slow down operations on tensors this small.
-    torch.set_num_threads(1)
-    try:
+    with on_threads(1):
         rows = [row for case in CASES for row in study(case, seed)]
-    finally:
-        torch.set_num_threads(threads)
     return write(out, "gaussian", Row._fields, rows, to_markdown(rows))

@@ -1,0 +1,32 @@
+"""Gradients that are no longer than a norm; those that are shorter keep their bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedloom.core.records import leaves, map_record
+
+T = TypeVar("T")
+
+
+def clip_factor(parts: Iterable[Tensor], clip: float) -> Tensor:
+    """What brings tensors, taken as one vector, down to the norm `clip`; 1 at most.
+
+    The norm is that of the norms of the parts: compiled code takes the norm of each
+    while it puts it into its place, which costs no pass over the vector.
+    """
+    norms = [torch.linalg.vector_norm(part) for part in parts]
+    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    return torch.clamp(clip / norm, max=1.0)
+
+
+def clipped(gradient: T, clip: float | None) -> T:
+    """A gradient no longer than `clip`, all its tensors taken as one vector."""
+    if clip is None:
+        return gradient
+    factor = clip_factor(leaves(gradient), clip)
+    return map_record(lambda part: part * factor, gradient)

@@ -1,0 +1,78 @@
+"""Modules that can be trained as one vector per client, each on its own stream."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fedloom.core import streams
+from fedloom.core.errors import ContractError
+
+
+class KeyedDropout(nn.Module):
+    """Dropout whose mask comes from a stream given with the parameters."""
+
+    key: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero each value with probability `p` and scale up the rest."""
+        kept = streams.uniform(self.key, x.shape) >= self.p
+        return x * kept.to(x.dtype) / (1.0 - self.p)
+
+
+def refuse_unfit(model: nn.Module) -> None:
+    """Refuse what cannot be one vector per client, and say how to convert it."""
+    for name, part in model.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise ContractError(
+                f"model: {name or 'the model'} is {type(part).__name__}, whose "
+                "statistics mix the samples of a batch and belong to no client's "
+                "parameters. Replace it, for instance by "
+                f"nn.GroupNorm({_groups(part)}, {part.num_features})."
+            )
+        if isinstance(part, nn.RNNBase):
+            raise ContractError(
+                f"model: {name or 'the model'} is {type(part).__name__}, which cannot "
+                "be batched over clients. Write the recurrence with nn.LSTMCell, "
+                "nn.GRUCell or linear layers and a Python loop over time."
+            )
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+            if isinstance(part, nn.Dropout):
+                continue
+            raise ContractError(
+                f"model: {name or 'the model'} is {type(part).__name__}, which draws "
+                "from PyTorch's global generator, so that no two runs would be alike. "
+                "Use nn.Dropout, which is drawn from each client's own stream."
+            )
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ContractError(
+            "model: it has no parameters that require a gradient, so there is nothing "
+            "to train."
+        )
+
+
+def _groups(part: nn.modules.batchnorm._BatchNorm) -> int:
+    return math.gcd(part.num_features, 32)
+
+
+def key_dropouts(trainer: nn.Module) -> list[str]:
+    """Put keyed dropout in the place of PyTorch's, whose generator is global."""
+    names = []
+    for name, part in list(trainer.named_modules(remove_duplicate=False)):
+        if not isinstance(part, nn.Dropout):
+            continue
+        parent, _, child = name.rpartition(".")
+        owner = trainer.get_submodule(parent)
+        if not isinstance(getattr(owner, child), nn.Dropout):
+            continue  # replaced already, under another name of its owner
+        if part.p > 0:
+            names.append(name)
+        setattr(owner, child, KeyedDropout(part.p) if part.p > 0 else nn.Identity())
+    return names
