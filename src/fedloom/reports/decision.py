@@ -12,9 +12,6 @@ from fedloom.reports.ranking import Ranking
 from fedloom.results.evidence import Evidence
 from fedloom.results.statistics import is_better
 
-CONSTANT = "constant"
-"""The yardstick that always says what is usual for the client."""
-
 LONGER = "alone-longer"
 """The yardstick that trains alone for as many rounds as validation data prefer."""
 
@@ -23,8 +20,7 @@ Verdict = Literal["use", "alone", "longer", "losing", "open", "constant", "unkno
 alone: no federated method is ahead of training alone. longer: one is, at its own work,
 but training alone for as many rounds as validation data prefer does better. losing: one
 is, but most clients lose by it. open: one is, which may be chance. constant: always
-saying what is usual is shown to be better than every method. unknown: nothing trained
-alone."""
+saying what is usual does better than every method. unknown: nothing trained alone."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ def decide(collection: Collection, ranking: Ranking, gains: Gains | None) -> Dec
     A federated method is recommended only if its gain over training alone with as much
     work is shown, if not most clients lose by it, and if nothing that trains alone has
     a better score. Of several such methods it is the one that does best on all
-    held-out data. Nothing is recommended if a constant is shown to be better.
+    held-out data. Nothing is recommended if a constant does better there.
     """
     able = [s for s in ranking.standings if s.last.count and s.is_whole]
     able = able or [s for s in ranking.standings if s.last.count]
@@ -61,7 +57,7 @@ def decide(collection: Collection, ranking: Ranking, gains: Gains | None) -> Dec
     best = _best(evidence, federated)
     if gains is None or gains.of(best) is None:
         return Decision("unknown", _best(evidence, [*federated, *alone]), best)
-    if _constant_leads(evidence):
+    if evidence.over_constant is not None and evidence.over_constant.estimate.mean < 0:
         return Decision("constant", None, best)
     baseline = collection.baseline if collection.baseline in alone else None
     shown = [m for m in federated if (g := gains.of(m)) and g.is_shown]
@@ -89,12 +85,6 @@ def _best(evidence: Evidence, methods: Sequence[str]) -> str:
         if is_better(ours, theirs, evidence.metric):
             best = method
     return best
-
-
-def _constant_leads(evidence: Evidence) -> bool:
-    """Whether always saying what is usual is shown to be better than the leader."""
-    lead = evidence.over_yardsticks.get(CONSTANT)
-    return lead is not None and lead.turned().is_shown
 
 
 def _most_lose(gains: Gains, method: str) -> bool:

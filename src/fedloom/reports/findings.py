@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from fedloom.reports.cautions import cautions
 from fedloom.reports.collect import Collection
-from fedloom.reports.decision import CONSTANT, LONGER, Decision, decide
+from fedloom.reports.decision import LONGER, Decision, decide
 from fedloom.reports.gains import Advice, Gains, MethodGain, advise, gains
 from fedloom.reports.held_out import Who, observe, seats_of
 from fedloom.reports.ranking import Ranking, rank
 from fedloom.reports.units import SPACE, Unit, counted, is_zero, p_value, unit_of, words
-from fedloom.results.evidence import ALPHA, Evidence, weigh
+from fedloom.results.evidence import ALPHA, CONSTANT, Evidence, weigh
 from fedloom.results.statistics import Estimate, is_better, is_error
 
 
@@ -119,8 +119,9 @@ def headline(findings: Findings) -> str:
             )
         case "constant":
             return (
-                f"No method is of use: {_usual(findings)}, and none does better. There "
-                "may be nothing to learn here, or training fails."
+                f"No method is of use: {_usual(findings)}, and on all held-out data "
+                f"none does better{_unless_by_chance(findings)}. There may be nothing "
+                "to learn here, or training fails."
             )
         case "open":
             return (
@@ -141,6 +142,12 @@ def _usual(findings: Findings) -> str:
     what = "its mean" if is_error(metric) else "its most frequent class"
     score = findings.unit.score(evidence.yardsticks[CONSTANT].mean)
     return f"if each client always predicted {what}, the {metric} would be {score}"
+
+
+def _unless_by_chance(findings: Findings) -> str:
+    lead = findings.evidence.over_constant if findings.evidence is not None else None
+    is_sure = lead is not None and lead.turned().is_shown
+    return "" if is_sure else ", though that may be chance"
 
 
 def _reached(findings: Findings, method: str) -> str:

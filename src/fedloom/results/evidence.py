@@ -32,6 +32,9 @@ from fedloom.results.statistics import LEVEL, Estimate, holm, is_error, share_in
 
 T = TypeVar("T")
 
+CONSTANT = "constant"
+"""The yardstick that always says what is usual for the client."""
+
 ALPHA = 0.05
 """Adjusted p-values below it are called a difference."""
 
@@ -96,6 +99,9 @@ class Evidence:
     """Test score of what the methods are measured by, such as a constant."""
     over_yardsticks: Mapping[str, Contrast]
     """The leader over each of these."""
+    over_constant: Contrast | None
+    """The leader over always saying what is usual, on the data that gains are read
+    from; None if that is not known."""
     optimism: float
     """By how much the leader's test score flatters it because it was chosen on it; of
     errors, on the log scale."""
@@ -218,6 +224,7 @@ def weigh(observations: Observations, metric: str) -> Evidence:
         over_yardsticks=_by_name(
             measured, contrasts(measured.values(), is_joint=False)
         ),
+        over_constant=_over_constant(compared, wide, leader, metric),
         optimism=_optimism(observations, list(places.values()), metric),
         seeds=seeds,
         clients=design.clients
@@ -226,6 +233,18 @@ def weigh(observations: Observations, metric: str) -> Evidence:
         has_same_clients=design.has_same_clients,
         samples=len(design.home) if tested.has_samples else 0,
     )
+
+
+def _over_constant(
+    compared: Observations, design: Design, leader: str | None, metric: str
+) -> Contrast | None:
+    """The leader over always saying what is usual."""
+    usual = compared.yardsticks.get(CONSTANT)
+    if leader is None or usual is None:
+        return None
+    own = compared.values[compared.methods.index(leader)]
+    pair = _paired(design, own, usual)
+    return _contrasts([pair], design, metric, is_joint=False)[0]
 
 
 def contrast(
