@@ -7,7 +7,7 @@ import datetime
 import platform
 import subprocess
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -278,7 +278,7 @@ def plan_from_directory(
     tables = read_toml(directory.config)
     refuse_changes(where, manifest.get("config", tables), tables)
     config = _parse_again(tables, algorithm, directory)
-    start = directory.start if directory.start.is_file() else None
+    start = start_of(directory, manifest)
     if not manifest["is_own"]:
         config, clients = make_clients(config, data_dir)
         refuse_other_data(directory.path, manifest, clients)
@@ -353,6 +353,18 @@ def _build(model: Model, data: Dataset) -> nn.Module:
         f"are tokens. Choose a model that reads tokens ({', '.join(fit)}), or convert "
         "the inputs to floating numbers."
     )
+
+
+def start_of(directory: RunDirectory, manifest: Mapping[str, Any]) -> Path | None:
+    """Where the first model of a run lies, if the run keeps it.
+
+    Raises:
+        MessageError: it was damaged, changed or removed.
+    """
+    if directory.start.name not in manifest["files"]:
+        return None
+    directory.check_file(directory.start)
+    return directory.start
 
 
 def _take_start(module: nn.Module, path: Path) -> None:
@@ -430,6 +442,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "metric": task.metric,
             "seed": plan.schedule.seed,
             "split": simulation.federation.hash,
+            "names": simulation.federation.names_hash,
             "data": simulation.federation.dataset.hash,
             "loss": plan.loss,
             "head": task.head_name,

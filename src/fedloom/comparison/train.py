@@ -72,6 +72,7 @@ from fedloom.plan import (
     make_module,
     make_plan,
     plan_for,
+    start_of,
     write_run_metadata,
 )
 from fedloom.results.directory import COMPARISON, RunDirectory
@@ -493,8 +494,8 @@ def _plan(
             found_rate=rate,
         )
         return _Run(plan, directory)
-    has_start = directory.manifest.is_file() and directory.start.is_file()
-    start = directory.start if has_start else None
+    has_begun = directory.manifest.is_file()
+    start = start_of(directory, directory.read_manifest()) if has_begun else None
     plan = make_plan(
         config,
         federation,
@@ -533,7 +534,7 @@ def _train_some(runs: Sequence[_Run], track: str) -> list[History]:
             failed = directory.failed_at()
             if failed is not None and failed < at:
                 bundle.failures[n] = NumericalError(directory.read_failure())
-                rows = list(directory.read_rounds())
+                rows = directory.read_rounds()
             else:
                 remove(directory.failure)
                 if at != START:
