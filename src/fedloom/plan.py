@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import logging
 import platform
 import subprocess
 import tomllib
@@ -52,6 +53,8 @@ from fedloom.server import checkpoint
 from fedloom.server.resume import refuse_other_data
 from fedloom.server.schedule import Schedule
 from fedloom.server.simulation import Simulation
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
 """How data without natural clients are divided when nobody says how."""
@@ -384,7 +387,9 @@ def _warm(module: nn.Module, path: str, data_dir: Path | None) -> None:
     """Give a module the parameters of another run's shared model."""
     directory = RunDirectory.open(Path(path))
     other = plan_from_directory(directory, data_dir=data_dir)
-    checkpoint.restore(other.simulation, directory.checkpoint)
+    remark = checkpoint.restore(other.simulation, directory.checkpoint)
+    if remark:
+        _log.warning("%s", remark)
     shared = other.simulation.shared()
     if shared is None:
         raise ConfigError(

@@ -114,7 +114,7 @@ def content(out: Path) -> dict[str, Any]:
         name = str(path.relative_to(out))
         if path.is_dir() or path.name.endswith(".lock"):
             continue
-        if path.name.startswith("report"):
+        if path.name.startswith(("report", ".fedloom-report")):
             # It has seconds in it, and is made anew each time.
             contents[name] = "is there"
         elif path.name == "rounds.jsonl":

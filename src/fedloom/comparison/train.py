@@ -6,6 +6,7 @@ whatever can be done with a run can be done with each of these.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
@@ -33,7 +34,13 @@ from fedloom.comparison.alone import (
     plan_alone,
     write_alone,
 )
-from fedloom.comparison.settings import Comparison, local_work, run_directory
+from fedloom.comparison.settings import (
+    FORMAT,
+    Comparison,
+    local_work,
+    refuse_titles,
+    run_directory,
+)
 from fedloom.comparison.workers import hand_out, workers
 from fedloom.comparison.yardsticks import (
     ORDINARY,
@@ -63,7 +70,7 @@ from fedloom.core.errors import (
     NumericalError,
     with_resume_hint,
 )
-from fedloom.core.files import atomic_write, remove
+from fedloom.core.files import atomic_write, remove, remove_private_folders
 from fedloom.engine.footprint import footprint, memory_bytes
 from fedloom.engine.range_test import LIKE, FoundRate
 from fedloom.plan import (
@@ -77,7 +84,7 @@ from fedloom.plan import (
 )
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
-from fedloom.results.reader import ALONE
+from fedloom.results.reader import ALONE, read_comparison
 from fedloom.server import checkpoint
 from fedloom.server.checkpoint import START, Position
 from fedloom.server.history import History
@@ -85,6 +92,8 @@ from fedloom.server.resume import refuse_other_data, truncate_after
 from fedloom.server.schedule import train_together
 from fedloom.server.simulation import Simulation, SimulationBundle
 from fedloom.trackers import follow, make_trackers
+
+_log = logging.getLogger(__name__)
 
 _LOCK = ".compare.lock"
 """Held by the process that runs the comparison."""
@@ -102,6 +111,7 @@ def run_comparison(
     jobs: int | None = None,
     track: str = "",
     tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[Path], None] = lambda out: None,
 ) -> Path:
     """Run all of a comparison, or what is left of it.
 
@@ -115,6 +125,8 @@ def run_comparison(
         track: names of the trackers that follow each run, separated by commas.
         tell: is told in one line what was understood of the data, and one of each
             method that is finished.
+        report: is called with the directory once all is done, while nobody else may
+            write there.
 
     Returns:
         The directory.
@@ -135,6 +147,7 @@ def run_comparison(
             if not _is_done(comparison, out, arm)
         ]
         if not left and has_yardsticks(out) and not _left_beside(comparison, out):
+            report(out)
             return out
         # By all methods, not those that are left: the share of each stays the same.
         count = 1 if comparison.identity else min(_jobs(jobs), len(comparison.arms))
@@ -148,6 +161,7 @@ def run_comparison(
             do(left)
             do(_left_beside(comparison, out))
         finish_yardsticks(comparison, out, [federation for _, federation in clients])
+        report(out)
     return out
 
 
@@ -263,12 +277,18 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
     file, lock = out / COMPARISON, out / _LOCK
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: expected a directory, found a file.")
-    is_ours = file.is_file() or lock.is_file()
+    begun = read_toml(file) if file.is_file() else None
+    if begun is not None and begun.get("format") != FORMAT:
+        raise ConfigError(
+            f"{out}: holds a {COMPARISON} that no comparison of this version wrote. "
+            "Choose another --out; nothing is changed."
+        )
+    is_ours = begun is not None or lock.is_file()
     if not is_ours and out.exists() and any(out.iterdir()):
         raise ConfigError(
             f"{out}: is not empty and holds no comparison. Choose another --out."
         )
-    is_other = file.is_file() and read_toml(file) != tomllib.loads(text)
+    is_other = begun is not None and begun != tomllib.loads(text)
     if is_other and not fresh:
         if comparison.identity:
             raise ConfigError(
@@ -284,22 +304,26 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
     except OSError as error:
         raise ConfigError(f"{out}: cannot be created ({error.strerror}).") from error
     with hold(lock):
-        if fresh or not file.is_file():
+        remove_private_folders(out)
+        if fresh and begun is not None:
             _clear(out)
+        if fresh or begun is None:
             with atomic_write(file, lasting=True) as part:
-                part.write_text(text)
+                part.write_text(text, encoding="utf-8")
         yield
 
 
 def _clear(out: Path) -> None:
-    """Remove a comparison, or what is left of one."""
+    """Remove the runs and the yardsticks that a comparison lists, and nothing else."""
+    listed = read_comparison(out)
+    refuse_titles(listed.methods, str(out / COMPARISON))
+    folders = [out / method for method in listed.methods]
+    folders += sorted((out / ALONE).glob("*"))
+    paths = [folder / f"seed-{seed}" for folder in folders for seed in listed.seeds]
     with ExitStack() as held:
-        paths = [*out.glob("*/seed-*"), *out.glob(f"{ALONE}/*/seed-*")]
-        runs = [RunDirectory(path) for path in sorted(paths) if path.is_dir()]
+        runs = [run for path in paths if (run := RunDirectory(path)).is_ours]
         for run in runs:
             held.enter_context(run.hold())
-        # First, for without it the runs that are left belong to no comparison.
-        remove(out / COMPARISON)
         for run in runs:
             run.clear()
     clear_yardsticks(out)
@@ -566,7 +590,15 @@ def _begin(plan: Plan, directory: RunDirectory, held: ExitStack) -> None:
 
 def _common_position(directories: Sequence[RunDirectory]) -> Position:
     """The latest moment of which every run that still went has a checkpoint."""
-    held = [set(checkpoint.whole_positions(d.checkpoint)) for d in directories]
+    held = []
+    for directory in directories:
+        held.append(set(checkpoint.whole_positions(directory.checkpoint)))
+        if len(held[-1]) < checkpoint.count(directory.checkpoint):
+            _log.warning(
+                "%s: not a whole checkpoint, or the one beside it is none. The other "
+                "is used, or the start.",
+                directory.checkpoint,
+            )
     failed = [directory.failed_at() for directory in directories]
 
     def is_common(at: Position) -> bool:

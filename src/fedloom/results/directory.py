@@ -244,7 +244,7 @@ class RunDirectory:
         for file in self._files():
             remove(file)
         for round_ in self.outcome_rounds():
-            remove(self._outcomes_at(round_))
+            remove(self.outcomes_at(round_))
         remove(self.alone_outcomes)
         for file in sorted((self.path / "tensorboard").glob("*")):
             if _EVENTS.fullmatch(file.name) and file.is_file():
@@ -291,7 +291,7 @@ class RunDirectory:
         self.rows.truncate()
         for round_ in self.outcome_rounds():
             if round_ > last:
-                remove(self._outcomes_at(round_))
+                remove(self.outcomes_at(round_))
                 remove(self.alone_outcomes)
         return self.rows.read_rounds()
 
@@ -410,7 +410,7 @@ class RunDirectory:
 
     def write_outcomes(self, round_: int, outcomes: RunOutcomes) -> None:
         """What personal models said of every held-out sample at one round."""
-        path = self._outcomes_at(round_)
+        path = self.outcomes_at(round_)
         outcomes.write(path)
         self._unsynced.add(path)
 
@@ -427,12 +427,13 @@ class RunDirectory:
             if not rounds:
                 return None
             round_ = rounds[-1]
-        return read_outcomes(self._outcomes_at(round_))
+        return read_outcomes(self.outcomes_at(round_))
 
     def outcome_rounds(self) -> list[int]:
         """The rounds whose outcomes were written, ascending."""
         names = (_OUTCOMES.fullmatch(file.name) for file in self.outcomes.glob("*"))
         return sorted(int(match[1]) for match in names if match is not None)
 
-    def _outcomes_at(self, round_: int) -> Path:
+    def outcomes_at(self, round_: int) -> Path:
+        """Where the outcomes of a round lie."""
         return self.outcomes / f"round-{round_:05d}.npz"

@@ -253,6 +253,17 @@ class RunReader:
                     check_extent(self.path / name, Extent(*extent), may_grow=may_grow)
                 except MessageError as error:
                     wrong[name] = str(error)
+        last = self.files.outcome_rounds()[-1:]
+        for file in (*map(self.files.outcomes_at, last), self.files.alone_outcomes):
+            try:
+                read_outcomes(file)
+            except DataError as error:
+                wrong[file.name] = str(error)
+        if self.files.gain.is_file() and _read_table(self.files.gain) is None:
+            wrong[self.files.gain.name] = (
+                f"{self.files.gain}: not a whole table of gains. Remove it, or make it "
+                "again with --gain."
+            )
         return wrong
 
     def _is_whole(self, file: GrowingFile) -> bool:
@@ -272,8 +283,14 @@ def is_comparison(path: Path) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory holds a run that has begun."""
-    return RunDirectory(path).manifest.is_file()
+    """Whether a directory holds a run that has begun, be it damaged.
+
+    Other programs have a manifest.json too.
+    """
+    directory = RunDirectory(path)
+    if not directory.manifest.is_file():
+        return False
+    return directory.is_ours or directory.rows.rounds.path.is_file()
 
 
 def find_runs(path: Path, depth: int = _DEPTH) -> Iterator[Path]:
@@ -286,9 +303,16 @@ def find_runs(path: Path, depth: int = _DEPTH) -> Iterator[Path]:
     elif is_comparison(path):
         yield from (run for run in sorted(path.glob("*/seed-*")) if is_run(run))
     elif depth and path.is_dir():
-        for child in sorted(path.iterdir()):
+        for child in _children(path):
             if child.is_dir() and not child.name.startswith("."):
                 yield from find_runs(child, depth - 1)
+
+
+def _children(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []  # nobody may look into it
 
 
 def read_comparison(path: Path) -> ComparisonFile:

@@ -105,7 +105,12 @@ def save(
 
 def exists(path: Path) -> bool:
     """Whether a run has a checkpoint, whole or not."""
-    return path.is_file() or before(path).is_file()
+    return count(path) > 0
+
+
+def count(path: Path) -> int:
+    """How many checkpoints a run has, whole or not."""
+    return path.is_file() + before(path).is_file()
 
 
 def newest_position(path: Path) -> Position | None:

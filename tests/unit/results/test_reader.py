@@ -117,9 +117,11 @@ def test_the_last_arrays_that_are_whole_are_read(tmp_path: Path) -> None:
 def test_runs_are_looked_for_below_a_folder_and_not_in_hidden_ones(
     tmp_path: Path,
 ) -> None:
-    for place in ("c/a/seed-0", "c/a/seed-1", "b", ".hidden/a", "1/2/3/4/5"):
+    for place in ("c/a/seed-0", "c/a/seed-1", "b", ".hidden/a", "1/2/3/4/5", "app"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "manifest.json").write_text("{}")
+        if place != "app":
+            (tmp_path / place / "rounds.jsonl").write_text("")
     (tmp_path / "c" / "compare.toml").write_text("seeds = [0, 1]\n[methods.a]\n")
     runs = list(find_runs(tmp_path))
     assert [str(run.relative_to(tmp_path)) for run in runs] == [
