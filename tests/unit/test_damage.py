@@ -111,6 +111,17 @@ def test_what_lies_behind_a_checkpoint_may_be_anything(
     assert_same(out, undisturbed)
 
 
+def lying(**changes: Any) -> Callable[[Path], None]:
+    """A manifest with a right digest that says what none of ours does."""
+
+    def change(run: Path) -> None:
+        manifest = json.loads((run / "manifest.json").read_text())
+        del manifest["digest"]
+        write_checked_json(run / "manifest.json", manifest | changes)
+
+    return change
+
+
 def without(key: str) -> Callable[[Path], None]:
     def change(run: Path) -> None:
         manifest = json.loads((run / "manifest.json").read_text())
@@ -128,6 +139,9 @@ MALFORMED: dict[str, Callable[[Path], None]] = {
     "flipped manifest": lambda run: flip(run / "manifest.json", 40),
     "no seed": without("seed"),
     "no rows": without("rows"),
+    "seed in words": lying(seed="one"),
+    "files of others": lying(rows={"../../../dev/zero": [1, ""]}),
+    "no digest": lying(files={"split.npz": 3}),
     "half a manifest": write("manifest.json", b'{"format": "fedl'),
     "a list": write("manifest.json", b"[1]"),
     "old format": write("manifest.json", b'{"fedloom": "0.1.0", "seed": 0}'),

@@ -63,20 +63,23 @@ FORMAT = "fedloom-run-2"
 """What a manifest names as its format. The first had a file for every round."""
 
 _FORMATS = re.compile(r"fedloom-run-\d+")
-_KEYS = (
-    "fedloom",
-    "algorithm",
-    "dataset",
-    "clients",
-    "parameters",
-    "metric",
-    "seed",
-    "device",
-    "split",
-    "is_own",
-    "files",
-    "rows",
-)
+_KEYS: Mapping[str, type] = {
+    "fedloom": str,
+    "algorithm": str,
+    "dataset": str,
+    "clients": int,
+    "parameters": int,
+    "metric": str,
+    "seed": int,
+    "device": str,
+    "torch": str,
+    "threads": int,
+    "split": str,
+    "is_own": bool,
+    "config": dict,
+    "files": dict,
+    "rows": dict,
+}
 """What every manifest has."""
 _OUTCOMES = re.compile(r"round-(\d{5,})\.npz")
 _EVENTS = re.compile(r"events\.out\.tfevents\..*")
@@ -135,6 +138,7 @@ class RunDirectory:
                 f"{path}: cannot be created ({error.strerror})."
             ) from error
         with made.hold():
+            made._refuse_others()
             if made.manifest.exists() and not fresh:
                 raise ConfigError(
                     f"{path}: another process has just begun a run in it."
@@ -329,14 +333,33 @@ class RunDirectory:
             MessageError: it was damaged or changed, or is not that of a run.
         """
         try:
-            return read_checked_json(
+            manifest = read_checked_json(
                 self.manifest, "the manifest of a run", _KEYS, format_=FORMAT
             )
+            self._check_manifest(manifest)
+            return manifest
         except MessageError as error:
             raise MessageError(
                 f"{error} Put back a copy of it, or start a new run in another "
                 "directory."
             ) from error
+
+    def _check_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Refuse one that says what none of ours does, whatever its digest."""
+        for key, kind in _KEYS.items():
+            if not isinstance(manifest[key], kind):
+                raise MessageError(
+                    f"{self.manifest}: {key} must be of the type {kind.__name__}, "
+                    f"found {manifest[key]!r}."
+                )
+        known = {self.split.name, self.start.name, *self.rows.files}
+        for name, extent in (manifest["files"] | manifest["rows"]).items():
+            is_extent = isinstance(extent, list) and [int, str] == [*map(type, extent)]
+            if name not in known or not is_extent:
+                raise MessageError(
+                    f"{self.manifest}: expected the size and digest of a file of the "
+                    f"run, found {extent!r} for {name!r}."
+                )
 
     def check_file(self, file: Path) -> None:
         """Make sure that a file of the head is as it was written.

@@ -98,6 +98,9 @@ def write_run(
             "device": "cpu",
             "split": split or federation.hash,
             "is_own": False,
+            "torch": "2.0",
+            "threads": 1,
+            "config": {},
             "records": {"moved": "How far the client went; <b> & co."},
         }
     )
