@@ -155,6 +155,21 @@ def test_a_fresh_comparison_removes_what_the_old_one_lists_alone(
     assert load_comparison(out).arms.keys() == {"fedavg"}
 
 
+def test_what_a_killed_comparison_was_writing_is_removed(
+    compared: Path, tmp_path: Path
+) -> None:
+    """Also beside runs that are finished."""
+    out = tmp_path / "out"
+    shutil.copytree(compared, out)
+    part = ".fedloom-0123456789abcdef.part"
+    for folder in ("", "yardsticks", "yardsticks/constant", "ditto/seed-1/outcomes"):
+        put(out / folder / part, "half")
+    files = put(out, "yardsticks/constant/mine.npz")
+    run_comparison(load_comparison(out), out, jobs=1)
+    assert not list(out.rglob(part))
+    assert_untouched(files)
+
+
 def test_the_report_of_a_comparison_is_made_under_its_lock(
     compared: Path, tmp_path: Path
 ) -> None:

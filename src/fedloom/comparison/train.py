@@ -84,7 +84,7 @@ from fedloom.plan import (
 )
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
-from fedloom.results.reader import ALONE, read_comparison
+from fedloom.results.reader import ALONE, YARDSTICKS, read_comparison
 from fedloom.server import checkpoint
 from fedloom.server.checkpoint import START, Position
 from fedloom.server.history import History
@@ -304,13 +304,22 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
     except OSError as error:
         raise ConfigError(f"{out}: cannot be created ({error.strerror}).") from error
     with hold(lock):
-        remove_private_folders(out)
+        _tidy(comparison, out)
         if fresh and begun is not None:
             _clear(out)
         if fresh or begun is None:
             with atomic_write(file, lasting=True) as part:
                 part.write_text(text, encoding="utf-8")
         yield
+
+
+def _tidy(comparison: Comparison, out: Path) -> None:
+    """Remove what a killed process was just writing beside the runs it trained."""
+    for folder in (out, out / YARDSTICKS, *(out / YARDSTICKS).glob("*")):
+        remove_private_folders(folder)
+    for arm in comparison.arms:
+        for seed in comparison.seeds:
+            RunDirectory(run_directory(out, arm, seed)).tidy()
 
 
 def _clear(out: Path) -> None:
