@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import datetime
+import logging
 import platform
 import subprocess
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ from fedloom.server import checkpoint
 from fedloom.server.resume import refuse_other_data
 from fedloom.server.schedule import Schedule
 from fedloom.server.simulation import Simulation
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
 """How data without natural clients are divided when nobody says how."""
@@ -280,7 +283,7 @@ def plan_from_directory(
     tables = read_toml(directory.config)
     refuse_changes(where, manifest.get("config", tables), tables)
     config = _parse_again(tables, algorithm, directory)
-    start = directory.start if directory.start.is_file() else None
+    start = start_of(directory, manifest)
     if not manifest["is_own"]:
         config, clients = make_clients(config, data_dir)
         refuse_other_data(directory.path, manifest, clients)
@@ -367,6 +370,18 @@ def _build(model: Model, data: Dataset) -> nn.Module:
     )
 
 
+def start_of(directory: RunDirectory, manifest: Mapping[str, Any]) -> Path | None:
+    """Where the first model of a run lies, if the run keeps it.
+
+    Raises:
+        MessageError: it was damaged, changed or removed.
+    """
+    if directory.start.name not in manifest["files"]:
+        return None
+    directory.check_file(directory.start)
+    return directory.start
+
+
 def _take_start(module: nn.Module, path: Path) -> None:
     """Give a module the parameters that the run began with."""
     try:
@@ -384,7 +399,9 @@ def _warm(module: nn.Module, path: str, data_dir: Path | None) -> None:
     """Give a module the parameters of another run's shared model."""
     directory = RunDirectory.open(Path(path))
     other = plan_from_directory(directory, data_dir=data_dir)
-    checkpoint.restore(other.simulation, directory.checkpoint)
+    remark = checkpoint.restore(other.simulation, directory.checkpoint)
+    if remark:
+        _log.warning("%s", remark)
     shared = other.simulation.shared()
     if shared is None:
         raise ConfigError(
@@ -442,6 +459,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "metric": task.metric,
             "seed": plan.schedule.seed,
             "split": simulation.federation.hash,
+            "names": simulation.federation.names_hash,
             "data": simulation.federation.dataset.hash,
             "loss": plan.loss,
             "head": task.head_name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import (
     ConfigError,
     DataError,
+    MessageError,
     NumericalError,
     unknown,
     with_resume_hint,
@@ -60,6 +62,8 @@ from fedloom.server.resume import restore_latest, truncate_after
 from fedloom.server.schedule import Progress, Schedule, train
 from fedloom.server.simulation import Simulation
 from fedloom.trackers import Tracker, follow
+
+_log = logging.getLogger(__name__)
 
 
 class Result(Models):
@@ -181,11 +185,12 @@ class Result(Models):
             write_run_metadata(self._plan, directory)
             self.history.write(directory)
             directory.sync()
-            checkpoint.save(self._plan.simulation, directory.checkpoint)
+            rows = directory.rows.extents
+            checkpoint.save(self._plan.simulation, directory.checkpoint, rows)
         return directory.path
 
     def _scores(self, kind: str, part: str) -> Scores:
-        for scores in self.history.scores[max(self.history.scores)]:
+        for scores in self.history.last_scores:
             if (scores.kind, scores.part) == (kind, part):
                 return scores
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
@@ -354,7 +359,7 @@ def resume(
         with with_resume_hint(_command(directory)):
             history = History(plan.simulation, truncate_after(directory, at), directory)
             if state.round >= plan.schedule.rounds:
-                history.evaluate(state.round)
+                history.evaluate()
             return _go_on(plan, history, progress, track)
 
 
@@ -395,11 +400,18 @@ def load(
         head=head,
         data_dir=data_dir,
     )
-    checkpoint.restore(plan.simulation, directory.checkpoint)
+    remark = checkpoint.restore(plan.simulation, directory.checkpoint)
+    if remark:
+        _log.warning("%s", remark)
     number = plan.simulation.state.round
+    at = Position(number, plan.simulation.state.exchange)
+    try:
+        directory.rows.go_on_after(checkpoint.rows_at(directory.checkpoint, at))
+    except MessageError as error:
+        _log.warning("%s", error)  # the models are whole all the same
     rounds = [row for row in directory.read_rounds() if row.round <= number]
     history = History(plan.simulation, rounds, directory)
-    history.evaluate(number)
+    history.evaluate()
     return Result(plan, history)
 
 

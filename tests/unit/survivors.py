@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from fedloom.core.files import PART
 from fedloom.results.directory import RunDirectory
 from fedloom.runs import load
 from fedloom.server import checkpoint
@@ -72,7 +71,7 @@ class Death:
     def comes(self, folder: Path, name: str, after: int = 0) -> Iterator[None]:
         """Before the change of a file whose path ends so, but for the first few.
 
-        A file that is still being written (.part) changes when it takes its name.
+        A file that is still being written changes when it takes its name.
         """
         self.folder, self.name, self.left = str(folder), name, after
         try:
@@ -87,12 +86,12 @@ class Death:
             changes = arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         else:
             changes = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
-        path = str(arguments[0])
+        path = str(arguments[1 if event == "os.rename" else 0])
         if not changes or not path.startswith(self.folder):
             return
         if self.left < 0:
             raise Killed
-        is_written = event == "os.rename" or not path.endswith(PART)
+        is_written = event in ("open", "os.rename") and ".part/" not in path
         if path.endswith(self.name) and is_written:
             self.left -= 1
             if self.left < 0:
@@ -100,8 +99,8 @@ class Death:
 
 
 def timeless(text: str) -> Any:
-    """What JSON says, but for what the clock said."""
-    clock = {"seconds": 0, "created": ""}
+    """What JSON says, but for what the clock said and what has a digest of it."""
+    clock = {"seconds": 0, "created": "", "digest": "", "rounds.jsonl": []}
     return json.loads(
         text,
         object_pairs_hook=lambda pairs: {key: clock.get(key, v) for key, v in pairs},
@@ -115,7 +114,7 @@ def content(out: Path) -> dict[str, Any]:
         name = str(path.relative_to(out))
         if path.is_dir() or path.name.endswith(".lock"):
             continue
-        if path.name.startswith("report"):
+        if path.name.startswith(("report", ".fedloom-report")):
             # It has seconds in it, and is made anew each time.
             contents[name] = "is there"
         elif path.name == "rounds.jsonl":

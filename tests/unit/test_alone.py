@@ -353,7 +353,7 @@ def test_training_scores_are_of_some_samples_where_there_are_many(
     monkeypatch.setattr("fedloom.fleet.local.TRAIN_SCORED", 20)
     tables = {**QUICK_RUN, "rounds": 1, "algorithm": {"name": "local"}}
     few, again = (run_config(parse(tables)) for _ in range(2))
-    (scores,) = (s for s in few.history.scores[1] if s.part == "train")
+    (scores,) = (s for s in few.history.last_scores if s.part == "train")
     assert scores.samples.tolist() == np.minimum(few.federation.sizes, 20).tolist()
     np.testing.assert_array_equal(few.scores(part="train"), again.scores(part="train"))
     monkeypatch.setattr("fedloom.fleet.local.TRAIN_SCORED", 10**6)

@@ -271,7 +271,7 @@ def test_a_warm_start_is_kept_with_the_run(
     shutil.copytree(undisturbed, first)
     tables = {**SMALL, "warm_start": str(first)}
     run_config(parse(tables), out=tmp_path / "uninterrupted")
-    with pytest.raises(Killed), death.comes(tmp_path / "run", "000002.parquet.part"):
+    with pytest.raises(Killed), death.comes(tmp_path / "run", "client_log.arrows", 1):
         run_config(parse(tables), out=tmp_path / "run")
     shutil.rmtree(first)
     resume(tmp_path / "run")
@@ -388,8 +388,8 @@ def test_a_seed_that_diverged_does_not_hold_up_the_others(
     tables = {**TWO_BY_TWO, "methods": ["fedavg"], "rounds": 5, "seeds": 3}
     comparison = parse_comparison(tables)
     uninterrupted = run_comparison(comparison, tmp_path / "uninterrupted", jobs=1)
-    part = "seed-2/.checkpoint.safetensors.part"
-    with pytest.raises(Killed), death.comes(tmp_path / "out", part, 3):
+    file = "seed-2/checkpoint.safetensors"
+    with pytest.raises(Killed), death.comes(tmp_path / "out", file, 3):
         run_comparison(comparison, tmp_path / "out", jobs=1)
     seeds = [
         RunDirectory(run_directory(tmp_path / "out", "fedavg", n)) for n in range(3)

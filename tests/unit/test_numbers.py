@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -70,7 +70,11 @@ def test_an_interval_and_scores_by_size_come_from_the_same_scores(binary):
 
 def test_the_files_of_a_run_have_every_number_of_every_client(binary, tmp_path):
     path = binary.save(tmp_path / "run")
-    table = pq.read_table(path / "clients").to_pydict()
+    table = (
+        pa.ipc.open_stream((path / "clients.arrows").read_bytes())
+        .read_all()
+        .to_pydict()
+    )
     last = [
         n
         for n in range(len(table["round"]))

@@ -33,6 +33,7 @@ from survivors import (
 import fedloom
 from fedloom.comparison import load_comparison, parse_comparison, run_comparison
 from fedloom.config import parse, to_toml
+from fedloom.results.row_files import read_batches
 from fedloom.runs import load, resume, run_config
 from fedloom.server import checkpoint
 
@@ -52,10 +53,10 @@ def go_on(out: Path, tables: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "after"),
     [
-        pytest.param("manifest.json.part", 0, id="in the head"),
+        pytest.param("/manifest.json", 0, id="in the head"),
         pytest.param("rounds.jsonl", 1, id="before the first checkpoint"),
-        pytest.param("checkpoint.safetensors.part", 1, id="between names"),
-        pytest.param("client_log/.000003.parquet.part", 0, id="between rows"),
+        pytest.param("checkpoint.safetensors", 1, id="between names"),
+        pytest.param("client_log.arrows", 2, id="between rows"),
     ],
 )
 def test_a_run_that_dies_between_two_files_comes_to_the_same_bits(
@@ -72,7 +73,7 @@ def test_a_comparison_that_dies_between_two_files_comes_to_the_same_bits(
     compared: Path, death: Death, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with pytest.raises(Killed), death.comes(out, "seed-1/.checkpoint.safetensors.part"):
+    with pytest.raises(Killed), death.comes(out, "seed-1/checkpoint.safetensors"):
         run_comparison(parse_comparison(TWO_BY_TWO), out, jobs=1)
     run_comparison(load_comparison(out), out, jobs=1)
     assert_same(out, compared)
@@ -111,20 +112,21 @@ def test_what_was_being_written_is_neither_lost_nor_doubled(
     *lines, last = (out / "rounds.jsonl").read_text().splitlines()
     half = [*lines, last[: len(last) // 2]]
     (out / "rounds.jsonl").write_text("\n".join(half))
-    (out / ".checkpoint.safetensors.part").write_bytes(b"half")
-    (out / "clients" / "000003.parquet").unlink()
-    (out / "clients" / ".000003.parquet.part").write_bytes(b"half")
-    (out / "client_log" / ".000002.parquet.part").write_bytes(b"half")
-    seen: list[str] = []
+    private = out / ".fedloom-0123456789abcdef.part"
+    private.mkdir()
+    (private / "checkpoint.safetensors").write_bytes(b"half")
+    log = out / "client_log.arrows"
+    log.write_bytes(log.read_bytes()[:-7])
+    rounds: list[list[int]] = []
 
     class Look(Listener):
         def start(self, *_: Any) -> None:
-            seen.extend(path.name for path in out.rglob("*"))
+            batches = read_batches(log)
+            rounds.append([batch["round"][0].as_py() for batch in batches])
 
     resume(out, progress=Look())
-    assert "000002.parquet" in seen
-    assert "000003.parquet" not in seen
-    assert not [name for name in seen if name.endswith(".part")]
+    assert rounds == [[1, 2]]
+    assert not private.exists()
     shutil.copy(undisturbed / "checkpoint-before.safetensors", out)
     assert_same(out, undisturbed)
 
@@ -137,10 +139,10 @@ def test_rows_are_on_the_disk_before_a_checkpoint_counts_on_them(
     lacking: list[list[str]] = []
     save = checkpoint.save
 
-    def look(simulation: Any, path: Path) -> None:
+    def look(simulation: Any, path: Path, rows: Any) -> None:
         files = [file for file in path.parent.rglob("*") if file.stat().st_size]
         lacking.append([f.name for f in files if f.stat().st_ino not in synced])
-        save(simulation, path)
+        save(simulation, path, rows)
 
     monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
     monkeypatch.setattr(checkpoint, "save", look)
@@ -179,7 +181,7 @@ def test_a_lost_row_is_noticed(undisturbed: Path, tmp_path: Path) -> None:
     first, _, *rest = (out / "rounds.jsonl").read_text().splitlines(keepends=True)
     (out / "rounds.jsonl").write_text("".join([first, *rest]))
     before = content(out)
-    with pytest.raises(fedloom.MessageError, match=r"0 to 2, found 2 whole ones"):
+    with pytest.raises(fedloom.MessageError, match=r"rounds\.jsonl: .*changed or dam"):
         resume(out)
     assert content(out) == before
 
@@ -199,17 +201,17 @@ class Full(Listener):
         resource.setrlimit(resource.RLIMIT_FSIZE, self._before)
 
 
-@pytest.mark.parametrize("file", ["rounds.jsonl", "client_log/", "checkpoint"])
+@pytest.mark.parametrize("file", ["rounds.jsonl", "client_log.arrows", "checkpoint"])
 def test_a_write_that_fails_loses_nothing(
     file: str, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """Of the rows in rounds.jsonl, half a line is left."""
     out = back_at_round_2(undisturbed, tmp_path / "run")
     sizes = {p.name: p.stat().st_size for p in undisturbed.rglob("*") if p.is_file()}
     checkpoint_size, rows_size = sizes["checkpoint.safetensors"], sizes["rounds.jsonl"]
-    assert sizes["000003.parquet"] < rows_size - 20 < checkpoint_size - 20
+    log_size = sizes["client_log.arrows"]
+    assert log_size < rows_size - 20 < checkpoint_size - 20
     size = {
-        "client_log/": 100,
+        "client_log.arrows": log_size,
         "rounds.jsonl": rows_size,
         "checkpoint": checkpoint_size,
     }

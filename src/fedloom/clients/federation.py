@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from fedloom.clients.transforms import (
     transform_of,
     transformed,
 )
+from fedloom.core.digests import text_digest
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import atomic_write
 from fedloom.core.scaling import PerChannel
@@ -190,6 +192,11 @@ class Federation:
             digest.update(f"{plain.dtype.str}{plain.shape}".encode())
             digest.update(plain.tobytes())
         return digest.hexdigest()
+
+    @cached_property
+    def names_hash(self) -> str:
+        """BLAKE2b of all clients' names in their order."""
+        return text_digest(json.dumps(self.names))
 
     def label_counts(self, part: Part = "train") -> NDArray[np.int64]:
         """(clients, classes) samples of each class; no columns for a regression."""

@@ -160,8 +160,13 @@ def _compare(comparison: Comparison, path: Path, **how: Any) -> None:
         work = local_work(comparison)
         say(f"{work} Gains are over training alone with as much work.")
     with stoppable():
-        run_comparison(comparison, path, tell=say, **how)
-    write_and_show([path])
+        run_comparison(
+            comparison,
+            path,
+            tell=say,
+            report=lambda out: write_and_show([out]),
+            **how,
+        )
     diverged = failures(comparison, path)
     if diverged:
         raise NumericalError("\n".join(diverged))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from fedloom.plan import (
     make_module,
     make_plan,
     plan_for,
+    start_of,
     write_run_metadata,
 )
 from fedloom.results.directory import COMPARISON, RunDirectory
@@ -35,6 +37,8 @@ from fedloom.server.resume import refuse_other_data, truncate_after
 from fedloom.server.schedule import train_together
 from fedloom.server.simulation import Simulation, SimulationBundle
 from fedloom.trackers import follow, make_trackers
+
+_log = logging.getLogger(__name__)
 
 _MEMORY_SHARE = 0.25
 """Of the memory, for what the clients and servers of runs in one bundle keep."""
@@ -107,8 +111,8 @@ def plan_run(
             found_rate=rate,
         )
         return Run(plan, directory)
-    has_start = directory.manifest.is_file() and directory.start.is_file()
-    start = directory.start if has_start else None
+    has_begun = directory.manifest.is_file()
+    start = start_of(directory, directory.read_manifest()) if has_begun else None
     plan = make_plan(
         config,
         federation,
@@ -185,7 +189,7 @@ def _train_some(runs: Sequence[Run], track: str) -> list[History]:
             failed = directory.failed_at()
             if failed is not None and failed < at:
                 bundle.failures[n] = NumericalError(directory.read_failure())
-                rows = list(directory.read_rounds())
+                rows = directory.read_rounds()
             else:
                 remove(directory.failure)
                 if at != START:
@@ -217,7 +221,15 @@ def _begin(plan: Plan, directory: RunDirectory, held: ExitStack) -> None:
 
 def _common_position(directories: Sequence[RunDirectory]) -> Position:
     """The latest moment of which every run that still went has a checkpoint."""
-    held = [set(checkpoint.whole_positions(d.checkpoint)) for d in directories]
+    held = []
+    for directory in directories:
+        held.append(set(checkpoint.whole_positions(directory.checkpoint)))
+        if len(held[-1]) < checkpoint.count(directory.checkpoint):
+            _log.warning(
+                "%s: not a whole checkpoint, or the one beside it is none. The other "
+                "is used, or the start.",
+                directory.checkpoint,
+            )
     failed = [directory.failed_at() for directory in directories]
 
     def is_common(at: Position) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,9 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.losses import Loss
 from fedloom.results.directory import COMPARISON
+
+FORMAT = "fedloom-comparison-1"
+"""What the file of a comparison names as its format once the comparison has begun."""
 
 EQUAL_WORK: Mapping[str, Any] = {"epochs": 5}
 """The local work of a round that methods are given where nobody says how much."""
@@ -136,8 +140,8 @@ class Comparison:
         """As a TOML file has it; `parse_comparison` of it gives the same."""
         own = {"own": dict(self.identity)} if self.identity else {}
         methods = {arm: dict(settings) for arm, settings in self.arms.items()}
-        tables = {"seeds": list(self.seeds), "folds": self.folds}
-        tables |= {"yardsticks": self.yardsticks}
+        tables: dict[str, Any] = {"format": FORMAT, "seeds": list(self.seeds)}
+        tables |= {"folds": self.folds, "yardsticks": self.yardsticks}
         return {**own, **tables, **self.common, "methods": methods}
 
 
@@ -158,6 +162,11 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
         ConfigError: a method, section or key is not known, or a value is wrong.
     """
     rest = dict(tables)
+    if rest.pop("format", FORMAT) != FORMAT:
+        raise ConfigError(
+            f"{where}: expected the format {FORMAT!r}, found {tables['format']!r}. "
+            "Another version of Fedloom wrote it; compare again with this one."
+        )
     methods: Any = rest.pop("methods", None)
     if methods is None:
         methods = {title: dict(settings) for title, settings in MAIN.items()}
@@ -274,15 +283,37 @@ def with_tuned(tables: Mapping[str, Any], file: Path) -> dict[str, Any]:
 
 
 def refuse_titles(titles: Iterable[str], where: str) -> None:
-    """Refuse what cannot be the name of a folder."""
+    """Refuse what cannot be the name of a folder of its own.
+
+    Raises:
+        ConfigError: one cannot, or two would be the same folder on some systems.
+    """
+    seen: dict[str, str] = {}
     for title in titles:
-        if not title or not set(title) <= _PLAIN:
+        if not (isinstance(title, str) and title and set(title) <= _PLAIN):
             raise ConfigError(
                 f"{where}: {title!r} becomes the name of a folder; use letters, "
                 "digits, spaces and -_.,=+ only."
             )
+        if title[0] in " ." or title[-1] in " ." or len(title) > _LONGEST:
+            raise ConfigError(
+                f"{where}: {title!r} becomes the name of a folder; it must not begin "
+                f"or end with a point or a space, nor have over {_LONGEST} characters."
+            )
+        if re.fullmatch(r"seed-\d+", title.lower()):
+            raise ConfigError(
+                f"{where}: {title!r} is what the folders of runs are called. Choose "
+                "another title."
+            )
+        if title.lower() in seen:
+            raise ConfigError(
+                f"{where}: {seen[title.lower()]!r} and {title!r} become the names of "
+                "folders, which some systems take for the same. Rename one."
+            )
+        seen[title.lower()] = title
 
 
+_LONGEST = 100
 _PLAIN = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_.,=+"
 )

@@ -40,7 +40,13 @@ from fedloom.comparison.seeds import (
     plan_run,
     train_seeds,
 )
-from fedloom.comparison.settings import Comparison, local_work, run_directory
+from fedloom.comparison.settings import (
+    FORMAT,
+    Comparison,
+    local_work,
+    refuse_titles,
+    run_directory,
+)
 from fedloom.comparison.workers import hand_out, workers
 from fedloom.comparison.yardsticks import (
     ORDINARY,
@@ -58,14 +64,14 @@ from fedloom.comparison.yardsticks import (
 )
 from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, FedloomError, with_resume_hint
-from fedloom.core.files import atomic_write, remove
+from fedloom.core.files import atomic_write, remove_private_folders
 from fedloom.engine.range_test import FoundRate
 from fedloom.engine.threads import on_threads
 from fedloom.plan import built_in_module
 from fedloom.reports.units import counted, unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
-from fedloom.results.reader import ALONE
+from fedloom.results.reader import ALONE, YARDSTICKS, read_comparison
 from fedloom.server.history import History
 from fedloom.server.schedule import train_together
 from fedloom.server.simulation import SimulationBundle
@@ -84,6 +90,7 @@ def run_comparison(
     jobs: int | None = None,
     track: str = "",
     tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[Path], None] = lambda out: None,
 ) -> Path:
     """Run all of a comparison, or what is left of it.
 
@@ -97,6 +104,8 @@ def run_comparison(
         track: names of the trackers that follow each run, separated by commas.
         tell: is told in one line what was understood of the data, and one of each
             method that is finished.
+        report: is called with the directory once all is done, while nobody else may
+            write there.
 
     Returns:
         The directory.
@@ -125,6 +134,7 @@ def run_comparison(
             if not _is_done(comparison, out, arm)
         ]
         if not left and has_yardsticks(out) and not _left_beside(comparison, out):
+            report(out)
             return out
         # By all methods, not those that are left: the share of each stays the same.
         count = 1 if comparison.identity else min(_jobs(jobs), len(comparison.arms))
@@ -139,6 +149,7 @@ def run_comparison(
             do(left)
             do(_left_beside(comparison, out))
         finish_yardsticks(comparison, out, [federation for _, federation in clients])
+        report(out)
     return out
 
 
@@ -221,12 +232,18 @@ def _refuse_place(comparison: Comparison, out: Path, *, fresh: bool) -> None:
     file, lock = out / COMPARISON, out / _LOCK
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: expected a directory, found a file.")
-    is_ours = file.is_file() or lock.is_file()
+    begun = read_toml(file) if file.is_file() else None
+    if begun is not None and begun.get("format") != FORMAT:
+        raise ConfigError(
+            f"{out}: holds a {COMPARISON} that no comparison of this version wrote. "
+            "Choose another --out; nothing is changed."
+        )
+    is_ours = begun is not None or lock.is_file()
     if not is_ours and out.exists() and any(out.iterdir()):
         raise ConfigError(
             f"{out}: is not empty and holds no comparison. Choose another --out."
         )
-    is_other = file.is_file() and read_toml(file) != tomllib.loads(_text(comparison))
+    is_other = begun is not None and begun != tomllib.loads(_text(comparison))
     if is_other and not fresh:
         if comparison.identity:
             raise ConfigError(
@@ -253,22 +270,36 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
         raise ConfigError(f"{out}: cannot be created ({error.strerror}).") from error
     file = out / COMPARISON
     with hold(out / _LOCK):
-        if fresh or not file.is_file():
+        _tidy(comparison, out)
+        has_begun = file.is_file()
+        if fresh and has_begun:
             _clear(out)
+        if fresh or not has_begun:
             with atomic_write(file, lasting=True) as part:
-                part.write_text(_text(comparison))
+                part.write_text(_text(comparison), encoding="utf-8")
         yield
 
 
+def _tidy(comparison: Comparison, out: Path) -> None:
+    """Remove what a killed process was just writing beside the runs it trained."""
+    for folder in (out, out / YARDSTICKS, *(out / YARDSTICKS).glob("*")):
+        remove_private_folders(folder)
+    for arm in comparison.arms:
+        for seed in comparison.seeds:
+            RunDirectory(run_directory(out, arm, seed)).tidy()
+
+
 def _clear(out: Path) -> None:
-    """Remove a comparison, or what is left of one."""
+    """Remove the runs and the yardsticks that a comparison lists, and nothing else."""
+    listed = read_comparison(out)
+    refuse_titles(listed.methods, str(out / COMPARISON))
+    folders = [out / method for method in listed.methods]
+    folders += sorted((out / ALONE).glob("*"))
+    paths = [folder / f"seed-{seed}" for folder in folders for seed in listed.seeds]
     with ExitStack() as held:
-        paths = [*out.glob("*/seed-*"), *out.glob(f"{ALONE}/*/seed-*")]
-        runs = [RunDirectory(path) for path in sorted(paths) if path.is_dir()]
+        runs = [run for path in paths if (run := RunDirectory(path)).is_ours]
         for run in runs:
             held.enter_context(run.hold())
-        # First, for without it the runs that are left belong to no comparison.
-        remove(out / COMPARISON)
         for run in runs:
             run.clear()
     clear_yardsticks(out)

@@ -1,4 +1,9 @@
-"""Files that are written whole or not at all, and that outlive a power cut."""
+"""Files that are written whole or not at all, and that outlive a power cut.
+
+Until it takes its name, a file lies in a hidden folder of its own beside it, whose name
+nobody can guess and which no other user may enter. So nothing that was there before is
+in the way, and nothing of anybody else's can be taken for it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ import csv
 import errno
 import os
 import re
+import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,19 +20,37 @@ from typing import TextIO
 
 from fedloom.core.errors import DataError
 
-PART = ".part"
-"""How the name of a file ends that is still being written."""
-
+_PRIVATE = re.compile(r"\.fedloom-[0-9a-f]{16}\.part")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-def partial_path(path: Path) -> Path:
-    """Where a file is written before it takes its name.
+def private_folder(parent: Path) -> Path:
+    """Make a hidden folder under a name that nobody can guess."""
+    folder = parent / f".fedloom-{secrets.token_hex(8)}.part"
+    folder.mkdir(mode=0o700)
+    return folder
 
-    Hidden, so that whoever reads a whole folder of tables does not stumble over it.
+
+def is_private_folder(path: Path) -> bool:
+    """Whether this is a private folder, by its name."""
+    return _PRIVATE.fullmatch(path.name) is not None and path.is_dir()
+
+
+def remove_private_folders(parent: Path) -> None:
+    """Remove the private folders that killed processes left.
+
+    Only for a folder to which no other process writes.
+
+    Raises:
+        DataError: one cannot be removed.
     """
-    return path.with_name(f".{path.name}{PART}")
+    for folder in parent.glob(".fedloom-*.part"):
+        if is_private_folder(folder):
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                raise cannot_write(folder, error) from error
 
 
 @contextmanager
@@ -42,20 +67,27 @@ def atomic_write(
     Raises:
         DataError: it cannot be written; what was there before is untouched.
     """
-    part = partial_path(path)
     refusals: tuple[type[Exception], ...] = (OSError, *errors)
+    folder: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        folder = private_folder(path.parent)
+        part = folder / path.name
+        part.touch(exist_ok=False)
+        mode = part.stat().st_mode
         yield part
+        if part.stat().st_mode != mode:
+            part.chmod(mode)  # some libraries write for their owner alone
         if lasting:
             sync(part)
         part.replace(path)
         if lasting:
             sync(path.parent)
     except refusals as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_csv(rows: Sequence[Mapping[str, object]], to: Path | TextIO) -> None:
@@ -84,6 +116,12 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder if it is there and nothing is in it."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def sync(path: Path) -> None:

@@ -59,6 +59,8 @@ class ExportedModel:
     """Training samples of that client, or of all of them."""
     module: nn.Module
     scores: Sequence[Score]
+    number: int | None = None
+    """The client's number in the run; None for the shared model and for newcomers."""
     remarks: Sequence[str] = ()
     """What else is known of it, a sentence each, such as its gain."""
 

@@ -5,11 +5,13 @@
     README.md          the model card
 
 One model is written to the directory itself; several get a folder each, and models.csv
-lists them.
+lists them. export.json lists all files with their digests: a later export replaces only
+what it lists and what is still as it was written.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,8 +26,19 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedloom.config import read_toml, to_toml
+from fedloom.core.digests import (
+    Extent,
+    extent_of,
+    read_checked_json,
+    write_checked_json,
+)
 from fedloom.core.errors import ConfigError, DataError, MessageError, unknown
-from fedloom.core.files import partial_path, write_csv
+from fedloom.core.files import (
+    cannot_write,
+    private_folder,
+    remove_if_empty,
+    write_csv,
+)
 from fedloom.core.metrics import METRICS
 from fedloom.core.scaling import give_units
 from fedloom.core.settings import build
@@ -44,6 +57,10 @@ from fedloom.server.simulation import Simulation
 _FORMAT = "fedloom-model-1"
 _FILES = ("model.safetensors", "model.toml", "README.md")
 _INDEX = "models.csv"
+_LIST = "export.json"
+_LIST_FORMAT = "fedloom-export-1"
+_LONGEST = 40
+"""Most letters of a client's name in the name of its folder."""
 
 
 def exported_models(
@@ -91,6 +108,7 @@ def exported_models(
             ExportedModel(
                 kind="personal",
                 client=simulation.federation.names[row],
+                number=row,
                 samples=int(simulation.federation.sizes[row]),
                 module=module_of(simulation.task, simulation.personal(place)[0]),
                 scores=scores_of(scores, row),
@@ -110,7 +128,13 @@ def _read_gain(directory: Path | None) -> list[str]:
     """A sentence per client, from gain.parquet if the run has one."""
     if directory is None or not (directory / "gain.parquet").is_file():
         return []
-    rows = pq.read_table(directory / "gain.parquet").to_pylist()
+    try:
+        rows = pq.read_table(directory / "gain.parquet").to_pylist()
+    except (OSError, ValueError) as error:
+        raise MessageError(
+            f"{directory / 'gain.parquet'}: not a whole table of gains ({error}). "
+            "Remove it, or make it again with result.gain()."
+        ) from error
     return [
         f"Gain over training alone with the same local work, on test data: "
         f"{row['gain']:+.4f} ({row['together']:.4f} instead of {row['alone']:.4f})."
@@ -131,48 +155,99 @@ def export(
 
     Raises:
         ConfigError: the directory is not empty, or not only an earlier export.
+        DataError: it cannot be written.
     """
-    _refuse(out, fresh=fresh)
-    part, old = partial_path(out), out.with_name(f".{out.name}.old")
+    out = out.resolve()
+    earlier = _refuse(out, fresh=fresh)
+    private: Path | None = None
     try:
-        for earlier in (part, old):
-            if earlier.exists():
-                shutil.rmtree(earlier)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        private = private_folder(out.parent)
+        made, old = private / "new", private / "old"
         if len(models) == 1:
-            _write(run, models[0], part)
+            _write(run, models[0], made)
         else:
-            _write_all(run, models, part)
+            _write_all(run, models, made)
+        _list_files(made)
         if out.exists():
             out.replace(old)
-        part.replace(out)
-        if old.exists():
-            shutil.rmtree(old)
+        try:
+            made.replace(out)
+        except OSError:
+            if old.exists():
+                old.replace(out)
+            raise
+        for name in earlier:
+            (old / name).unlink()
+        _remove_folders(old)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(part, ignore_errors=True)
-        raise ConfigError(f"{out}: cannot be written ({error}).") from error
+        raise cannot_write(out, error) from error
+    finally:
+        if private is not None:
+            shutil.rmtree(private / "new", ignore_errors=True)
+            remove_if_empty(private)
     return out
 
 
-def _refuse(out: Path, *, fresh: bool) -> None:
-    """Refuse a directory that holds what nobody said may go."""
+def _list_files(folder: Path) -> None:
+    """Write down which files are ours, and their digests."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    extents = {
+        path.relative_to(folder).as_posix(): list(extent_of(path)) for path in files
+    }
+    write_checked_json(folder / _LIST, {"format": _LIST_FORMAT, "files": extents})
+
+
+def _refuse(out: Path, *, fresh: bool) -> list[str]:
+    """Refuse a directory that holds what nobody said may go.
+
+    Returns:
+        The files of an earlier export that is there, all of them as they were written.
+    """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: expected a directory, found a file.")
     if not out.exists() or not any(out.iterdir()):
-        return
-    files = [path for path in sorted(out.rglob("*")) if not path.is_dir()]
-    foreign = [path for path in files if path.name not in (*_FILES, _INDEX)]
-    is_export = (out / "model.toml").is_file() or (out / _INDEX).is_file()
-    if not is_export or foreign:
-        example = foreign[0].relative_to(out) if foreign else "no model.toml"
+        return []
+    try:
+        listed = read_checked_json(
+            out / _LIST, "a list of exported files", ("files",), format_=_LIST_FORMAT
+        )["files"]
+    except MessageError as error:
         raise ConfigError(
-            f"{out}: holds something else than exported models ({example}). Choose "
+            f"{out}: holds something else than exported models. {error} Choose "
             "another --out."
-        )
+        ) from error
+    names = []
+    for path in sorted(out.rglob("*")):
+        name = path.relative_to(out).as_posix()
+        is_ours = name == _LIST or name in listed
+        if path.is_dir() and not path.is_symlink():
+            is_ours = any(file.startswith(f"{name}/") for file in listed)
+        else:
+            names.append(name)
+        if not is_ours:
+            raise ConfigError(
+                f"{out}: holds something else than exported models ({name}). Choose "
+                "another --out."
+            )
+        if name in listed and extent_of(path) != Extent(*listed[name]):
+            raise ConfigError(
+                f"{out}: {name} was changed since it was exported. Choose another "
+                "--out, or move it away."
+            )
     if not fresh:
         raise ConfigError(
             f"{out}: already holds exported models. Choose another --out, or replace "
             "them with --fresh."
         )
+    return names
+
+
+def _remove_folders(folder: Path) -> None:
+    """Remove a folder of folders in which there are no files left."""
+    for path in folder.glob("*"):
+        path.rmdir()
+    remove_if_empty(folder)
 
 
 def _write_all(run: RunInfo, models: Sequence[ExportedModel], out: Path) -> None:
@@ -194,12 +269,13 @@ def _write_all(run: RunInfo, models: Sequence[ExportedModel], out: Path) -> None
     write_csv(index, out / _INDEX)
 
 
-def _folder(model: ExportedModel, number: int) -> str:
-    """A client's name, if it can name a folder."""
+def _folder(model: ExportedModel, place: int) -> str:
+    """A name of its own for every model: a client's number, and its name if it can."""
     if model.client is None:
         return "shared"
-    plain_name = model.client.replace("-", "").replace("_", "").isalnum()
-    return f"client-{model.client if plain_name else number}"
+    number = str(place if model.number is None else model.number)
+    name = re.sub(r"[^A-Za-z0-9]+", "-", model.client)[:_LONGEST].strip("-")
+    return f"client-{number}" + (f"-{name}" if name and name != number else "")
 
 
 def _write(run: RunInfo, model: ExportedModel, folder: Path) -> None:
@@ -211,8 +287,14 @@ def _write(run: RunInfo, model: ExportedModel, folder: Path) -> None:
     }
     # One entry only: safetensors writes several in any order, and files would differ.
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.toml").write_text(to_toml(_tables(run, model)))
-    (folder / "README.md").write_text(write_card(run, model))
+    texts = {
+        "model.toml": to_toml(_tables(run, model)),
+        "README.md": write_card(run, model),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    # It was written for its owner alone.
+    (folder / "model.safetensors").chmod((folder / "README.md").stat().st_mode)
 
 
 def _tables(run: RunInfo, model: ExportedModel) -> dict[str, Any]:

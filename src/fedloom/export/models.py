@@ -104,7 +104,7 @@ class Models:
         """
         everybody = () if shared else range(self.federation.count)
         rows = [self._row(c) for c in (everybody if clients is None else clients)]
-        last = self.history.scores[max(self.history.scores)]
+        last = self.history.last_scores
         models = exported_models(
             self._simulation, last, rows, has_shared=shared, directory=self.path
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import DataError, FedloomError
 from fedloom.reports.runs import Run, read_run
 from fedloom.reports.units import words
 from fedloom.results.reader import (
@@ -37,6 +37,8 @@ class Collection:
     """Runs of a comparison that never began."""
     source: str = ""
     """The text of compare.toml, for a comparison."""
+    unreadable: tuple[str, ...] = ()
+    """What is wrong with runs that were left out."""
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
@@ -177,7 +179,8 @@ def collect(paths: Sequence[Path]) -> Collection:
             f"{named}: there is no run there (no manifest.json). Give directories "
             "that `fedloom run` or `fedloom compare` named at their end."
         )
-    runs = _named([read_run(d, arm_of(d)) for d in directories])
+    readable, unreadable = _readable({d: arm_of(d) for d in directories})
+    runs = _named(readable)
     _check_metric(runs)
     return Collection(
         title=_title(runs[0]) if len(runs) == 1 else f"{len(runs)} runs",
@@ -185,19 +188,39 @@ def collect(paths: Sequence[Path]) -> Collection:
         methods=tuple(dict.fromkeys(run.method for run in runs)),
         seeds=tuple(sorted({run.seed for run in runs})),
         runs={(run.method, run.seed): run for run in runs},
+        unreadable=unreadable,
     )
+
+
+def _readable(directories: Mapping[Path, str]) -> tuple[list[Run], tuple[str, ...]]:
+    """The runs of some directories, by what to call them, and what is wrong elsewhere.
+
+    Raises:
+        FedloomError: not one can be read.
+    """
+    runs: list[Run] = []
+    errors: list[FedloomError] = []
+    for directory, name in directories.items():
+        try:
+            runs.append(read_run(directory, name))
+        except FedloomError as error:
+            errors.append(error)
+    if errors and not runs:
+        raise errors[0]
+    return runs, tuple(str(error) for error in errors)
 
 
 def _collect_comparison(path: Path) -> Collection:
     asked = read_comparison(path)
-    runs, absent = {}, []
-    for method in asked.methods:
-        for seed in asked.seeds:
-            directory = path / method / f"seed-{seed}"
-            if is_run(directory):
-                runs[method, seed] = read_run(directory, method)
-            else:
-                absent.append((method, seed))
+    places = {
+        path / method / f"seed-{seed}": (method, seed)
+        for method in asked.methods
+        for seed in asked.seeds
+    }
+    begun = {place: key[0] for place, key in places.items() if is_run(place)}
+    readable, unreadable = _readable(begun)
+    runs = {places[run.path]: run for run in readable}
+    absent = [key for key in places.values() if key not in runs]
     _check_metric(list(runs.values()))
     first = next(iter(runs.values()), None)
     about = str(first.manifest["dataset"]) if first is not None else path.name
@@ -209,6 +232,7 @@ def _collect_comparison(path: Path) -> Collection:
         runs=runs,
         absent=tuple(absent),
         source=asked.source,
+        unreadable=unreadable,
     )
 
 
@@ -287,6 +311,11 @@ def _run_remarks(collection: Collection) -> Iterator[str]:
 
 def _remarks(collection: Collection) -> Iterator[str]:
     runs = collection.runs.values()
+    for text in collection.unreadable:
+        yield f"A run is left out. {text}"
+    for run in runs:
+        for text in run.reader.damage.values():
+            yield f"What a damaged file says is left out. {text}"
     several = len(collection.methods) > 1
     if several and not collection.is_paired:
         yield (

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.digests import (
+    extent_of,
+    read_checked_json,
+    text_digest,
+    write_checked_json,
+)
+from fedloom.core.errors import ConfigError, MessageError, unknown
 from fedloom.core.files import atomic_write
 from fedloom.reports import csv_tables
 from fedloom.reports.collect import collect
@@ -47,6 +54,10 @@ _BESIDE: Mapping[str, Callable[[Findings], str]] = {
 }
 """What lies beside the page: how each name ends, and what writes it."""
 
+_LIST = ".fedloom-report.json"
+"""Lists the files of reports in a folder, with their digests."""
+_LIST_FORMAT = "fedloom-report-1"
+
 
 def report(
     paths: Path | str | Sequence[Path | str],
@@ -67,7 +78,8 @@ def report(
         The file that was written; for html the page.
 
     Raises:
-        ConfigError: the format is not known.
+        ConfigError: the format is not known, or a file that no report wrote is in the
+            way of one that was not named; nothing is written then.
         DataError: there is no run, runs cannot be put into one report, or the file
             cannot be written.
     """
@@ -97,13 +109,47 @@ def write_report(
         raise ConfigError(f"report: {unknown('format', format_, FORMATS)}")
     findings = work_out(collect(paths))
     ending, write = FORMATS[format_]
+    is_named = out is not None
     if out is None:
         folder = paths[0] if len(paths) == 1 else Path()
         out = folder / f"report{ending}"
     texts = {out: write(findings)}
     if format_ == "html":
         texts |= {out.with_name(out.stem + e): w(findings) for e, w in _BESIDE.items()}
+    _claim(out.parent, texts, named=out if is_named else None)
     for path, text in texts.items():
         with atomic_write(path) as part:
             part.write_text(text, encoding="utf-8")
     return findings, list(texts)
+
+
+def _claim(folder: Path, texts: Mapping[Path, str], named: Path | None) -> None:
+    """Write down which files of a folder are a report's, before they are written.
+
+    Args:
+        folder: where they go.
+        texts: what goes there.
+        named: the file that the user named, which may be replaced whatever it is.
+
+    Raises:
+        ConfigError: another file is there that no report wrote, or one that was changed
+            since; nothing was written.
+    """
+    digests: dict[str, list[str]] = {}
+    with suppress(MessageError):  # not there, or not ours
+        listed = read_checked_json(
+            folder / _LIST, "a list of reports", ("files",), format_=_LIST_FORMAT
+        )
+        digests = dict(listed["files"])
+    for path, text in texts.items():
+        now = [extent_of(path).digest] if path.is_file() else []
+        is_ours = set(now) <= set(digests.get(path.name, ()))
+        if path != named and not is_ours:
+            raise ConfigError(
+                f"{path}: is there already, and no report wrote it, or it was changed "
+                "since. Move it away, or choose another --out. Nothing was written."
+            )
+        # Both, for a process that is killed now has written one of them.
+        digests[path.name] = [*now, text_digest(text)]
+    table = {"format": _LIST_FORMAT, "files": digests}
+    write_checked_json(folder / _LIST, table)

@@ -66,9 +66,11 @@ def seats_of(collection: Collection) -> Seats:
     samples: dict[tuple[int | None, str], list[int]] = {}
     rows = []
     for seed in collection.seeds:
-        run = collection.first_run(seed)
-        names = run.last.names if run is not None and run.last is not None else ()
-        data = run.client_data if run is not None else None
+        # One run's files may be damaged; all runs of a seed have the same clients.
+        runs = [run for (_, s), run in collection.counted.items() if s == seed]
+        data = next((r.client_data for r in runs if r.client_data is not None), None)
+        names = next((r.last.names for r in runs if r.last is not None), ())
+        names = names or (data.names if data is not None else ())
         sizes = data.sizes.tolist() if data is not None else [0] * len(names)
         keys = [(None if collection.has_same_clients else seed, name) for name in names]
         for key, size in zip(keys, sizes, strict=True):

@@ -28,6 +28,9 @@ HOST = "127.0.0.1"
 _PATIENCE_S = 120.0
 """A run that has not written for so long, and for some rounds' time, was stopped."""
 
+_LONGEST_S = 1e9
+"""A round that took longer than 30 years is a damaged row."""
+
 _PLACES = 400
 """Most places of a curve that is sent."""
 
@@ -50,24 +53,26 @@ class Watch:
         """Every run with how far it is and its curves, ready for JSON."""
         with self._lock:
             paths = dict.fromkeys(d for p in self.paths for d in find_runs(p))
-            runs = [self._run(path) for path in paths]
-        return {"time": time.time(), "runs": [run for run in runs if run is not None]}
+            runs: list[dict[str, Any]] = []
+            problems: list[str] = []
+            for path in paths:
+                try:
+                    runs += self._run(path)
+                except (FedloomError, OSError) as error:
+                    problems.append(str(error))
+        return {"time": time.time(), "runs": runs, "problems": problems}
 
     def report(self) -> str:
         """The report of what there is so far."""
         return page(work_out(collect(self.paths)))
 
-    def _run(self, path: Path) -> dict[str, Any] | None:
+    def _run(self, path: Path) -> list[dict[str, Any]]:
         reader = self._readers.setdefault(path, RunReader(path))
-        try:
-            run = run_of(reader, arm_of(path))
-            written = reader.last_written()
-        except (FedloomError, OSError):
-            return None  # being written, or not a run
+        run = run_of(reader, arm_of(path))
         if not run.rounds:
-            return None  # the first row is not there yet
-        pace = _pace(run)
-        return {
+            return []  # the first row is not there yet
+        written, pace = reader.last_written(), _pace(run)
+        about = {
             "path": str(path),
             "method": run.method,
             "seed": run.seed,
@@ -81,12 +86,14 @@ class Watch:
             "train_loss": _finite(run.rounds[-1].train_loss),
             "curves": _curves(run),
         }
+        return [about]
 
 
 def _pace(run: Run) -> float:
     """Seconds of training that a round takes, by the last ten."""
     seconds = [row.seconds for row in run.rounds if row.round > 0][-10:]
-    return sum(seconds) / len(seconds) if seconds else 0.0
+    pace = sum(seconds) / len(seconds) if seconds else 0.0
+    return pace if 0 <= pace < _LONGEST_S else 0.0
 
 
 def _state(run: Run, written: float, pace: float) -> str:

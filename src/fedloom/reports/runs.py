@@ -164,7 +164,12 @@ def read_run(path: Path, method: str = "") -> Run:
     Raises:
         DataError: it holds no run, or not a whole one.
     """
-    return run_of(RunReader(RunDirectory.open(path).path), method)
+    reader = RunReader(RunDirectory.open(path).path)
+    run = run_of(reader, method)
+    rows = reader.files.rows.rounds.path.name
+    if rows in reader.damage:
+        raise DataError(reader.damage[rows])
+    return run
 
 
 def run_of(reader: RunReader, method: str = "") -> Run:
@@ -189,7 +194,7 @@ def run_of(reader: RunReader, method: str = "") -> Run:
             planned=int(config.get("rounds", 0)),
             failure=reader.failure(),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(
             f"{reader.path}: not a whole run directory ({type(error).__name__}: "
             f"{error}). Leave it out, or run it again with --fresh."

@@ -1,57 +1,88 @@
 """A run is a directory: written while the run goes on, readable at any moment.
 
     config.toml            the resolved settings
-    manifest.json          versions, seed, commit, hardware, hashes; last of the head
+    manifest.json          versions, seed, commit, hardware, digests; last of the head
     split.npz              who holds which sample
     start.safetensors      the first model, where the settings do not determine it
-    rounds.jsonl           one line per round
-    clients/000010.parquet every client's scores at round 10
-    client_log/000010.parquet  what drove each participant of round 10; with several
-                           exchanges a round, 000010-003.parquet for the fourth
+    rounds.jsonl, clients.arrows, client_log.arrows, arrays.arrows
+                           the rows, which only grow: see `fedloom.results.row_files`
     outcomes/round-00020.npz  what personal models said of every held-out sample at the
                            last round, and the work of each client
     outcomes/alone.npz     the same of training alone with as much work
     gain.parquet           each client against training alone, if that was asked for
-    arrays/000010.safetensors  larger things a method recorded, such as a matrix
     checkpoint.safetensors all that is needed to go on; beside it the one before
     failure.json           why and where the run could not go on, if it diverged
     remarks.json           what the method has to say of the run, if anything
     rounds.csv, tensorboard/, mlflow.json  what trackers keep, if there were any
     .run.lock              held by the process that writes
 
-Never pickle. A file that is replaced is replaced whole; one that is being written is
-hidden and its name ends in .part.
+Never pickle. A file that is replaced is replaced whole. Only files under these names
+are ever removed, and only where the manifest says that the directory is a run's.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
+from fedloom.core.digests import (
+    Extent,
+    check_extent,
+    extent_of,
+    read_checked_json,
+    write_checked_json,
+)
 from fedloom.core.errors import ConfigError, DataError, MessageError
-from fedloom.core.files import PART, atomic_write, cannot_write, remove, sync
+from fedloom.core.files import (
+    atomic_write,
+    cannot_write,
+    is_private_folder,
+    remove,
+    remove_if_empty,
+    remove_private_folders,
+    sync,
+)
 from fedloom.core.remarks import Remark
 from fedloom.results.gain import Gain
 from fedloom.results.lock import hold
 from fedloom.results.outcomes import RunOutcomes, read_outcomes
-from fedloom.results.rows import Round, RowTail
-from fedloom.results.scores import Scores
+from fedloom.results.row_files import RowFiles
+from fedloom.results.rows import Round
 
 COMPARISON = "compare.toml"
 """What says that a directory holds a comparison; its runs lie two levels below."""
 
-_NUMBERED = ("clients", "client_log", "arrays")
-"""Folders with one file per round."""
+FORMAT = "fedloom-run-2"
+"""What a manifest names as its format. The first had a file for every round."""
+
+_FORMATS = re.compile(r"fedloom-run-\d+")
+_KEYS: Mapping[str, type] = {
+    "fedloom": str,
+    "algorithm": str,
+    "dataset": str,
+    "clients": int,
+    "parameters": int,
+    "metric": str,
+    "seed": int,
+    "device": str,
+    "torch": str,
+    "threads": int,
+    "split": str,
+    "is_own": bool,
+    "config": dict,
+    "files": dict,
+    "rows": dict,
+}
+"""What every manifest has."""
+_OUTCOMES = re.compile(r"round-(\d{5,})\.npz")
+_EVENTS = re.compile(r"events\.out\.tfevents\..*")
 
 
 class RunDirectory:
@@ -63,16 +94,13 @@ class RunDirectory:
         self.manifest = path / "manifest.json"
         self.split = path / "split.npz"
         self.start = path / "start.safetensors"
-        self.rounds = path / "rounds.jsonl"
+        self.rows = RowFiles(path)
         self.checkpoint = path / "checkpoint.safetensors"
         self.failure = path / "failure.json"
         self.remarks = path / "remarks.json"
         self.gain = path / "gain.parquet"
         self.outcomes = path / "outcomes"
         self.alone_outcomes = path / "outcomes" / "alone.npz"
-        self.clients = path / "clients"
-        self.client_log = path / "client_log"
-        self.arrays = path / "arrays"
         self.lock = path / ".run.lock"
         self._unsynced: set[Path] = set()
 
@@ -96,16 +124,12 @@ class RunDirectory:
         made = cls(path)
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path}: expected a directory, found a file.")
+        made._refuse_others()
         if made.manifest.exists() and not fresh:
             raise ConfigError(
                 f"{path}: already holds a run. Choose another --out, go on with it by "
                 f"`fedloom resume {path}` (fedloom.resume in Python), or replace it "
                 "with --fresh."
-            )
-        is_ours = made.manifest.exists() or made.lock.exists()
-        if not is_ours and path.exists() and any(path.iterdir()):
-            raise ConfigError(
-                f"{path}: is not empty and holds no run. Choose another --out."
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -114,6 +138,7 @@ class RunDirectory:
                 f"{path}: cannot be created ({error.strerror})."
             ) from error
         with made.hold():
+            made._refuse_others()
             if made.manifest.exists() and not fresh:
                 raise ConfigError(
                     f"{path}: another process has just begun a run in it."
@@ -152,6 +177,67 @@ class RunDirectory:
         with hold(self.lock):
             yield
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether a run, or what is left of one that was not to be, lies here.
+
+        A manifest says so by its format. Before there is one, there is the lock, and
+        nothing that no run has.
+        """
+        if not self.manifest.exists():
+            return self.lock.is_file() and self._stranger() is None
+        try:
+            manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return False
+        return (
+            isinstance(manifest, dict)
+            and _FORMATS.fullmatch(str(manifest.get("format"))) is not None
+            and all(key in manifest for key in _KEYS)
+        )
+
+    def _refuse_others(self) -> None:
+        """Refuse a directory that holds something else than a run."""
+        if not self.path.exists() or not any(self.path.iterdir()) or self.is_ours:
+            return
+        if self.manifest.exists():
+            raise ConfigError(
+                f"{self.path}: holds a manifest.json that no run of this version "
+                "wrote, or one that was damaged. Choose another --out; nothing is "
+                "removed."
+            )
+        raise ConfigError(
+            f"{self.path}: is not empty and holds no run ({self._stranger()}). Choose "
+            "another --out."
+        )
+
+    def _stranger(self) -> str | None:
+        """The name of something that is here and that no run has."""
+        names = {file.name for file in (*self._files(), self.lock)}
+        folders = {"outcomes", "tensorboard"}
+        for path in sorted(self.path.iterdir()):
+            if path.name not in names | folders and not is_private_folder(path):
+                return path.name
+        return self.lock.name if not self.lock.is_file() else None
+
+    def _files(self) -> list[Path]:
+        """All that a run writes, the manifest first."""
+        checkpoint = self.checkpoint
+        return [
+            self.manifest,
+            self.config,
+            self.split,
+            self.start,
+            *(file.path for file in self.rows.files.values()),
+            checkpoint,
+            checkpoint.with_stem(f"{checkpoint.stem}-before"),
+            self.failure,
+            self.remarks,
+            self.gain,
+            self.path / "rounds.csv",
+            self.path / "mlflow.json",
+        ]
+
     def clear(self) -> None:
         """Remove the files of a run, and only those.
 
@@ -159,82 +245,166 @@ class RunDirectory:
             DataError: one cannot be removed.
         """
         # The manifest first, for without it what is left is no run.
-        for file in (
-            self.manifest,
-            self.config,
-            self.split,
-            self.start,
-            self.rounds,
-            *self.path.glob("checkpoint*"),
-            self.failure,
-            self.remarks,
-            self.gain,
-            self.path / "rounds.csv",
-            self.path / "mlflow.json",
-        ):
+        for file in self._files():
             remove(file)
-        for folder in (*_NUMBERED, "outcomes", "memory", "tensorboard"):
-            for file in (self.path / folder).glob("*"):
+        for round_ in self.outcome_rounds():
+            remove(self.outcomes_at(round_))
+        remove(self.alone_outcomes)
+        for file in sorted((self.path / "tensorboard").glob("*")):
+            if _EVENTS.fullmatch(file.name) and file.is_file():
                 remove(file)
-            if (self.path / folder).is_dir():
-                (self.path / folder).rmdir()
+        for folder in (self.outcomes, self.path / "tensorboard"):
+            remove_private_folders(folder)
+            remove_if_empty(folder)
+        self.rows = RowFiles(self.path)
         self.tidy()
 
     def tidy(self) -> None:
         """Remove what a killed process was just writing."""
-        for folder in ("", *_NUMBERED, "outcomes"):
-            for file in (self.path / folder).glob(f"*{PART}"):
-                remove(file)
+        for folder in (self.path, self.outcomes):
+            remove_private_folders(folder)
 
     def sync(self) -> None:
-        """Have all rows on the disk itself, before a checkpoint relies on them."""
+        """Have all rows on the disk itself, before a checkpoint relies on them.
+
+        The manifest then says how much of them must be there, and its digests.
+        """
+        self.rows.sync()
         for file in sorted(self._unsynced):
             try:
                 sync(file)
+                sync(file.parent)
             except OSError as error:
                 raise cannot_write(file, error) from error
-        for folder in sorted({file.parent for file in self._unsynced}):
-            sync(folder)
         self._unsynced.clear()
+        self._record_rows()
+
+    def read_rounds(self) -> list[Round]:
+        """The rows so far; a line cut short by a crash is left out."""
+        return self.rows.read_rounds()
+
+    def truncate_rows(self, last: int) -> list[Round]:
+        """Forget the rows after what `rows.go_on_after` took, to go on from there.
+
+        Args:
+            last: the last round that is kept; -1 keeps none.
+        """
+        self.tidy()
+        # First the manifest: at no moment does it ask for more than there is.
+        self._record_rows()
+        self.rows.truncate()
+        for round_ in self.outcome_rounds():
+            if round_ > last:
+                remove(self.outcomes_at(round_))
+                remove(self.alone_outcomes)
+        return self.rows.read_rounds()
+
+    def _record_rows(self) -> None:
+        manifest = self.read_manifest()
+        rows = {name: list(extent) for name, extent in self.rows.extents.items()}
+        if manifest["rows"] != rows:
+            write_checked_json(self.manifest, {**manifest, "rows": rows})
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a file whole or not at all; it is on disk when this returns."""
         with atomic_write(path, lasting=True) as part:
-            part.write_text(text)
+            part.write_text(text, encoding="utf-8")
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Say what ran, on what."""
-        self.write_text(self.manifest, json.dumps(manifest, indent=2) + "\n")
+        """Say what ran, on what.
+
+        What must be as it was to go on, or to be believed, is written with its digest:
+        the manifest itself, the split and the first model, and from every checkpoint on
+        the rows.
+        """
+        files = [file for file in (self.split, self.start) if file.is_file()]
+        table = {
+            "format": FORMAT,
+            **manifest,
+            "files": {file.name: list(extent_of(file)) for file in files},
+            "rows": {},
+        }
+        write_checked_json(self.manifest, table)
 
     def read_manifest(self) -> dict[str, Any]:
-        """What ran, on what."""
+        """What ran, on what.
+
+        Raises:
+            MessageError: it was damaged or changed, or is not that of a run.
+        """
         try:
-            manifest: dict[str, Any] = json.loads(self.manifest.read_text())
-        except ValueError as error:
+            manifest = read_checked_json(
+                self.manifest, "the manifest of a run", _KEYS, format_=FORMAT
+            )
+            self._check_manifest(manifest)
+            return manifest
+        except MessageError as error:
             raise MessageError(
-                f"{self.manifest}: not a whole manifest ({error}). Put back a copy of "
-                "it, or start anew with --fresh."
+                f"{error} Put back a copy of it, or start a new run in another "
+                "directory."
             ) from error
-        return manifest
+
+    def _check_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Refuse one that says what none of ours does, whatever its digest."""
+        for key, kind in _KEYS.items():
+            if not isinstance(manifest[key], kind):
+                raise MessageError(
+                    f"{self.manifest}: {key} must be of the type {kind.__name__}, "
+                    f"found {manifest[key]!r}."
+                )
+        known = {self.split.name, self.start.name, *self.rows.files}
+        for name, extent in (manifest["files"] | manifest["rows"]).items():
+            is_extent = isinstance(extent, list) and [int, str] == [*map(type, extent)]
+            if name not in known or not is_extent:
+                raise MessageError(
+                    f"{self.manifest}: expected the size and digest of a file of the "
+                    f"run, found {extent!r} for {name!r}."
+                )
+
+    def check_file(self, file: Path) -> None:
+        """Make sure that a file of the head is as it was written.
+
+        Raises:
+            MessageError: it was damaged, changed or removed.
+        """
+        written = self.read_manifest()["files"].get(file.name)
+        if written is not None:
+            check_extent(file, Extent(*written))
 
     def write_failure(self, why: str, round_: int, exchange: int) -> None:
         """Say why the run could not go on, and where it stood."""
         failure = {"why": why, "round": round_, "exchange": exchange}
-        self.write_text(self.failure, json.dumps(failure, indent=2) + "\n")
+        write_checked_json(self.failure, failure)
 
     def read_failure(self) -> str | None:
-        """Why the run could not go on; None if nothing stopped it."""
+        """Why the run could not go on; None if nothing stopped it.
+
+        Raises:
+            MessageError: the file was damaged.
+        """
         if not self.failure.is_file():
             return None
-        why: str = json.loads(self.failure.read_text())["why"]
-        return why
+        return str(self._failure()["why"])
 
     def failed_at(self) -> tuple[int, int] | None:
-        """The round and exchange that could not be finished; None if nothing failed."""
+        """The round and exchange that could not be finished; None if nothing failed.
+
+        Raises:
+            MessageError: the file was damaged.
+        """
         if not self.failure.is_file():
             return None
-        failure = json.loads(self.failure.read_text())
+        failure = self._failure()
         return failure["round"], failure["exchange"]
+
+    def _failure(self) -> dict[str, Any]:
+        try:
+            keys = ("why", "round", "exchange")
+            return read_checked_json(self.failure, "a failure", keys)
+        except MessageError as error:
+            raise MessageError(
+                f"{error} Remove it and resume, to come to the same failure again."
+            ) from error
 
     def write_remarks(self, remarks: Sequence[Remark]) -> None:
         """Keep what the method has to say of the run; no file if that is nothing."""
@@ -242,123 +412,28 @@ class RunDirectory:
             remove(self.remarks)
             return
         texts = [remark._asdict() for remark in remarks]
-        self.write_text(self.remarks, json.dumps(texts, indent=2) + "\n")
+        write_checked_json(self.remarks, {"remarks": texts})
 
     def read_remarks(self) -> tuple[Remark, ...]:
-        """What the method had to say of the run."""
-        if not self.remarks.is_file():
-            return ()
-        return tuple(Remark(**texts) for texts in json.loads(self.remarks.read_text()))
-
-    def append(self, row: Round) -> None:
-        """Add one line to rounds.jsonl; another process sees it when this returns."""
-        line = json.dumps(row.as_json(), allow_nan=True) + "\n"
-        try:
-            with self.rounds.open("a") as file:
-                file.write(line)
-        except OSError as error:
-            raise cannot_write(self.rounds, error) from error
-        self._unsynced.add(self.rounds)
-
-    def read_rounds(self) -> list[Round]:
-        """The rows so far; a line cut short by a crash is left out."""
-        return RowTail(self.rounds).read()
-
-    def keep_rounds(self, last: int, exchanges: int = 0) -> list[Round]:
-        """Forget what was written after round `last`, to go on from there.
-
-        Args:
-            last: the last round to keep; -1 keeps none.
-            exchanges: how many exchanges of the round after that to keep.
+        """What the method had to say of the run.
 
         Raises:
-            MessageError: an earlier row is missing; nothing was changed.
+            MessageError: the file was damaged.
         """
-        kept = [row for row in self.read_rounds() if row.round <= last]
-        if [row.round for row in kept] != list(range(last + 1)):
-            raise MessageError(
-                f"{self.rounds}: expected a line for each of the rounds 0 to {last}, "
-                f"found {len(kept)} whole ones. The file was changed or damaged; put "
-                "back a copy of it, or start anew with --fresh."
-            )
-        self.tidy()
-        lines = "".join(json.dumps(r.as_json(), allow_nan=True) + "\n" for r in kept)
-        self.write_text(self.rounds, lines)
-        for folder in _NUMBERED:
-            for file in (self.path / folder).glob("*.*"):
-                number, _, exchange = file.stem.partition("-")
-                is_kept = exchange and int(exchange) < exchanges
-                if int(number) > last + bool(is_kept):
-                    remove(file)
-        for file in self.outcomes.glob("round-*.npz"):
-            if int(file.stem.removeprefix("round-")) > last:
-                remove(file)
-                remove(self.alone_outcomes)
-        return kept
-
-    def write_scores(
-        self, round_: int, names: tuple[str, ...], scores: list[Scores]
-    ) -> None:
-        """Every client's scores at one round, one row per client, kind and part."""
-        if not scores:
-            return
-        count = len(names)
-        columns: dict[str, Any] = {
-            "round": np.full(count * len(scores), round_, dtype=np.int32),
-            "client": np.tile(np.arange(count, dtype=np.int32), len(scores)),
-            "name": list(names) * len(scores),
-            "kind": np.repeat([s.kind for s in scores], count),
-            "part": np.repeat([s.part for s in scores], count),
-            "samples": np.concatenate([s.samples for s in scores]),
-        }
-        for name in scores[0].values:
-            columns[name] = np.concatenate([s.values[name] for s in scores])
-        self._write_parquet("clients", round_, columns)
-
-    def write_client_log(
-        self,
-        round_: int,
-        columns: Mapping[str, NDArray[Any]],
-        exchange: int | None = None,
-    ) -> None:
-        """What drove each participant of a round, one row per participant.
-
-        Args:
-            round_: the round, from 1.
-            columns: its columns.
-            exchange: which of its exchanges, if it has several.
-        """
-        self._write_parquet("client_log", round_, columns, exchange)
-
-    def read_client_log(self) -> dict[str, NDArray[Any]]:
-        """The columns of the client log, all rounds and exchanges after each other."""
-        files = sorted(self.client_log.glob("*.parquet"))
-        if not files:
-            return {}
-        tables = [pq.read_table(file) for file in files]
-        table = pa.concat_tables(tables, promote_options="default")
-        return {name: table[name].to_numpy() for name in table.column_names}
-
-    def write_arrays(
-        self,
-        round_: int,
-        arrays: Mapping[str, NDArray[Any]],
-        exchange: int | None = None,
-    ) -> None:
-        """Larger things a method recorded of a round, or of one of its exchanges."""
-        plain = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-        path = self._numbered("arrays", round_, "safetensors", exchange)
-        with atomic_write(path, errors=(SafetensorError,)) as part:
-            save_file(plain, part)
+        if not self.remarks.is_file():
+            return ()
+        texts = read_checked_json(self.remarks, "remarks", ("remarks",))["remarks"]
+        return tuple(Remark(**text) for text in texts)
 
     def write_gain(self, gain: Gain) -> None:
         """Every client's gain over training alone, gain.parquet."""
         with atomic_write(self.gain, lasting=True) as part:
-            pq.write_table(pa.table(gain.columns()), part)
+            table = pa.table(gain.columns())
+            pq.write_table(table, part, write_page_checksum=True)
 
     def write_outcomes(self, round_: int, outcomes: RunOutcomes) -> None:
         """What personal models said of every held-out sample at one round."""
-        path = self._outcomes_at(round_)
+        path = self.outcomes_at(round_)
         outcomes.write(path)
         self._unsynced.add(path)
 
@@ -375,30 +450,13 @@ class RunDirectory:
             if not rounds:
                 return None
             round_ = rounds[-1]
-        return read_outcomes(self._outcomes_at(round_))
+        return read_outcomes(self.outcomes_at(round_))
 
     def outcome_rounds(self) -> list[int]:
         """The rounds whose outcomes were written, ascending."""
-        files = self.outcomes.glob("round-*.npz")
-        return sorted(int(file.stem.removeprefix("round-")) for file in files)
+        names = (_OUTCOMES.fullmatch(file.name) for file in self.outcomes.glob("*"))
+        return sorted(int(match[1]) for match in names if match is not None)
 
-    def _outcomes_at(self, round_: int) -> Path:
+    def outcomes_at(self, round_: int) -> Path:
+        """Where the outcomes of a round lie."""
         return self.outcomes / f"round-{round_:05d}.npz"
-
-    def _numbered(
-        self, folder: str, round_: int, suffix: str, exchange: int | None = None
-    ) -> Path:
-        stem = f"{round_:06d}" if exchange is None else f"{round_:06d}-{exchange:03d}"
-        path = self.path / folder / f"{stem}.{suffix}"
-        self._unsynced.add(path)
-        return path
-
-    def _write_parquet(
-        self,
-        folder: str,
-        round_: int,
-        columns: Mapping[str, Any],
-        exchange: int | None = None,
-    ) -> None:
-        with atomic_write(self._numbered(folder, round_, "parquet", exchange)) as part:
-            pq.write_table(pa.table(dict(columns)), part)

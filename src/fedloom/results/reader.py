@@ -11,6 +11,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from fedloom.core.errors import DataError
+from fedloom.core.digests import Extent, check_extent
+from fedloom.core.errors import DataError, MessageError
 from fedloom.core.remarks import Remark
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes, read_outcomes
+from fedloom.results.row_files import GrowingFile, read_arrays, read_batches
 from fedloom.results.rows import Round, RowTail
 
 T = TypeVar("T")
@@ -39,9 +40,17 @@ _DEPTH = 4
 """How far below a directory runs are looked for."""
 
 _KEYS = ("round", "client", "name", "kind", "part")
-"""Columns of clients/ that say what a row is about."""
+"""Columns of clients.arrows that say what a row is about."""
 
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, IndexError)
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    EOFError,
+    zipfile.BadZipFile,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +105,7 @@ class RunReader:
         self.path = path
         self.files = RunDirectory(path)
         """Where each file lies."""
-        self._tail = RowTail(self.files.rounds)
+        self._tail = RowTail(self.files.rows.rounds.path)
 
     def manifest(self) -> dict[str, Any]:
         """What ran, on what."""
@@ -112,7 +121,7 @@ class RunReader:
 
     def last_written(self) -> float:
         """When the last row was written, in seconds since 1970."""
-        return self.files.rounds.stat().st_mtime
+        return self.files.rows.rounds.path.stat().st_mtime
 
     def failure(self) -> str | None:
         """Why the run could not go on; None if nothing stopped it."""
@@ -122,15 +131,18 @@ class RunReader:
         """What the method has to say of the run; nothing before it is over."""
         try:
             return self.files.read_remarks()
-        except _UNREADABLE:
+        except (MessageError, *_UNREADABLE):
             return ()
 
     def scores(self, round_: int) -> ClientScores | None:
         """Every client's numbers at a round; None if they were not written."""
-        table = _read_table(self.files.clients / f"{round_:06d}.parquet")
-        if table is None or table.num_rows == 0:
+        if not self._is_whole(self.files.rows.clients):
             return None
-        table = table.sort_by("client")
+        batches = read_batches(self.files.rows.clients.path)
+        tables = [b for b in batches if b["round"][0].as_py() == round_]
+        if not tables:
+            return None
+        table = pa.Table.from_batches(tables[-1:]).sort_by("client")
         kinds, parts, names = (
             np.array(table[key].to_pylist(), dtype=object)
             for key in ("kind", "part", "name")
@@ -147,6 +159,8 @@ class RunReader:
 
     def client_data(self) -> ClientData | None:
         """Who held what; None if the split cannot be read."""
+        if self.files.split.name in self.damage:
+            return None
         try:
             # By a file of our own, for numpy leaves a broken archive open.
             with (
@@ -155,7 +169,7 @@ class RunReader:
             ):
                 arrays = {name: archive[name] for name in archive.files}
             return _client_data(arrays)
-        except (*_UNREADABLE, zipfile.BadZipFile):
+        except _UNREADABLE:
             return None
 
     def gain(self) -> dict[str, NDArray[np.float64]] | None:
@@ -202,29 +216,59 @@ class RunReader:
         Args:
             most: how many rounds are read at most, evenly apart.
         """
-        for file in thin(list(self._last_files("client_log").values()), most):
-            table = _read_table(file)
-            if table is None or table.num_rows == 0:
-                continue
-            if "exchange" in table.column_names:
-                exchange = np.asarray(table["exchange"].to_numpy())
-                table = table.filter(pa.array(exchange == exchange.max()))
-                table = table.drop_columns("exchange")
-            yield table
+        log = self.files.rows.client_log
+        if not self._is_whole(log):
+            return
+        rounds: dict[int, int] = {}
+        for place, batch in enumerate(read_batches(log.path, ["round"])):
+            rounds[batch["round"][0].as_py()] = place
+        chosen = set(thin(list(rounds.values()), most))
+        for place, batch in enumerate(read_batches(log.path)):
+            if place in chosen:
+                table = pa.Table.from_batches([batch])
+                has_exchange = "exchange" in table.column_names
+                yield table.drop_columns("exchange") if has_exchange else table
 
     def arrays(self) -> tuple[int, dict[str, NDArray[Any]]] | None:
         """The last recorded arrays, with their round."""
-        for round_, file in reversed(self._last_files("arrays").items()):
-            try:
-                return round_, load_file(file)
-            except (OSError, SafetensorError):
-                continue  # not whole; those before will do
+        file = self.files.rows.arrays
+        if not self._is_whole(file):
+            return None
+        count = sum(1 for _ in read_batches(file.path, ["round"]))
+        for place, batch in enumerate(read_batches(file.path), 1):
+            if place == count:
+                return batch["round"][0].as_py(), read_arrays(batch)
         return None
 
-    def _last_files(self, folder: str) -> dict[int, Path]:
-        """The file of every round; of the last exchange, if each has its own."""
-        files = sorted((self.path / folder).glob("[0-9]*"))
-        return {int(file.stem.partition("-")[0]): file for file in files}
+    @cached_property
+    def damage(self) -> Mapping[str, str]:
+        """What is wrong with files whose digests the manifest has, by their names."""
+        wrong: dict[str, str] = {}
+        if not self.files.manifest.is_file():
+            return wrong
+        manifest = self.manifest()
+        for section, may_grow in (("files", False), ("rows", True)):
+            for name, extent in manifest[section].items():
+                try:
+                    check_extent(self.path / name, Extent(*extent), may_grow=may_grow)
+                except MessageError as error:
+                    wrong[name] = str(error)
+        last = self.files.outcome_rounds()[-1:]
+        for file in (*map(self.files.outcomes_at, last), self.files.alone_outcomes):
+            try:
+                read_outcomes(file)
+            except DataError as error:
+                wrong[file.name] = str(error)
+        if self.files.gain.is_file() and _read_table(self.files.gain) is None:
+            wrong[self.files.gain.name] = (
+                f"{self.files.gain}: not a whole table of gains. Remove it, or make it "
+                "again with --gain."
+            )
+        return wrong
+
+    def _is_whole(self, file: GrowingFile) -> bool:
+        """Whether a file of rows is there and begins as it was written."""
+        return file.path.is_file() and file.path.name not in self.damage
 
 
 def arm_of(path: Path) -> str:
@@ -239,8 +283,14 @@ def is_comparison(path: Path) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory holds a run that has begun."""
-    return RunDirectory(path).manifest.is_file()
+    """Whether a directory holds a run that has begun, be it damaged.
+
+    Other programs have a manifest.json too.
+    """
+    directory = RunDirectory(path)
+    if not directory.manifest.is_file():
+        return False
+    return directory.is_ours or directory.rows.rounds.path.is_file()
 
 
 def find_runs(path: Path, depth: int = _DEPTH) -> Iterator[Path]:
@@ -253,9 +303,16 @@ def find_runs(path: Path, depth: int = _DEPTH) -> Iterator[Path]:
     elif is_comparison(path):
         yield from (run for run in sorted(path.glob("*/seed-*")) if is_run(run))
     elif depth and path.is_dir():
-        for child in sorted(path.iterdir()):
+        for child in _children(path):
             if child.is_dir() and not child.name.startswith("."):
                 yield from find_runs(child, depth - 1)
+
+
+def _children(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []  # nobody may look into it
 
 
 def read_comparison(path: Path) -> ComparisonFile:
@@ -332,7 +389,7 @@ def thin(items: list[T], most: int) -> list[T]:
 
 def _read_table(path: Path) -> pa.Table | None:
     try:
-        return pq.read_table(path)
+        return pq.read_table(path, page_checksum_verification=True)
     except (OSError, ValueError):  # not there, or not whole
         return None
 

@@ -85,11 +85,18 @@ class RowTail:
         except OSError:
             return self.rows
         complete = text[: text.rfind(b"\n") + 1]
-        for line in complete.splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # cut short by a crash; the run that went on wrote it again
-            self.rows.append(Round(**row))
+        rows = map(_parse, complete.splitlines())
+        self.rows += [row for row in rows if row is not None]
         self._offset += len(complete)
         return self.rows
+
+
+def _parse(line: bytes) -> Round | None:
+    """The row that a line says; None if it was cut short or says something else."""
+    try:
+        row = Round(**json.loads(line))
+        numbers = row.numbers().values()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    is_row = type(row.round) is int and all(type(n) in (int, float) for n in numbers)
+    return row if is_row else None

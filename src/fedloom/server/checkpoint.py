@@ -1,7 +1,8 @@
 """Checkpoints: all that changes in a run, in one safetensors file, whole or not at all.
 
 The random streams need no saving: they depend on counters alone. The checkpoint before
-the newest is kept beside it, for when the newest is damaged.
+the newest is kept beside it, for when the newest is damaged. A digest of the header,
+which has one of all tensors, covers every byte that decides.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,14 +20,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedloom.core.digests import Extent, table_digest
 from fedloom.core.errors import MessageError
 from fedloom.core.files import atomic_write, cannot_write, remove, sync
 from fedloom.core.records import from_named, map_record, named
 from fedloom.server.coordinator import RoundCost
 from fedloom.server.training import Training
 
-_FORMAT = "fedloom-checkpoint-5"
+_FORMAT = "fedloom-checkpoint-6"
 _COST = {field.name for field in fields(RoundCost)}
+_UNREADABLE = (
+    SafetensorError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    RecursionError,
+    MemoryError,
+)
+"""What may come of reading a file that is not a whole checkpoint."""
 
 
 class Position(NamedTuple):
@@ -44,8 +59,15 @@ def before(path: Path) -> Path:
     return path.with_stem(f"{path.stem}-before")
 
 
-def save(training: Training, path: Path) -> None:
+def save(
+    training: Training, path: Path, rows: Mapping[str, Extent] = MappingProxyType({})
+) -> None:
     """Write the state of a run; the old file stays until the new one is whole.
+
+    Args:
+        training: the run.
+        path: of the file.
+        rows: how much of each file of rows belongs to it.
 
     Raises:
         DataError: it cannot be written; the checkpoints that are there are untouched.
@@ -70,8 +92,10 @@ def save(training: Training, path: Path) -> None:
         "round": state.round,
         "exchange": state.exchange,
         "cost": asdict(state.cost),
-        "digest": _digest(tensors),
+        "rows": {name: list(extent) for name, extent in rows.items()},
+        "tensors": _digest(tensors),
     }
+    position["digest"] = table_digest(position)
     with atomic_write(path, errors=(SafetensorError,), lasting=True) as part:
         save_file(tensors, part, metadata={"fedloom": json.dumps(position)})
         sync(part)
@@ -81,7 +105,12 @@ def save(training: Training, path: Path) -> None:
 
 def exists(path: Path) -> bool:
     """Whether a run has a checkpoint, whole or not."""
-    return path.is_file() or before(path).is_file()
+    return count(path) > 0
+
+
+def count(path: Path) -> int:
+    """How many checkpoints a run has, whole or not."""
+    return path.is_file() + before(path).is_file()
 
 
 def newest_position(path: Path) -> Position | None:
@@ -89,11 +118,21 @@ def newest_position(path: Path) -> Position | None:
 
     Its tensors are not read, so a damage of theirs is not seen.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            return _position(_header(file))
-    except (SafetensorError, OSError, ValueError, KeyError):
-        return None
+    header = _read_header(path)
+    return None if header is None else _position(header)
+
+
+def rows_at(path: Path, at: Position) -> dict[str, Extent]:
+    """How much of each file of rows belongs to the checkpoint that was written there.
+
+    Raises:
+        MessageError: there is no such checkpoint.
+    """
+    for file in (path, before(path)):
+        header = _read_header(file)
+        if header is not None and _position(header) == at:
+            return {name: Extent(*extent) for name, extent in header["rows"].items()}
+    raise MessageError(f"{path}: there is no checkpoint of round {at.round}.")
 
 
 def whole_positions(path: Path) -> list[Position]:
@@ -161,7 +200,7 @@ def _whole_position(file: Path) -> Position | None:
     """Where a checkpoint was written; None if it is not whole."""
     try:
         return _position(_read(file)[0])
-    except (MessageError, KeyError):
+    except MessageError:
         return None
 
 
@@ -169,31 +208,46 @@ def _position(header: Mapping[str, Any]) -> Position:
     return Position(header["round"], header["exchange"])
 
 
+def _read_header(path: Path) -> dict[str, Any] | None:
+    """What a checkpoint says of itself; None if that is not whole."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return _header(file)
+    except _UNREADABLE:
+        return None
+
+
 def _header(file: Any) -> dict[str, Any]:
-    """What an open checkpoint says of itself."""
+    """What an open checkpoint says of itself, checked against its digest."""
     header: Any = json.loads((file.metadata() or {}).get("fedloom", "{}"))
     if not isinstance(header, dict):
         raise ValueError("its header is damaged")
-    if header.get("format") == _FORMAT:
-        cost = header.get("cost")
-        is_sound = isinstance(cost, dict) and cost.keys() == _COST
-        for name in ("round", "exchange"):
-            is_sound &= type(header.get(name)) is int
-        if not is_sound:
-            raise ValueError("its header is damaged")
+    if header.get("format") != _FORMAT:
+        raise ValueError(
+            f"its format is {header.get('format')!r}, expected {_FORMAT!r}"
+        )
+    if header.pop("digest", None) != table_digest(header):
+        raise ValueError("the checksum of its header is wrong")
+    cost = header.get("cost")
+    is_sound = isinstance(cost, dict) and cost.keys() == _COST
+    is_sound &= isinstance(header.get("rows"), dict)
+    for name in ("round", "exchange"):
+        is_sound &= type(header.get(name)) is int
+    if not is_sound:
+        raise ValueError("its header is damaged")
     return header
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A checkpoint's position and tensors, checked against their digest."""
+    """A checkpoint's position and tensors, checked against their digests."""
     try:
         with safe_open(path, framework="pt") as file:
             position = _header(file)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        if position.get("tensors") != _digest(tensors):
+            raise ValueError("its checksum is wrong")
+    except _UNREADABLE as error:
         raise MessageError(f"{path}: not a whole checkpoint ({error}).") from error
-    if position.get("format") == _FORMAT and position.get("digest") != _digest(tensors):
-        raise MessageError(f"{path}: not a whole checkpoint (its checksum is wrong).")
     return position, tensors
 
 
@@ -208,7 +262,6 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 def _check(position: Mapping[str, Any], training: Training, path: Path) -> None:
     expected = {
-        "format": _FORMAT,
         "algorithm": training.algorithm.name,
         **training.fleet.hashes,
         "seed": training.seed,

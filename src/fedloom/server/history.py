@@ -1,8 +1,8 @@
-"""What a run records: kept in memory and, given a directory, written at once."""
+"""What a run records: written at once, to its directory or to a temporary folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedloom.core.records import client_dims, named
 from fedloom.core.remarks import Remark, on_training_loss
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes
+from fedloom.results.row_files import RowFiles
 from fedloom.results.rows import Round
 from fedloom.results.scores import Scores
 from fedloom.server.coordinator import ExchangeLog, RoundCost
@@ -31,7 +32,7 @@ class History:
     Args:
         training: the run.
         rounds: rows of an earlier part of it.
-        directory: where rows go; they stay in memory either way.
+        directory: where rows go; a temporary folder by default.
     """
 
     def __init__(
@@ -43,14 +44,12 @@ class History:
         self.training = training
         self.rounds = rounds if rounds is not None else []
         self.directory = directory
+        self.rows = directory.rows if directory is not None else RowFiles()
+        """Everything of every round; in memory are the rounds' sums alone."""
         self.follower: Callable[[Round], None] | None = None
         """Is told of every row as soon as it is kept."""
-        self.scores: dict[int, list[Scores]] = {}
-        self.client_log: dict[tuple[int, int], Columns] = {}
-        """By round and exchange, what drove each participant, one row for each; empty
-        once there is a directory to write it to."""
-        self.arrays: dict[tuple[int, int], Columns] = {}
-        """By round and exchange, whatever larger a method recorded."""
+        self.last_scores: tuple[Scores, ...] = ()
+        """Every client's, at the last evaluated round."""
         self.remarks = directory.read_remarks() if directory is not None else ()
         """What there is to say of the run, once it is over."""
         self.outcomes: dict[int, RunOutcomes] = {}
@@ -65,21 +64,19 @@ class History:
 
     def open_round(self) -> None:
         """Record the start, before any training, as round 0."""
-        self._keep(Round(round=0, **self.evaluate(0)))
+        self._keep(Round(round=0, **self.evaluate()))
 
     def record_exchange(self) -> None:
         """Record what drove the exchange that the run has just finished."""
         log = self.training.last
         assert log is not None
-        at = log.round + 1, log.exchange
         columns, arrays, self._scalars = _sort(log)
         if self.training.algorithm.exchanges > 1:
             # A round's row has room for those of its last exchange alone.
             arrays |= {n: np.array(value) for n, value in self._scalars.items()}
-        if self.directory is not None:
-            self._write_logs(at, columns, arrays, self.directory)
-        else:
-            self.client_log[at], self.arrays[at] = columns, arrays
+        self.rows.append_client_log(columns)
+        if arrays:
+            self.rows.append_arrays(log.round + 1, log.exchange, arrays)
 
     def close_round(self, cost: RoundCost, *, has_scores: bool) -> Round:
         """Record the round that the run has just finished."""
@@ -91,7 +88,7 @@ class History:
             train_loss=loss if cost.steps else None,
             **costs,
             server_log=self._scalars,
-            **(self.evaluate(number) if has_scores else {}),
+            **(self.evaluate() if has_scores else {}),
         )
         self._keep(row)
         return row
@@ -116,10 +113,7 @@ class History:
         algorithm = self.training.algorithm
         if type(algorithm).remarks is Algorithm.remarks:
             return ()
-        if self.directory is not None:
-            log = self.directory.read_client_log()
-        else:
-            log = _joined(list(self.client_log.values()))
+        log = self.rows.read_client_log()
         return algorithm.remarks(log) if len(log.get("round", ())) else ()
 
     def record_outcomes(self, *, is_last: bool) -> None:
@@ -166,7 +160,7 @@ class History:
             adaptation[clients.cpu()] = torch.maximum(own, answer.work)
         return RunOutcomes(parts, (work + adaptation).numpy()) if parts else None
 
-    def evaluate(self, number: int) -> dict[str, Any]:
+    def evaluate(self) -> dict[str, Any]:
         """Score all models on every part that has samples, and sum up.
 
         Returns:
@@ -175,9 +169,9 @@ class History:
         roster = self.training.coordinator.roster
         sizes = roster.sizes(torch.float64).cpu().numpy()
         made = [self.training.evaluate(part) for part in PARTS if roster.has(part)]
-        self.scores[number] = [s for evaluation in made for s in evaluation.scores]
+        self.last_scores = tuple(s for evaluation in made for s in evaluation.scores)
         summary: dict[str, dict[str, dict[str, float]]] = {}
-        for scores in self.scores[number]:
+        for scores in self.last_scores:
             numbers = scores.summary(sizes)
             summary.setdefault(scores.kind, {})[scores.part] = numbers
         return {
@@ -188,45 +182,20 @@ class History:
 
     def write(self, directory: RunDirectory) -> None:
         """Write all rows to a directory, and later ones too."""
-        self.directory = directory
-        for at, columns in self.client_log.items():
-            self._write_logs(at, columns, self.arrays[at], directory)
-        for row in self.rounds:
-            self._write(row, directory)
+        directory.rows.copy_from(self.rows)
+        self.directory, self.rows = directory, directory.rows
         directory.write_remarks(self.remarks)
         for number, outcomes in self.outcomes.items():
             directory.write_outcomes(number, outcomes)
 
     def _keep(self, row: Round) -> None:
         self.rounds.append(row)
-        if self.directory is not None:
-            self._write(row, self.directory)
+        if row.scores:
+            names = self.training.coordinator.roster.names
+            self.rows.append_scores(row.round, names, self.last_scores)
+        self.rows.append(row)
         if self.follower is not None:
             self.follower(row)
-
-    def _write(self, row: Round, directory: RunDirectory) -> None:
-        if row.round in self.scores:
-            names = self.training.coordinator.roster.names
-            directory.write_scores(row.round, names, self.scores[row.round])
-        directory.append(row)
-
-    def _write_logs(
-        self,
-        at: tuple[int, int],
-        columns: Columns,
-        arrays: Columns,
-        directory: RunDirectory,
-    ) -> None:
-        exchange = at[1] if self.training.algorithm.exchanges > 1 else None
-        directory.write_client_log(at[0], columns, exchange)
-        if arrays:
-            directory.write_arrays(at[0], arrays, exchange)
-
-
-def _joined(parts: Sequence[Columns]) -> Columns:
-    """The same columns of several exchanges, after each other."""
-    names = parts[0] if parts else ()
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _sort(log: ExchangeLog) -> tuple[Columns, Columns, dict[str, float]]:

@@ -35,6 +35,11 @@ def refuse_other_data(
             f"began with: their hash is {data.hash[:12]}, was "
             f"{manifest['data'][:12]}. Put the data back, or start a new run."
         )
+    if manifest.get("names", clients.names_hash) != clients.names_hash:
+        raise DataError(
+            f"{where}: the clients have other names than when the run began. Name "
+            "them as before, or start a new run."
+        )
     if manifest["split"] != clients.hash:
         raise DataError(
             f"{where}: the samples are divided among clients in another way "
@@ -64,7 +69,12 @@ def truncate_after(directory: RunDirectory, at: Position) -> list[Round]:
 
     Returns:
         The rows up to there.
+
+    Raises:
+        MessageError: a row up to there was changed or lost; nothing was changed.
     """
-    rows = directory.keep_rounds(-1 if at == START else at.round, at.exchange)
+    is_new = at == START
+    rows = {} if is_new else checkpoint.rows_at(directory.checkpoint, at)
+    directory.rows.go_on_after(rows)
     checkpoint.forget_after(directory.checkpoint, at)
-    return rows
+    return directory.truncate_rows(-1 if is_new else at.round)

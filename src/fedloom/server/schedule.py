@@ -154,7 +154,8 @@ def _secure(histories: Sequence[History], going: Sequence[int]) -> None:
         directory = histories[n].directory
         if directory is not None:
             directory.sync()
-            checkpoint.save(histories[n].training, directory.checkpoint)
+            rows = directory.rows.extents
+            checkpoint.save(histories[n].training, directory.checkpoint, rows)
 
 
 @contextmanager

@@ -36,9 +36,10 @@ class TensorBoard:
             if about.path is None:
                 raise ConfigError("a run without a directory; give it a folder.")
             self._folder = about.path / "tensorboard"
-        if not about.first:
-            for old in self._folder.glob("events.out.tfevents.*"):
-                old.unlink()
+            if not about.first:
+                # Of this run before it started again; elsewhere they may be others'.
+                for old in self._folder.glob("events.out.tfevents.*"):
+                    old.unlink()
         purge = about.first + 1 if about.first else None
         # Written through, so that a run that is killed leaves what it had.
         self._writer = self._make(str(self._folder), purge_step=purge, max_queue=1)

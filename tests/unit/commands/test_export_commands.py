@@ -118,9 +118,10 @@ def test_newcomers_get_models_and_are_told_their_gain(
     assert done.exit_code == 0, done.output
     assert "gain over as many steps alone" in done.output
     assert sorted(p.name for p in (tmp_path / "e").iterdir()) == [
-        "client-w0",
-        "client-w1",
-        "client-w2",
+        "client-0-w0",
+        "client-1-w1",
+        "client-2-w2",
+        "export.json",
         "models.csv",
     ]
     one = table(tmp_path / "one.csv", 30, 6, client=None)

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from fedloom.core.errors import DataError
 from fedloom.core.files import (
     atomic_write,
     cannot_write,
-    partial_path,
     remove,
+    remove_private_folders,
     write_csv,
 )
 
@@ -52,10 +55,46 @@ def test_an_error_of_another_kind_is_let_through(tmp_path: Path) -> None:
     assert not (tmp_path / "file.txt").exists()
 
 
-def test_a_file_being_written_is_hidden_from_who_reads_the_folder() -> None:
-    assert partial_path(Path("clients/000001.parquet")) == Path(
-        "clients/.000001.parquet.part"
-    )
+def test_a_file_being_written_lies_where_nobody_else_looks(tmp_path: Path) -> None:
+    """Under another name each time, in a folder for its owner alone."""
+    names = set()
+    for _ in range(2):
+        with atomic_write(tmp_path / "file.txt") as part:
+            names.add(part.parent.name)
+            assert part.parent.stat().st_mode & 0o777 == 0o700
+            part.write_text("new")
+    assert len(names) == 2
+    assert all(name.startswith(".fedloom-") for name in names)
+
+
+def test_neighbours_of_any_name_are_left_alone(tmp_path: Path) -> None:
+    neighbours = ["file.txt.part", ".file.txt.part", "file.txt.old", ".fedloom-x.part"]
+    for name in neighbours:
+        (tmp_path / name).write_text("precious")
+    write(tmp_path / "file.txt", "new")
+    remove_private_folders(tmp_path)
+    assert [(tmp_path / name).read_text() for name in neighbours] == ["precious"] * 4
+
+
+def test_all_files_have_the_mode_that_the_user_asked_for(tmp_path: Path) -> None:
+    """Some libraries write for their owner alone."""
+    before = os.umask(0o027)
+    try:
+        with atomic_write(tmp_path / "a") as part:
+            part.write_text("text")
+        with atomic_write(tmp_path / "b") as part:
+            save_file({"x": np.zeros(1)}, part)
+    finally:
+        os.umask(before)
+    assert {oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()} == {
+        "0o640"
+    }
+
+
+def test_a_name_as_long_as_can_be_is_written(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    write(path, "text")
+    assert path.read_text() == "text"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MessageError, match="not a whole checkpoint"):
         restore(patchwork(), path)
     save_file({"server.shared": torch.zeros(3)}, path)
-    with pytest.raises(MessageError, match="format is None"):
+    with pytest.raises(MessageError, match="format is None, expected"):
         restore(patchwork(), path)
 
 

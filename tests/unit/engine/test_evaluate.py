@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,7 +27,7 @@ from fedloom.engine.evaluate import sums_of_own, sums_of_shared
 from fedloom.engine.job import Samples
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
-from fedloom.results.directory import RunDirectory
+from fedloom.results.row_files import RowFiles, read_batches
 from fedloom.results.scores import Scores
 from fedloom.server.simulation import Simulation
 
@@ -367,8 +366,8 @@ def test_a_metric_is_one_object(
     assert summary["doubt"] == pytest.approx(np.nanmean(expected), rel=1e-10)
     assert summary["doubt_worst_decile"] == pytest.approx(np.nanmax(expected))
     assert summary["doubt_clients"] == COUNT - 1
-    RunDirectory(tmp_path).write_scores(1, simulation.federation.names, scores)
-    table = pq.read_table(tmp_path / "clients" / "000001.parquet")
+    RowFiles(tmp_path).append_scores(1, simulation.federation.names, scores)
+    (table,) = read_batches(tmp_path / "clients.arrows")
     np.testing.assert_allclose(
         table["doubt"].to_numpy(), expected * len(scores), rtol=1e-10
     )

@@ -165,6 +165,7 @@ def test_what_is_there_is_replaced_only_when_asked(
     result.export(out, clients=[2], fresh=True)
     assert sorted(p.name for p in out.iterdir()) == [
         "README.md",
+        "export.json",
         "model.safetensors",
         "model.toml",
     ]
@@ -194,7 +195,7 @@ def test_an_export_that_fails_leaves_nothing_behind(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fedloom.export.folders.save_file", full)
-    with pytest.raises(fedloom.ConfigError, match="No space left"):
+    with pytest.raises(fedloom.DataError, match="No space left"):
         result.export(tmp_path / "e", clients=[0])
     assert list(tmp_path.iterdir()) == []
 
@@ -219,8 +220,9 @@ def test_own_models_names_and_numbers_come_through(
     out = trained.export(tmp_path / "all")
     assert sorted(p.name for p in out.iterdir()) == [
         "client-0",
-        "client-1",
-        "client-south",
+        "client-1-north-1",
+        "client-2-south",
+        "export.json",
         "models.csv",
     ]
     folder = trained.export(tmp_path / "one", clients=["south"])

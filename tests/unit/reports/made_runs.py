@@ -98,6 +98,9 @@ def write_run(
             "device": "cpu",
             "split": split or federation.hash,
             "is_own": False,
+            "torch": "2.0",
+            "threads": 1,
+            "config": {},
             "records": {"moved": "How far the client went; <b> & co."},
         }
     )
@@ -107,11 +110,11 @@ def write_run(
         if validation is not None:
             own = np.asarray(validation, dtype=float)[number][order]
             parts.insert(0, scores(own, "validation", metric=metric))
-        directory.write_scores(number, federation.names, parts)
+        directory.rows.append_scores(number, federation.names, parts)
         summary = {s.part: s.summary(federation.sizes) for s in parts}
         if number:
             _write_log(directory, number, count, has_arrays=has_arrays)
-        directory.append(
+        directory.rows.append(
             Round(
                 round=number,
                 participants=count if number else 0,
@@ -156,10 +159,10 @@ def _write_log(
         "steps": np.full(count, 6),
         "moved": np.where(who == 0, np.nan, who * 0.5),
     }
-    directory.write_client_log(number, columns)
+    directory.rows.append_client_log(columns)
     if has_arrays:
         weights = np.eye(count) * 0.5 + 0.5 / count
-        directory.write_arrays(number, {"weights": weights, "clients": who})
+        directory.rows.append_arrays(number, 0, {"weights": weights, "clients": who})
 
 
 def write_comparison(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from made_runs import steady, write_comparison, write_run
 
-from fedloom.core.errors import DataError
+from fedloom.core.digests import write_checked_json
+from fedloom.core.errors import DataError, MessageError
 from fedloom.reports import collect
 
 THREE = steady([0.5, 0.7], [0.6, 0.8], [0.7, 0.9])
@@ -147,9 +148,9 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"same metric.*mse"):
         collect([a, b])
     manifest = json.loads((a / "manifest.json").read_text())
-    del manifest["seed"]
-    (a / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match=r"not a whole run directory.*seed"):
+    del manifest["seed"], manifest["digest"]
+    write_checked_json(a / "manifest.json", manifest)
+    with pytest.raises(MessageError, match=r"manifest of a run: it has no seed"):
         collect([a])
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "compare.toml").write_text("seeds = 3\n")

@@ -15,6 +15,7 @@ from made_runs import steady, write_comparison, write_run
 
 from fedloom.core.errors import ConfigError
 from fedloom.reports.live import Server, Watch
+from fedloom.results.directory import RunDirectory
 
 
 def ask(server: Server, path: str, **headers: str) -> tuple[int, str]:
@@ -106,7 +107,7 @@ def test_a_run_is_going_on_stopped_or_failed(tmp_path: Path) -> None:
     long_ago = time.time() - 3600
     os.utime(path / "rounds.jsonl", (long_ago, long_ago))
     assert watch.state()["runs"][0]["state"] == "stopped"
-    (path / "failure.json").write_text('{"why": "x"}')
+    RunDirectory(path).write_failure("x", 1, 0)
     assert watch.state()["runs"][0]["state"] == "failed"
 
 

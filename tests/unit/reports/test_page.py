@@ -19,6 +19,7 @@ from fedloom.reports.findings import work_out
 from fedloom.reports.page import page
 from fedloom.reports.report_tables import kinds_table
 from fedloom.reports.svg import axis, element, nice_ticks, num, spread
+from fedloom.results.directory import RunDirectory
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 NAMES = ["<b>", 'q"uote', "a&b", "plain|bar"]
@@ -196,8 +197,8 @@ def test_odd_scores_can_be_drawn(tmp_path: Path, rows: list[list[float]]) -> Non
 def test_a_comparison_without_a_finished_run_has_a_page(tmp_path: Path) -> None:
     path = write_comparison(tmp_path / "c", {"a": steady([0.5]), "b": steady([0.6])})
     for method in ("a", "b"):
-        file = path / method / "seed-0" / "failure.json"
-        file.write_text('{"why": "round 1, client <c0>: loss is nan"}')
+        run = RunDirectory(path / method / "seed-0")
+        run.write_failure("round 1, client <c0>: loss is nan", 1, 0)
     text = page(work_out(collect([path])))
     check(text)
     assert "all 2 runs failed" in text

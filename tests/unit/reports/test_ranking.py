@@ -75,7 +75,7 @@ def test_a_pair_of_errors_is_in_their_own_units(tmp_path: Path) -> None:
 
 def test_a_method_with_a_failed_seed_is_counted_and_comes_last(tmp_path: Path) -> None:
     path = write_comparison(tmp_path / "c", METHODS)
-    (path / "better" / "seed-1" / "failure.json").write_text('{"why": "loss is nan"}')
+    RunDirectory(path / "better" / "seed-1").write_failure("loss is nan", 1, 0)
     ranking = work_out(collect([path])).ranking
     assert [s.method for s in ranking.standings] == ["mixed", "local", "better"]
     last = ranking.standings[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,22 @@ from fedloom.core.errors import DataError
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes, read_outcomes
 from fedloom.results.reader import RunReader, read_yardsticks
+
+MANIFEST: dict[str, Any] = {
+    "fedloom": "0",
+    "algorithm": "ditto",
+    "dataset": "made up",
+    "clients": 1,
+    "parameters": 1,
+    "metric": "accuracy",
+    "seed": 0,
+    "device": "cpu",
+    "torch": "2",
+    "threads": 1,
+    "split": "",
+    "is_own": False,
+    "config": {},
+}
 
 
 def made() -> RunOutcomes:
@@ -70,7 +87,8 @@ def test_rounds_after_a_checkpoint_are_forgotten_with_what_hangs_on_them(
     for round_ in (1, 2):
         directory.write_outcomes(round_, made())
     made().write(directory.alone_outcomes)
-    directory.keep_rounds(-1)
+    directory.write_manifest(MANIFEST)
+    directory.truncate_rows(-1)
     assert directory.outcome_rounds() == []
     assert not directory.alone_outcomes.exists()
 

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from safetensors.numpy import save_file
 
 from fedloom.core.errors import DataError
 from fedloom.results.reader import (
-    RowTail,
     RunReader,
     arm_of,
     find_runs,
     read_comparison,
     thin,
 )
+from fedloom.results.row_files import RowFiles, TableFile
+from fedloom.results.rows import RowTail
 
 
 def rounds(tail: RowTail) -> list[int]:
     return [row.round for row in tail.read()]
 
 
-def write_table(path: Path, **columns: object) -> None:
-    path.parent.mkdir(exist_ok=True)
-    pq.write_table(pa.table(columns), path)
+def write_rows(file: TableFile, **columns: list[Any]) -> None:
+    file.append_rows({name: pa.array(values) for name, values in columns.items()})
 
 
 def test_a_half_written_line_waits_for_its_end(tmp_path: Path) -> None:
@@ -64,20 +63,19 @@ def test_what_is_not_there_or_not_whole_reads_as_nothing(tmp_path: Path) -> None
         assert reader.gain() is None
         assert list(reader.client_log(9)) == []
         assert reader.arrays() is None
-        for folder, name in (
-            ("", "split.npz"),
-            ("", "gain.parquet"),
-            ("clients", "000001.parquet"),
-            ("client_log", "000001.parquet"),
-            ("arrays", "000001.safetensors"),
+        for name in (
+            "split.npz",
+            "gain.parquet",
+            "clients.arrows",
+            "client_log.arrows",
+            "arrays.arrows",
         ):
-            (tmp_path / folder).mkdir(exist_ok=True)
-            (tmp_path / folder / name).write_bytes(b"PAR1 or the like, cut sho")
+            (tmp_path / name).write_bytes(b"PAR1 or the like, cut sho")
 
 
 def test_scores_are_in_the_order_of_clients_by_kind_and_part(tmp_path: Path) -> None:
-    write_table(
-        tmp_path / "clients" / "000003.parquet",
+    write_rows(
+        TableFile(tmp_path / "clients.arrows"),
         round=[3] * 4,
         client=[1, 0, 0, 1],
         name=["b", "a", "a", "b"],
@@ -93,42 +91,37 @@ def test_scores_are_in_the_order_of_clients_by_kind_and_part(tmp_path: Path) -> 
     assert np.isnan(scores.get("shared", "validation", "accuracy")).all()
 
 
-@pytest.mark.parametrize("is_one_file", [True, False])
-def test_of_several_exchanges_the_last_is_read(
-    tmp_path: Path, is_one_file: bool
-) -> None:
-    """Whether they lie in one file with a column, or in a file each."""
-    folder = tmp_path / "client_log"
-    if is_one_file:
-        columns = {"client": [0, 1, 0, 2], "exchange": [0, 0, 1, 1]}
-        write_table(folder / "000001.parquet", moved=[1.0, 2.0, 3.0, 4.0], **columns)
-    else:
-        write_table(folder / "000001-000.parquet", client=[0, 1], moved=[1.0, 2.0])
-        write_table(folder / "000001-001.parquet", client=[0, 2], moved=[3.0, 4.0])
-    write_table(folder / "000002.parquet", client=[1], moved=[5.0])
+def test_of_several_exchanges_the_last_is_read(tmp_path: Path) -> None:
+    log = TableFile(tmp_path / "client_log.arrows")
+    write_rows(log, round=[1, 1], exchange=[0, 0], client=[0, 1], moved=[1.0, 2.0])
+    write_rows(log, round=[1, 1], exchange=[1, 1], client=[0, 2], moved=[3.0, 4.0])
+    write_rows(log, round=[2], exchange=[0], client=[1], moved=[5.0])
     first, second = RunReader(tmp_path).client_log(9)
-    assert first.to_pydict() == {"client": [0, 2], "moved": [3.0, 4.0]}
+    columns = {"round": [1, 1], "client": [0, 2], "moved": [3.0, 4.0]}
+    assert first.to_pydict() == columns
     assert second["moved"].to_pylist() == [5.0]
 
 
 def test_the_last_arrays_that_are_whole_are_read(tmp_path: Path) -> None:
-    folder = tmp_path / "arrays"
-    folder.mkdir()
-    for n, name in enumerate(("000004-000", "000004-001")):
-        save_file({"weights": np.full((2, 2), n)}, folder / f"{name}.safetensors")
-    (folder / "000005.safetensors").write_bytes(b"cut short")
+    rows = RowFiles(tmp_path)
+    for n in range(3):
+        rows.append_arrays(4 + n // 2, n % 2, {"weights": np.full((2, 2), n)})
+    file = tmp_path / "arrays.arrows"
+    file.write_bytes(file.read_bytes()[:-3])
     recorded = RunReader(tmp_path).arrays()
     assert recorded is not None
     assert recorded[0] == 4
-    assert recorded[1]["weights"][0, 0] == 1
+    assert recorded[1]["weights"].tolist() == [[1, 1], [1, 1]]
 
 
 def test_runs_are_looked_for_below_a_folder_and_not_in_hidden_ones(
     tmp_path: Path,
 ) -> None:
-    for place in ("c/a/seed-0", "c/a/seed-1", "b", ".hidden/a", "1/2/3/4/5"):
+    for place in ("c/a/seed-0", "c/a/seed-1", "b", ".hidden/a", "1/2/3/4/5", "app"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "manifest.json").write_text("{}")
+        if place != "app":
+            (tmp_path / place / "rounds.jsonl").write_text("")
     (tmp_path / "c" / "compare.toml").write_text("seeds = [0, 1]\n[methods.a]\n")
     runs = list(find_runs(tmp_path))
     assert [str(run.relative_to(tmp_path)) for run in runs] == [

@@ -188,6 +188,14 @@ def test_a_fresh_run_leaves_no_curve_of_the_old_one(tmp_path: Path) -> None:
     assert not (out / "rounds.csv").exists()
 
 
+def test_event_files_in_a_folder_of_the_users_own_stay(tmp_path: Path) -> None:
+    """Other runs may write there too."""
+    other = tmp_path / "events.out.tfevents.1.other"
+    other.write_bytes(b"of another run")
+    run_config(parse(QUICK), out=tmp_path / "r", track=[TensorBoard(tmp_path)])
+    assert other.read_bytes() == b"of another run"
+
+
 def test_csv_has_a_line_per_round_and_goes_on_after_a_stop(tmp_path: Path) -> None:
     out = tmp_path / "r"
     with pytest.raises(RuntimeError, match="power cut"):

@@ -163,6 +163,7 @@
       state = found;
       if (isNew) { choices(); legend(); draw(); table(); }
       sum();
+      trouble = found.problems.map((problem) => `Left out: ${problem}`).join(" ");
     } catch {
       trouble = "fedloom view does not answer; it was stopped, or is busy. Trying again.";
     }
