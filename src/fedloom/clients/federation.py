@@ -268,7 +268,10 @@ class Federation:
                 f"{self.split.group!r}, found {split}. Change the federation's own: "
                 "dataclasses.replace(clients.split, ...)."
             )
-        held = [np.concatenate(parts) for parts in zip(*self.parts, strict=True)]
+        owners = np.concatenate([part.owners for part in self.parts])
+        samples = np.concatenate([part.indices for part in self.parts])
+        sizes = np.bincount(owners, minlength=self.count)
+        held = Ragged.cut(samples[np.argsort(owners, kind="stable")], sizes)
         train, validation, test = split.apply(self.dataset, held, self.names, seed)
         return replace(self, train=train, validation=validation, test=test, split=split)
 
@@ -447,7 +450,7 @@ def _assign(
         subclass=None if dataset.subclass is None else dataset.subclass[dealt],
     )
     assignment = partition.assign(part, seed)
-    members = tuple(dealt[held] for held in assignment.members)
+    members = replace(assignment.members, indices=dealt[assignment.members.indices])
     return Assignment(members, assignment.names)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fedloom.clients.federation import Federation
 
 _LEAST_ROWS = 50
+_MOST_ROWS = 50_000
+"""Rows in which signs are looked for: those of every n-th client of more."""
 _LEAST_FEATURES = 3
 _ALIKE = 0.6
 """Mean squared difference of neighbours over that of any two rows of a client: 1 if the
@@ -67,6 +69,9 @@ def torn_groups(federation: Federation) -> str:
         return ""
     if not len(federation.test.indices) or len(data) < _LEAST_ROWS:
         return ""
+    step = -(-len(data) // _MOST_ROWS)
+    if step > 1:
+        federation = federation.only(range(0, federation.count, step))
     sign = _named_column(federation) or _neighbours(federation) or _twins(federation)
     return f"{data.name}: {sign}. {_ADVICE}" if sign else ""
 
@@ -140,18 +145,16 @@ def _neighbours(federation: Federation) -> str:
 
 
 def _twins(federation: Federation) -> str:
-    x = federation.dataset.inputs[0].numpy()
+    train, test = federation.train, federation.test
+    rows = np.concatenate([train.indices, test.indices])
+    x = federation.dataset.inputs[0].numpy()[rows]
     # Rows of codes and counts are often equal by chance.
     measured = [n for n in range(x.shape[1]) if _is_measured(x[:, n])]
     if len(measured) < _LEAST_FEATURES:
         return ""
     _, code = np.unique(x[:, measured], axis=0, return_inverse=True)
-    code = code.reshape(-1)
-    clients = np.arange(federation.count)
-    trained = code[federation.train.indices]
-    trainer = np.repeat(clients, federation.train.sizes)
-    tested = code[federation.test.indices]
-    tester = np.repeat(clients, federation.test.sizes)
+    trained, tested = np.split(code.reshape(-1), [len(train.indices)])
+    trainer, tester = train.owners, test.owners
     own = np.isin(
         tested * federation.count + tester, trained * federation.count + trainer
     )
