@@ -29,7 +29,8 @@ def round_share(share: float, count: int) -> int:
 def round_shares(share: float, counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """The same for each of some numbers."""
     exact = share * counts * (1.0 + _ROUND_OFF) + 0.5
-    return np.floor(exact).astype(np.int64)
+    rounded: NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    return rounded
 
 
 def apportion(

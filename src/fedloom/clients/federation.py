@@ -38,6 +38,8 @@ from fedloom.data.files import read_npz
 
 Part = Literal["train", "validation", "test"]
 _PARTS: tuple[Part, ...] = ("train", "validation", "test")
+_COMPRESSED = 100_000
+"""Most clients whose split is compressed when it is saved."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -307,7 +309,9 @@ class Federation:
             atomic_write(path, lasting=True) as temporary,
             temporary.open("wb") as file,
         ):
-            np.savez_compressed(file, **arrays)
+            # Compression of very many clients would take longer than to divide them.
+            write = np.savez if self.count > _COMPRESSED else np.savez_compressed
+            write(file, **arrays)
 
 
 def load_split(path: Path, dataset: Dataset) -> Federation:

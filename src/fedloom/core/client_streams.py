@@ -121,7 +121,7 @@ class _Constant:
 
 
 def _mix(first: _Words, second: _Words) -> _Words:
-    mixed = first * np.uint32(0xCA01F9DD) - second * np.uint32(0x4973F715)
+    mixed: _Words = first * np.uint32(0xCA01F9DD) - second * np.uint32(0x4973F715)
     return mixed ^ mixed >> np.uint32(16)
 
 
