@@ -31,6 +31,7 @@ from survivors import (
 )
 
 import fedloom
+from fedloom.algorithms import REGISTRY
 from fedloom.comparison import load_comparison, parse_comparison, run_comparison
 from fedloom.config import parse, to_toml
 from fedloom.runs import load, resume, run_config
@@ -401,55 +402,42 @@ def rows_of(out: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-@pytest.mark.slow
-def test_twenty_runs_killed_at_random_moments_come_to_the_same_bits(
-    tmp_path: Path,
-) -> None:
-    """Moments from the head of the run to its last row; some before, some twice.
+KILLS = 7
+"""Kills of the runs of each method: with those of comparisons below, over 200."""
 
-    The command line alone, as a user has it.
-    """
-    draw = np.random.default_rng(20)
-    seconds, configs = {}, {}
-    for family, algorithm in FAMILIES.items():
-        tables = {**SMALL, "rounds": 20, "checkpoint_every": 3, "algorithm": algorithm}
-        tables["teams"] = {"name": "blocks", "teams": 2}
-        configs[family] = write_toml(tables, tmp_path / f"{family}.toml")
-        undisturbed = tmp_path / family
-        with started("run", configs[family], "--out", undisturbed) as process:
-            began = wait_until((undisturbed / "manifest.json").exists, process)
-            ended = wait_until(lambda out=undisturbed: rows_of(out) == 21, process)
-            process.communicate(timeout=300)
-            assert process.returncode == 0
-        seconds[family] = ended - began
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", REGISTRY)
+def test_runs_killed_at_random_moments_come_to_the_same_bits(
+    method: str, nursery: Nursery, tmp_path: Path
+) -> None:
+    """From the first moment to the last; some are killed again on the way back."""
+    tables = {**SMALL, "rounds": 6, "checkpoint_every": 2}
+    tables |= {"algorithm": {"name": method}, "teams": {"name": "blocks", "teams": 2}}
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "run"
+    seconds = nursery.order("run", undisturbed, tables=tables)["seconds"]
+    draw = np.random.default_rng(list(REGISTRY).index(method))
+
+    def go(**kill: float) -> str:
+        what = "resume" if (out / "manifest.json").exists() else "run"
+        status = nursery.order(what, out, tables=tables, **kill)["status"]
+        assert status != "failed", stood
+        return str(status)
+
     stood: list[str] = []
-    for n in range(20):
-        family = list(FAMILIES)[n % len(FAMILIES)]
-        out, has_begun = tmp_path / f"killed-{n}", True
-        for kill in range(2 if n % 4 == 3 else 1):
-            run = ["run", configs[family], "--out", out]
-            with started(*(["resume", out] if kill else run)) as process:
-                if n % 5 == 4:
-                    time.sleep(draw.uniform(0, 6))
-                else:
-                    wait_until((out / "manifest.json").exists, process)
-                    # A resumed one has to import everything first.
-                    time.sleep(4 * kill + draw.uniform(0, seconds[family]))
-            has_begun = (out / "manifest.json").exists()
+    while len(stood) < KILLS:
+        status = go(kill_after=draw.uniform(0, seconds))
+        if status == "killed":
             positions = checkpoint.whole_positions(out / "checkpoint.safetensors")
-            stood.append(f"{family}: {rows_of(out)} rows, checkpoint {positions[:1]}")
-            if not has_begun:
-                break
-        if has_begun:
-            finish("resume", out)
-        else:
-            assert "holds no run" in finish("resume", out, code=3)
-            finish("run", configs[family], "--out", out)
+            stood.append(f"{method}: {rows_of(out)} rows, checkpoint {positions[:1]}")
+            if draw.random() < 0.3 and len(stood) < KILLS:
+                continue
+            assert go() == "done"
         # The checkpoint before the last may be of another round.
-        shutil.copy(tmp_path / family / "checkpoint-before.safetensors", out)
-        assert_same(out, tmp_path / family)
+        shutil.copy(undisturbed / "checkpoint-before.safetensors", out)
+        assert_same(out, undisturbed)
+        shutil.rmtree(out)
     print("\n".join(stood))
-    assert len(set(stood)) > 10
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ def _interruptible() -> Iterator[list[int]]:
 
 @contextmanager
 def handling(
-    numbers: Iterable[int], handler: Callable[[int, Any], None]
+    numbers: Iterable[int], handler: Callable[[int, Any], None] | signal.Handlers
 ) -> Iterator[None]:
     """Handle signals, but for those that the program around this one handles itself."""
     before = {}

@@ -10,7 +10,9 @@ from pathlib import Path
 
 def test_ctrl_c_while_importing_is_quiet(tmp_path: Path) -> None:
     """In the place of PyTorch a module that is interrupted while it is imported."""
-    slow = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
+    slow = (
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)"
+    )
     (tmp_path / "torch.py").write_text(slow)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
