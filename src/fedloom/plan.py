@@ -228,6 +228,7 @@ def plan_for(
         seed=schedule.seed,
         faults=config.faults,
     )
+    simulation.score_only(schedule.evaluate_clients)
     tables = to_tables(config)
     if is_own:
         for section in ("data", "model", "split"):

@@ -51,6 +51,11 @@ class Watcher:
                 f"{simulation.algorithm.batch_size}; each takes all it has as one "
                 "batch"
             )
+        if len(simulation.scored) < federation.count:
+            self._say(
+                f"note: scores are of {len(simulation.scored)} sampled clients, the "
+                "same ones in every round; evaluate_clients says how many"
+            )
         has_teams = type(simulation.algorithm).team_models is not Algorithm.team_models
         if has_teams and simulation.coordinator.population.team_count == 1:
             self._say(

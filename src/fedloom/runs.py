@@ -75,7 +75,10 @@ class Result(Models):
 
     def table(self) -> ClosingTable:
         """The numbers of the last round, shared and personal; prints as a table."""
-        return closing_table(self.history.rounds, self._plan.simulation.task.metric)
+        simulation = self._plan.simulation
+        is_sample = len(simulation.scored) < self.federation.count
+        sampled = len(simulation.scored) if is_sample else None
+        return closing_table(self.history.rounds, simulation.task.metric, sampled)
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
@@ -87,8 +90,9 @@ class Result(Models):
     ) -> NDArray[np.float64]:
         """(M,) every client's score at the last evaluated round.
 
-        nan for a client without a sample in that part, or for whom the number is not
-        defined, such as the AUC of a client with one class.
+        nan for a client without a sample in that part, one that was not scored
+        (`evaluate_clients`), or for whom the number is not defined, such as the AUC of
+        a client with one class.
 
         Args:
             kind: shared, team, personal or averaged.
@@ -190,7 +194,7 @@ class Result(Models):
         return directory.path
 
     def _scores(self, kind: str, part: str) -> Scores:
-        for scores in self.history.last_scores:
+        for scores in self._last_scores():
             if (scores.kind, scores.part) == (kind, part):
                 return scores
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
@@ -210,6 +214,8 @@ def run(
     faults: Faults | None = None,
     engine: EngineSettings | None = None,
     evaluate_every: int = 1,
+    evaluate_start: bool = False,
+    evaluate_clients: int | None = None,
     checkpoint_every: int = 10,
     checkpoint_minutes: float | None = 10.0,
     out: str | Path | None = None,
@@ -235,6 +241,9 @@ def run(
         engine: how the work is done; by default all clients at once on the best
             device.
         evaluate_every: rounds between evaluations.
+        evaluate_start: whether models are also evaluated before the first round.
+        evaluate_clients: how many clients an evaluation scores, a fixed random sample;
+            all by default.
         checkpoint_every: rounds between checkpoints, when there is a directory.
         checkpoint_minutes: the age at which a checkpoint gets a successor in any case.
         out: a new directory to write the run to while it goes on; `fedloom.resume`
@@ -246,6 +255,8 @@ def run(
         rounds=rounds,
         seed=seed,
         evaluate_every=evaluate_every,
+        evaluate_start=evaluate_start,
+        evaluate_clients=evaluate_clients,
         checkpoint_every=checkpoint_every,
         checkpoint_minutes=checkpoint_minutes,
     )

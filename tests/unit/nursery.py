@@ -7,10 +7,12 @@ to kill itself just before its n-th change to a file.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,12 @@ class Nursery:
         Args:
             what: run, resume or compare.
             out: the directory.
-            more: `tables`; `kill_at`, the number of a change to a file, from 0.
+            more: `tables`; `kill_at`, the number of a change to a file, from 0;
+                `kill_after`, a number of seconds.
 
         Returns:
-            `status` (done, killed, failed) and `changes`, how many changes a child that
-            was done made to files.
+            `status` (done, killed, failed), `seconds`, and `changes`, how many changes
+            a child that was done made to files.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -110,8 +113,18 @@ def _fork(order: dict[str, Any]) -> dict[str, Any]:
         finally:
             os._exit(code)
     os.close(write_end)
-    _, status = os.waitpid(pid, 0)
+    began = time.monotonic()
+    deadline = began + order.get("kill_after", math.inf)
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            break
+        if time.monotonic() >= deadline:
+            os.kill(pid, signal.SIGKILL)
+            deadline = math.inf
+        time.sleep(0.0005)
     answer: dict[str, Any] = {"changes": int(os.read(read_end, 20) or 0)}
+    answer["seconds"] = time.monotonic() - began
     os.close(read_end)
     if os.WIFSIGNALED(status):
         answer["status"] = "killed"

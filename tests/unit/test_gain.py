@@ -94,7 +94,8 @@ def test_regression_predicts_numbers():
 def test_a_warm_start_begins_at_the_other_runs_shared_model(tmp_path):
     first = run_config(parse(SMALL), out=tmp_path / "fedavg")
     warm = {**SMALL, "warm_start": str(tmp_path / "fedavg")}
-    second = run_config(parse({**warm, "algorithm": {"name": "self-fl"}}))
+    warm |= {"algorithm": {"name": "self-fl"}, "evaluate_start": True}
+    second = run_config(parse(warm))
     expected = first.history.rounds[-1].scores["shared"]["test"]
     assert second.history.rounds[0].scores["shared"]["test"] == expected
 

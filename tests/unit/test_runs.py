@@ -177,7 +177,7 @@ def test_a_run_directory_holds_what_it_promises(tmp_path):
     assert [row.round for row in directory.read_rounds()] == [0, 1, 2, 3]
     table = read_table(tmp_path / "run" / "clients.arrows")
     assert (
-        table.num_rows == 4 * 6 * 4
+        table.num_rows == 3 * 6 * 4
     )  # rounds x clients x (shared, personal) x (train, test)
     assert set(table.column_names) >= {"round", "client", "kind", "part", "accuracy"}
     log = read_table(tmp_path / "run" / "client_log.arrows")
@@ -418,3 +418,33 @@ def test_a_server_that_cannot_fit_is_refused_before_it_is_built(clients, monkeyp
     monkeypatch.setattr("fedloom.plan.memory_bytes", lambda device: 100)
     with pytest.raises(fedloom.ConfigError, match=r"fedacs: a round of .* would take"):
         fedloom.run("fedacs", Small, clients, rounds=1)
+
+
+def test_only_the_clients_of_a_fixed_sample_are_scored_if_so_asked(tmp_path):
+    tables = {**QUICK, "evaluate_clients": 3, "evaluate_every": 1}
+    result = run_config(parse(tables), out=tmp_path / "run")
+    scored = result._simulation.scored.tolist()
+    assert len(scored) == 3
+    scores = result.scores()
+    assert np.flatnonzero(np.isfinite(scores)).tolist() == scored
+    everybody = run_config(parse(QUICK)).scores()
+    assert scores[scored].tolist() == everybody[scored].tolist()
+    assert "of 3 sampled clients" in str(result.table())
+    table = read_table(tmp_path / "run" / "clients.arrows")
+    assert sorted(set(table["client"].to_pylist())) == scored
+    outcomes = RunDirectory.open(tmp_path / "run").read_outcomes()
+    assert sorted(set(outcomes.parts["test"].clients.tolist())) == scored
+    again = fedloom.load(tmp_path / "run")
+    assert np.array_equal(again.scores(), scores, equal_nan=True)
+    assert again.export(tmp_path / "models").is_dir()
+    page = fedloom.report(tmp_path / "run").read_text()
+    assert "Scores are of 3 sampled clients of 6" in page
+    assert len((tmp_path / "run/report-clients.csv").read_text().splitlines()) == 4
+
+
+def test_the_start_is_scored_only_if_so_asked():
+    rows = run_config(parse({**QUICK, "rounds": 1})).history.rounds
+    assert [bool(row.scores) for row in rows] == [False, True]
+    tables = {**QUICK, "rounds": 1, "evaluate_start": True}
+    rows = run_config(parse(tables)).history.rounds
+    assert [bool(row.scores) for row in rows] == [True, True]

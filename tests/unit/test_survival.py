@@ -31,6 +31,7 @@ from survivors import (
 )
 
 import fedloom
+from fedloom.algorithms import REGISTRY
 from fedloom.comparison import load_comparison, parse_comparison, run_comparison
 from fedloom.config import parse, to_toml
 from fedloom.results.row_files import read_batches
@@ -403,55 +404,51 @@ def rows_of(out: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-@pytest.mark.slow
-def test_twenty_runs_killed_at_random_moments_come_to_the_same_bits(
-    tmp_path: Path,
-) -> None:
-    """Moments from the head of the run to its last row; some before, some twice.
+KILLS = 7
+"""Kills of the runs of each method, and of each comparison: over 200 in all."""
 
-    The command line alone, as a user has it.
-    """
-    draw = np.random.default_rng(20)
-    seconds, configs = {}, {}
-    for family, algorithm in FAMILIES.items():
-        tables = {**SMALL, "rounds": 20, "checkpoint_every": 3, "algorithm": algorithm}
+LAYERED = {"name": "mlp", "hidden": [8], "normalised": True}
+"""For methods that need a layer below the head, or one that normalises."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [*REGISTRY, *(f"comparison {n}" for n in range(4))])
+def test_killed_at_random_moments_all_comes_to_the_same_bits(
+    job: str, nursery: Nursery, tmp_path: Path
+) -> None:
+    """From the first moment to the last; some are killed again on the way back."""
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "out"
+    tables, is_run = TWO_BY_TWO, job in REGISTRY
+    if is_run:
+        tables = {**SMALL, "rounds": 6, "checkpoint_every": 2}
+        tables["algorithm"] = {"name": job}
         tables["teams"] = {"name": "blocks", "teams": 2}
-        configs[family] = write_toml(tables, tmp_path / f"{family}.toml")
-        undisturbed = tmp_path / family
-        with started("run", configs[family], "--out", undisturbed) as process:
-            began = wait_until((undisturbed / "manifest.json").exists, process)
-            ended = wait_until(lambda out=undisturbed: rows_of(out) == 21, process)
-            process.communicate(timeout=300)
-            assert process.returncode == 0
-        seconds[family] = ended - began
+        if job in ("fedbabu", "fedbn"):
+            tables["model"] = LAYERED
+    draw = np.random.default_rng(list(job.encode()))
     stood: list[str] = []
-    for n in range(20):
-        family = list(FAMILIES)[n % len(FAMILIES)]
-        out, has_begun = tmp_path / f"killed-{n}", True
-        for kill in range(2 if n % 4 == 3 else 1):
-            run = ["run", configs[family], "--out", out]
-            with started(*(["resume", out] if kill else run)) as process:
-                if n % 5 == 4:
-                    time.sleep(draw.uniform(0, 6))
-                else:
-                    wait_until((out / "manifest.json").exists, process)
-                    # A resumed one has to import everything first.
-                    time.sleep(4 * kill + draw.uniform(0, seconds[family]))
-            has_begun = (out / "manifest.json").exists()
-            positions = checkpoint.whole_positions(out / "checkpoint.safetensors")
-            stood.append(f"{family}: {rows_of(out)} rows, checkpoint {positions[:1]}")
-            if not has_begun:
-                break
-        if has_begun:
-            finish("resume", out)
-        else:
-            assert "holds no run" in finish("resume", out, code=3)
-            finish("run", configs[family], "--out", out)
+
+    def go(where: Path = out, **kill: float) -> dict[str, Any]:
+        has_begun = is_run and (where / "manifest.json").exists()
+        what = "resume" if has_begun else "run" if is_run else "compare"
+        answer = nursery.order(what, where, tables=tables, **kill)
+        assert answer["status"] != "failed", stood
+        return answer
+
+    seconds = go(undisturbed)["seconds"]
+    while len(stood) < KILLS:
+        if go(kill_after=draw.uniform(0, seconds))["status"] == "killed":
+            rows = {str(f.parent): rows_of(f.parent) for f in out.rglob("rounds.jsonl")}
+            stood.append(f"{job}: rows {sorted(rows.values())}")
+            if draw.random() < 0.3 and len(stood) < KILLS:
+                continue
+            assert go()["status"] == "done"
         # The checkpoint before the last may be of another round.
-        shutil.copy(tmp_path / family / "checkpoint-before.safetensors", out)
-        assert_same(out, tmp_path / family)
+        for before in undisturbed.rglob("checkpoint-before.safetensors"):
+            shutil.copy(before, out / before.relative_to(undisturbed))
+        assert_same(out, undisturbed)
+        shutil.rmtree(out)
     print("\n".join(stood))
-    assert len(set(stood)) > 10
 
 
 @pytest.mark.slow

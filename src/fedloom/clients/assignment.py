@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.clients.ragged import Ragged
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import check
 from fedloom.data.dataset import Dataset
@@ -20,7 +21,7 @@ Indices = NDArray[np.int64]
 class Assignment:
     """Samples of every client, and what the clients are called."""
 
-    members: tuple[Indices, ...]
+    members: Ragged
     names: tuple[str, ...]
 
 
@@ -39,12 +40,11 @@ class Partition(ABC):
         """Divide the samples; the same seed gives the same clients."""
 
 
-def numbered(members: Sequence[Indices]) -> Assignment:
+def numbered(members: Ragged | Sequence[Indices]) -> Assignment:
     """Clients without names of their own are called by their numbers."""
-    return Assignment(
-        members=tuple(held.astype(np.int64) for held in members),
-        names=tuple(str(i) for i in range(len(members))),
-    )
+    if not isinstance(members, Ragged):
+        members = Ragged.of(members)
+    return Assignment(members, tuple(map(str, range(len(members)))))
 
 
 def cut(values: Indices, counts: Indices) -> list[Indices]:

@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.clients.ragged import Ragged
+
 _ROUND_OFF = 1e-12
 
 
@@ -22,6 +24,13 @@ def floor_share(share: float, count: int) -> int:
 def round_share(share: float, count: int) -> int:
     """The nearest whole number to share * count, a half going up."""
     return math.floor(share * count * (1.0 + _ROUND_OFF) + 0.5)
+
+
+def round_shares(share: float, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same for each of some numbers."""
+    exact = share * counts * (1.0 + _ROUND_OFF) + 0.5
+    rounded: NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    return rounded
 
 
 def apportion(
@@ -47,4 +56,26 @@ def apportion(
     order = np.lexsort((keys, -remainders))
     counts[order[: rest - int(counts.sum())]] += 1
     counts += least
+    return counts
+
+
+def apportion_each(
+    totals: NDArray[np.int64], weights: Ragged, ties: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """`apportion` for each of some lists of weights, one after another.
+
+    Args:
+        totals: (n,) what is divided by each list.
+        weights: the lists, of whole numbers.
+        ties: what decides between equal remainders, an entry for each weight.
+    """
+    owner = weights.owners
+    sums = np.bincount(owner, weights.indices, minlength=len(weights))
+    quota = totals[owner] * (weights.indices.astype(np.float64) / sums[owner])
+    counts: NDArray[np.int64] = np.floor(quota).astype(np.int64)
+    remainders = np.round(quota - counts, 9)
+    order = np.lexsort((ties, -remainders, owner))
+    dealt = np.bincount(owner, counts, minlength=len(weights)).astype(np.int64)
+    place = np.arange(len(owner)) - weights.offsets[owner]
+    counts[order[place < (totals - dealt)[owner]]] += 1
     return counts

@@ -40,6 +40,8 @@ from fedloom.data.files import read_npz
 
 Part = Literal["train", "validation", "test"]
 _PARTS: tuple[Part, ...] = ("train", "validation", "test")
+_COMPRESSED = 100_000
+"""Most clients whose split is compressed when it is saved."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -283,7 +285,10 @@ class Federation:
                 f"{self.split.group!r}, found {split}. Change the federation's own: "
                 "dataclasses.replace(clients.split, ...)."
             )
-        held = [np.concatenate(parts) for parts in zip(*self.parts, strict=True)]
+        owners = np.concatenate([part.owners for part in self.parts])
+        samples = np.concatenate([part.indices for part in self.parts])
+        sizes = np.bincount(owners, minlength=self.count)
+        held = Ragged.cut(samples[np.argsort(owners, kind="stable")], sizes)
         train, validation, test = split.apply(self.dataset, held, self.names, seed)
         return replace(self, train=train, validation=validation, test=test, split=split)
 
@@ -319,7 +324,9 @@ class Federation:
             atomic_write(path, lasting=True) as temporary,
             temporary.open("wb") as file,
         ):
-            np.savez_compressed(file, **arrays)
+            # Compression of very many clients would take longer than to divide them.
+            write = np.savez if self.count > _COMPRESSED else np.savez_compressed
+            write(file, **arrays)
 
 
 def load_split(path: Path, dataset: Dataset) -> Federation:
@@ -462,7 +469,7 @@ def _assign(
         subclass=None if dataset.subclass is None else dataset.subclass[dealt],
     )
     assignment = partition.assign(part, seed)
-    members = tuple(dealt[held] for held in assignment.members)
+    members = replace(assignment.members, indices=dealt[assignment.members.indices])
     return Assignment(members, assignment.names)
 
 

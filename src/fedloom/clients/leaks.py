@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _LEAST_ROWS = 50
 _MOST_ROWS = 50_000
-"""As many rows are looked at, those of the first clients: more would say no more."""
+"""Rows in which signs are looked for: those of every n-th client of more."""
 _LEAST_FEATURES = 3
 _ALIKE = 0.6
 """Mean squared difference of neighbours, in ranks, over that of any two rows of a
@@ -70,10 +70,9 @@ def torn_groups(federation: Federation) -> str:
         return ""
     if not len(federation.test.indices) or len(data) < _LEAST_ROWS:
         return ""
-    totals = np.cumsum(sum(part.sizes for part in federation.parts))
-    if totals[-1] > _MOST_ROWS:
-        some = max(1, int((totals <= _MOST_ROWS).sum()))
-        federation = federation.only(range(some))
+    step = -(-len(data) // _MOST_ROWS)
+    if step > 1:
+        federation = federation.only(range(0, federation.count, step))
     sign = _named_column(federation) or _neighbours(federation) or _twins(federation)
     return f"{data.name}: {sign}. {_ADVICE}" if sign else ""
 
@@ -167,17 +166,16 @@ def _ranks(kind: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.float64]
 
 
 def _twins(federation: Federation) -> str:
-    rows = np.r_[federation.train.indices, federation.test.indices]
+    train, test = federation.train, federation.test
+    rows = np.concatenate([train.indices, test.indices])
     x = federation.dataset.inputs[0].numpy()[rows]
     # Rows of codes and counts are often equal by chance.
     measured = [n for n in range(x.shape[1]) if _is_measured(x[:, n])]
     if len(measured) < _LEAST_FEATURES:
         return ""
     _, code = np.unique(x[:, measured], axis=0, return_inverse=True)
-    trained, tested = np.split(code.reshape(-1), [len(federation.train.indices)])
-    clients = np.arange(federation.count)
-    trainer = np.repeat(clients, federation.train.sizes)
-    tester = np.repeat(clients, federation.test.sizes)
+    trained, tested = np.split(code.reshape(-1), [len(train.indices)])
+    trainer, tester = train.owners, test.owners
     own = np.isin(
         tested * federation.count + tester, trained * federation.count + trainer
     )

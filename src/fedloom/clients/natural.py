@@ -7,7 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedloom.clients.assignment import Assignment, Indices, Partition, cut
+from fedloom.clients.assignment import Assignment, Indices, Partition
+from fedloom.clients.ragged import Ragged
 from fedloom.core.errors import DataError
 from fedloom.core.settings import Count, Rate
 from fedloom.core.streams import generator
@@ -44,26 +45,27 @@ class Natural(Partition):
                 "all of them text or all whole numbers."
             ) from None
         counts = np.bincount(inverse, minlength=len(owners))
-        pieces = cut(np.argsort(inverse, kind="stable"), counts)
+        pieces = Ragged.cut(np.argsort(inverse, kind="stable"), counts)
         used = np.arange(len(owners))
         if self.share < 1.0:
             order = generator(seed, "partition").permutation(len(owners))
             before = np.cumsum(counts[order]) - counts[order]
             used = np.sort(order[before < self.share * len(dataset)])
-        large = [i for i in used if counts[i] >= self.least]
-        members = [pieces[i] for i in large]
-        names = [str(owners[i]) for i in large]
+        large = used[counts[used] >= self.least]
+        members = pieces.only(large)
+        names = [str(owner) for owner in owners[large]]
         if self.small == "pool":
-            pools = self._pools([pieces[i] for i in used if counts[i] < self.least])
-            members += pools
+            small = used[counts[used] < self.least]
+            pools = self._pools(list(pieces.only(small)))
+            members = members.followed_by(Ragged.of(pools))
             names += [f"pool {n}" for n in range(len(pools))]
-        if not members:
+        if not names:
             raise DataError(
                 f"{dataset.name}: no client has {self.least} samples, the largest has "
                 f"{counts[used].max()}. Lower least"
                 + (', or set small = "pool".' if self.small == "drop" else ".")
             )
-        return Assignment(members=tuple(members), names=tuple(names))
+        return Assignment(members, tuple(names))
 
     def _pools(self, pieces: list[Indices]) -> list[Indices]:
         """Small clients joined in order; what is left at the end joins the last."""

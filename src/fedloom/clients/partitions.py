@@ -23,6 +23,7 @@ from fedloom.clients.assignment import (
 from fedloom.clients.consecutive import Consecutive, DrawnSizes
 from fedloom.clients.counts import apportion
 from fedloom.clients.natural import Natural
+from fedloom.clients.ragged import Ragged
 from fedloom.clients.slices import ConceptDrift, Slices
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, Positive
@@ -44,7 +45,9 @@ class Iid(Partition):
         """Shuffle and cut into equal pieces."""
         check_enough(dataset, self.clients)
         order = generator(seed, "partition").permutation(len(dataset))
-        return numbered(np.array_split(order, self.clients))
+        sizes = np.full(self.clients, len(order) // self.clients)
+        sizes[: len(order) % self.clients] += 1
+        return numbered(Ragged.cut(order, sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,13 +136,16 @@ class Dirichlet(Partition):
             counts, lacking = self._draw(pools, draw)
             if lacking < missing:
                 best, missing = counts, lacking
-        members: list[list[Indices]] = [[] for _ in range(self.clients)]
-        for pool, shares in zip(pools, best, strict=True):
+        for pool in pools:
             draw.shuffle(pool)
-            for held, part in zip(members, cut(pool, shares), strict=True):
-                held.append(part)
-        joined = [draw.permutation(np.concatenate(parts)) for parts in members]
-        return numbered(_repair(joined, self.least) if missing else joined)
+        everyone = np.arange(self.clients)
+        owner = np.concatenate([np.repeat(everyone, shares) for shares in best])
+        order = np.argsort(owner, kind="stable")
+        sizes = np.bincount(owner, minlength=self.clients)
+        members = Ragged.cut(np.concatenate(pools)[order], sizes)
+        for held in members:
+            draw.shuffle(held)
+        return numbered(_repair(members, self.least) if missing else members)
 
     def _draw(
         self, pools: Sequence[Indices], draw: np.random.Generator
@@ -193,7 +199,7 @@ class PowerLaw(Partition):
         else:
             weights = np.arange(1.0, self.clients + 1.0) ** -self.exponent
         counts = apportion(len(dataset), weights, least=self.least)
-        return numbered(cut(draw.permutation(len(dataset)), counts))
+        return numbered(Ragged.cut(draw.permutation(len(dataset)), counts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +265,7 @@ PARTITIONS: dict[str, type[Partition]] = {
 """Every partition by its name in a config."""
 
 
-def _repair(members: Sequence[Indices], least: int) -> list[Indices]:
+def _repair(members: Ragged, least: int) -> list[Indices]:
     """Move samples from the largest clients to those below `least`."""
     samples = [held.tolist() for held in members]
     largest = [(-len(held), client) for client, held in enumerate(samples)]

@@ -43,14 +43,43 @@ class Ragged:
     @classmethod
     def of(cls, lists: Sequence[NDArray[np.int64]]) -> Ragged:
         """Store these lists in this order."""
-        sizes = [len(indices) for indices in lists]
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        joined = np.concatenate(lists) if lists else np.empty(0)
-        return cls(joined.astype(np.int64), offsets)
+        sizes = np.array([len(indices) for indices in lists], dtype=np.int64)
+        joined = np.concatenate(lists) if len(lists) else np.empty(0)
+        return cls.cut(joined.astype(np.int64, copy=False), sizes)
 
-    def only(self, rows: Sequence[int]) -> Ragged:
+    @classmethod
+    def cut(cls, indices: NDArray[np.int64], sizes: NDArray[np.int64]) -> Ragged:
+        """Consecutive pieces of these lengths."""
+        return cls(indices, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+    def only(self, rows: Sequence[int] | NDArray[np.int64]) -> Ragged:
         """Some of the lists, in this order."""
-        return Ragged.of([self[row] for row in rows])
+        chosen = np.asarray(rows, dtype=np.int64)
+        sizes = self.sizes[chosen]
+        ends = np.cumsum(sizes)
+        shift = np.repeat(self.offsets[:-1][chosen] - (ends - sizes), sizes)
+        return Ragged.cut(self.indices[np.arange(len(shift)) + shift], sizes)
+
+    def only_where(self, is_kept: NDArray[np.bool_]) -> Ragged:
+        """The lists without some of their entries.
+
+        Args:
+            is_kept: (total,) which entries stay.
+        """
+        kept = np.concatenate([[0], np.cumsum(is_kept)])
+        return Ragged(self.indices[is_kept], kept[self.offsets])
+
+    def followed_by(self, other: Ragged) -> Ragged:
+        """These lists and then those of another."""
+        indices = np.concatenate([self.indices, other.indices])
+        return Ragged.cut(indices, np.concatenate([self.sizes, other.sizes]))
+
+    def ascending(self) -> Ragged:
+        """Every list sorted."""
+        width = self.indices.max(initial=0) + 1
+        keys = self.owners * width
+        ordered = np.sort(keys + self.indices)
+        return Ragged(ordered - keys, self.offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -67,3 +96,8 @@ class Ragged:
     def sizes(self) -> NDArray[np.int64]:
         """(n,) length of each list."""
         return np.diff(self.offsets)
+
+    @property
+    def owners(self) -> NDArray[np.int64]:
+        """(total,) the list that each entry is in."""
+        return np.repeat(np.arange(len(self)), self.sizes)

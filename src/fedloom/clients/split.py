@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.clients.counts import apportion, round_share
+from fedloom.clients.counts import round_share, round_shares
 from fedloom.clients.dealing import deal_groups, deal_rows
+from fedloom.clients.drawing import draw_from_each, draw_samples, rank_in_class
 from fedloom.clients.ragged import Ragged
+from fedloom.core.client_streams import ClientStreams
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.settings import Count, Interval, Share, Whole, check
 from fedloom.core.streams import generator
@@ -116,7 +118,7 @@ class Split:
                 )
             candidates = np.flatnonzero(~is_test)
             labels = dataset.targets.numpy()[candidates]
-            is_dealt[candidates[_rank_in_class(labels) >= self.per_class]] = False
+            is_dealt[candidates[rank_in_class(labels) >= self.per_class]] = False
         dealt = np.flatnonzero(is_dealt)
         if len(dealt) == 0:
             raise DataError(
@@ -128,7 +130,7 @@ class Split:
     def apply(
         self,
         dataset: Dataset,
-        members: Sequence[Indices],
+        members: Ragged,
         names: Sequence[str],
         seed: int,
     ) -> tuple[Ragged, Ragged, Ragged]:
@@ -149,26 +151,76 @@ class Split:
                 designates no test samples although `fixed` asks for them.
         """
         marks = self._marks(dataset)
-        kinds = _kinds(dataset)
-        tests = np.flatnonzero(self._designated(dataset))
-        parts: tuple[list[Indices], list[Indices], list[Indices]] = ([], [], [])
-        for client, (held, name) in enumerate(zip(members, names, strict=True)):
-            # Folds fit together only if all are drawn from the same seed.
-            draw = generator(0 if self.folds else seed, "split", client)
-            train, validation, test = self._divide(marks, held, draw)
-            if len(train) == 0:
-                raise DataError(
-                    f"client {name} has {len(held)} samples and none is left for "
-                    f"training: {len(test)} for testing, {len(validation)} for "
-                    "validation. Lower the shares, or give clients a larger minimum."
-                )
-            if self.shared:
-                test = tests[np.isin(kinds[tests], np.unique(kinds[train]))]
-            if self.most is not None and len(train) > self.most:
-                _, train = _draw(marks.labels, train, self.most, draw)
-            for part, indices in zip(parts, (train, validation, test), strict=True):
-                part.append(np.sort(indices))
-        return Ragged.of(parts[0]), Ragged.of(parts[1]), Ragged.of(parts[2])
+        # Folds fit together only if all are drawn from the same seed.
+        seed = 0 if self.folds else seed
+        held = members.ascending()
+        is_plain = marks.time is None and marks.group is None
+        if is_plain and not (self.shared or self.folds):
+            alone, together = _by_size(held.sizes)
+        else:
+            alone, together = np.arange(len(held)), np.arange(0)
+        lists = [self._apply_alone(marks, n, held[n], seed) for n in alone]
+        at_once = self._apply_together(marks, held.only(together), together, seed)
+        rows = np.argsort(np.concatenate([together, alone]))
+        train, validation, test = (
+            part.followed_by(Ragged.of([own[n] for own in lists])).only(rows)
+            for n, part in enumerate(at_once)
+        )
+        empty = np.flatnonzero(train.sizes == 0)
+        if len(empty):
+            first = int(empty[0])
+            raise DataError(
+                f"client {names[first]} has {len(held[first])} samples and none is "
+                f"left for training: {len(test[first])} for testing, "
+                f"{len(validation[first])} for validation. Lower the shares, or give "
+                "clients a larger minimum."
+            )
+        return train, validation, test
+
+    def _apply_alone(
+        self, marks: _Marks, client: int, held: Indices, seed: int
+    ) -> tuple[Indices, Indices, Indices]:
+        """One client's lists, from its own generator."""
+        draw = generator(seed, "split", client)
+        train, validation, test = self._divide(marks, held, draw)
+        if self.shared:
+            tests = marks.tests
+            test = tests[np.isin(marks.kinds[tests], np.unique(marks.kinds[train]))]
+        if self.most is not None and len(train) > self.most:
+            _, train = draw_samples(marks.labels, train, self.most, draw)
+        return np.sort(train), np.sort(validation), np.sort(test)
+
+    def _apply_together(
+        self, marks: _Marks, held: Ragged, clients: Indices, seed: int
+    ) -> tuple[Ragged, Ragged, Ragged]:
+        """The same lists for many clients at once, without times, groups and folds.
+
+        Args:
+            marks: what the split goes by.
+            held: the samples of each of these clients, ascending.
+            clients: their numbers.
+            seed: as for `apply`.
+        """
+        streams = ClientStreams(seed, "split", clients)
+        part = None if marks.part is None else marks.part[held.indices]
+        if part is None:
+            counts = round_shares(self.test, held.sizes)
+            rest, test = draw_from_each(marks.labels, held, counts, streams)
+        else:
+            rest, test = held.only_where(part != _TEST), held.only_where(part == _TEST)
+        if part is not None and marks.has_validation:
+            train = held.only_where(part == _TRAIN)
+            validation = held.only_where(part == _VALIDATION)
+        else:
+            counts = round_shares(self.validation, rest.sizes)
+            train, validation = draw_from_each(marks.labels, rest, counts, streams)
+        if self.most is not None:
+            is_more = train.sizes > self.most
+            counts = np.where(is_more, self.most, 0)
+            kept, drawn = draw_from_each(marks.labels, train, counts, streams)
+            rows = np.arange(len(train)) + np.where(is_more, len(train), 0)
+            train = kept.followed_by(drawn).only(rows)
+        return train, validation, test
 
     def _designated(self, dataset: Dataset) -> NDArray[np.bool_]:
         """(N,) whether the source's word makes it a test sample."""
@@ -199,6 +251,8 @@ class Split:
             has_validation,
             None if self.time is None else _ranks(dataset, self.time, "split.time"),
             None if self.group is None else _ranks(dataset, self.group, "split.group"),
+            _kinds(dataset),
+            np.flatnonzero(self._designated(dataset)),
         )
 
     def _divide(
@@ -269,6 +323,10 @@ class _Marks:
     """Rank of the sample's time."""
     group: Indices | None
     """Number of the sample's group."""
+    kinds: Indices
+    """Number of the sample's class and subclass."""
+    tests: Indices
+    """The samples that the source designates for testing, if these are used."""
 
     def labels_of(self, held: Indices) -> Indices:
         """Classes of some samples; all 0 if they do not count."""
@@ -284,25 +342,24 @@ class _Marks:
             group = held if self.group is None else self.group[held]
             return _take_last(held, self.time[held], group, count)
         if self.group is None:
-            return _draw(self.labels, held, count, draw)
+            return draw_samples(self.labels, held, count, draw)
         held = np.sort(held)
         shares = np.array([len(held) - count, count])
         place = deal_groups(self.group[held], self.labels_of(held), shares, draw)
         return held[place == 0], held[place == 1]
 
 
-def _draw(
-    labels: Indices | None, held: Indices, count: int, draw: np.random.Generator
-) -> tuple[Indices, Indices]:
-    """What stays and what is drawn, from every label in proportion."""
-    order = draw.permutation(np.sort(held))
-    if labels is None:
-        return order[count:], order[:count]
-    of = labels[order]
-    _, inverse, sizes = np.unique(of, return_inverse=True, return_counts=True)
-    quota = apportion(count, sizes.astype(np.float64), ties=draw)
-    taken = _rank_in_class(of) < quota[inverse]
-    return order[~taken], order[taken]
+def _by_size(sizes: Indices) -> tuple[Indices, Indices]:
+    """Clients to divide one by one, and those to divide together; both ascending.
+
+    A client alone takes about as long as one step of all others, and these take as many
+    steps as the largest of them has samples. So the largest clients go alone, as many
+    as is quickest.
+    """
+    order = np.argsort(-sizes, kind="stable")
+    cost = np.arange(len(sizes) + 1) + np.append(sizes[order], 0)
+    alone = int(cost.argmin())
+    return np.sort(order[:alone]), np.sort(order[alone:])
 
 
 def _take_last(
@@ -350,15 +407,6 @@ def _read_parts(values: NDArray[Any], where: str) -> Indices:
         )
     part: Indices = np.array([meanings[word] for word in words.tolist()])
     return part
-
-
-def _rank_in_class(labels: Indices) -> Indices:
-    """How many earlier entries have the same label."""
-    _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    rank = np.empty(len(labels), dtype=np.int64)
-    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    rank[np.argsort(inverse, kind="stable")] = np.arange(len(labels)) - starts
-    return rank
 
 
 def _kinds(dataset: Dataset) -> Indices:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
-out = Console(width=None if sys.stdout.isatty() else 110)
-err = Console(stderr=True, width=None if sys.stderr.isatty() else 110)
+from fedloom.core.foreign_text import terminal_text
+
+
+class PlainConsole(Console):
+    """A console on which text that others wrote cannot move the terminal."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """What is printed; only control codes of the console's own stay."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else terminal_text(text), style, control)
+
+
+out = PlainConsole(width=None if sys.stdout.isatty() else 110)
+err = PlainConsole(stderr=True, width=None if sys.stderr.isatty() else 110)
 
 
 def say(text: str) -> None:

@@ -185,8 +185,7 @@ def _show(result: Result, sentence: str = "") -> None:
     """Print the closing table, what there is to say of it, and where the run is."""
     closing = result.table()
     heading, *lines = closing.cells()
-    title = f"{closing.metric} after round {closing.round}"
-    table = make_table(*heading[:2], numbers=heading[2:], title=title)
+    table = make_table(*heading[:2], numbers=heading[2:], title=closing.title)
     for line in lines:
         table.add_row(*line)
     console.print()

@@ -41,6 +41,7 @@ def compare(
     faults: Faults | None = None,
     engine: EngineSettings | None = None,
     evaluate_every: int = 1,
+    evaluate_clients: int | None = None,
     checkpoint_every: int = 10,
     yardsticks: bool = False,
     fresh: bool = False,
@@ -73,6 +74,8 @@ def compare(
         faults: how often clients fail to take part; never by default.
         engine: how the work is done.
         evaluate_every: rounds between evaluations.
+        evaluate_clients: how many clients an evaluation scores, a random sample for
+            each seed; all by default.
         checkpoint_every: rounds between checkpoints.
         yardsticks: whether the methods are also measured by an ordinary model of each
             client's own data, by the model on all data in one place, and by training
@@ -98,6 +101,7 @@ def compare(
         schedule=Schedule(
             rounds=rounds,
             evaluate_every=evaluate_every,
+            evaluate_clients=evaluate_clients,
             checkpoint_every=checkpoint_every,
         ),
         sampling=sampling if sampling is not None else Sampling(),

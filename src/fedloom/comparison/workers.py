@@ -46,8 +46,15 @@ def workers(
             initargs=(begin, values),
         ) as pool,
     ):
+
+        def submit(*call: Any) -> Future[str]:
+            # A process that it spawns ignores Ctrl-C from its first moment on, so that
+            # it is quiet while it imports; who began it says what there is to say.
+            with handling([signal.SIGINT], signal.SIG_IGN):
+                return pool.submit(*call)
+
         try:
-            yield pool.submit
+            yield submit
         except BaseException as error:
             # To one that trains this says: finish the exchange, secure it, and stop.
             for worker in set(multiprocessing.active_children()) - others:

@@ -13,12 +13,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from fedloom.core.errors import DataError
+from fedloom.core.foreign_text import spreadsheet_cell
 
 _PRIVATE = re.compile(r"\.fedloom-[0-9a-f]{16}\.part")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -100,10 +101,15 @@ def write_csv(rows: Sequence[Mapping[str, object]], to: Path | TextIO) -> None:
         with atomic_write(to) as part, part.open("w", newline="") as file:
             write_csv(rows, file)
         return
-    columns = dict.fromkeys(name for row in rows for name in row)
-    writer = csv.DictWriter(to, list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    write_csv_lines([columns, *([row.get(c, "") for c in columns] for row in rows)], to)
+
+
+def write_csv_lines(lines: Iterable[Iterable[object]], to: TextIO) -> None:
+    """Write lines of values as CSV; text is never a formula of a spreadsheet."""
+    writer = csv.writer(to, lineterminator="\n")
+    for line in lines:
+        writer.writerow([spreadsheet_cell(value) for value in line])
 
 
 def remove(path: Path) -> None:

@@ -30,19 +30,19 @@ _LITTLE = 0.9
 
 
 def on_training_loss(
-    last: float, first: float, constant: float | None
+    last: float, first: float | None, constant: float | None
 ) -> Iterator[Remark]:
     """Whether personal models learnt anything of the samples that they trained on.
 
     Args:
         last: their mean loss on training data at the end of the run.
-        first: the same before the first round.
+        first: the same before the first round, if it was scored.
         constant: the same of a model that says the same of every sample, if it is
             known.
     """
     if constant is not None and last >= _LITTLE * constant:
         beside = f"a model that says the same of every sample would have {constant:.3g}"
-    elif last >= first:
+    elif first is not None and last >= first:
         beside = f"before the first round it was {first:.3g}"
     else:
         return

@@ -34,14 +34,15 @@ def _signed(value: int) -> int:
     return value - _WORD if value >= _WORD // 2 else value
 
 
-def _purpose(name: str) -> int:
+def purpose_word(name: str) -> int:
+    """The word that stands for a purpose in a seed."""
     return zlib.crc32(name.encode())
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
     """A host generator for one purpose: `generator(seed, "cohort", round)`."""
     # The count keeps () and (0,) apart: a seed sequence pads with zeros.
-    words = [seed, _purpose(purpose), len(counters), *counters]
+    words = [seed, purpose_word(purpose), len(counters), *counters]
     sequence = np.random.SeedSequence(words)
     return np.random.Generator(np.random.Philox(sequence))
 

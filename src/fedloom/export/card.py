@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedloom.algorithms import REGISTRY
+from fedloom.core.foreign_text import markdown_text
 from fedloom.core.settings import settings_of
 from fedloom.core.task import Task
 from fedloom.core.version import VERSION
@@ -44,7 +45,8 @@ def write_card(run: RunInfo, model: ExportedModel) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"shorten": _shorten, "spell": _spell}
+    filters = {"markdown": markdown_text, "shorten": _shorten, "spell": _spell}
+    environment.filters |= filters
     simulation, dataset = run.simulation, run.dataset
     constructor, imports = _constructor(run, model)
     return environment.get_template("card.md.jinja").render(
@@ -151,7 +153,7 @@ def _constructor(run: RunInfo, model: ExportedModel) -> tuple[str, str]:
 
 
 def _shorten(names: Iterable[object]) -> str:
-    shown = [str(name) for name in names]
+    shown = [markdown_text(name) for name in names]
     more = len(shown) - _LONG
     text = ", ".join(shown[:_LONG])
     return f"{text} and {more} more, all in model.toml" if more > 0 else text

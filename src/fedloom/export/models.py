@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fedloom.data.new_samples import Inputs, inputs_like
 from fedloom.export.exported_model import RunInfo, module_of
 from fedloom.export.folders import export, exported_models
 from fedloom.export.newcomer import Newcomer, average_prediction, personalize
+from fedloom.results.scores import Scores
 from fedloom.server.history import History
 from fedloom.server.simulation import Simulation
 
@@ -85,6 +86,14 @@ class Models:
         inputs = inputs_like(self.federation.dataset, x)
         return average_prediction(simulation.task, simulation.models(row), inputs)
 
+    def _last_scores(self) -> Sequence[Scores]:
+        """The scores of the last evaluated round, with a row for every client."""
+        last = self.history.last_scores
+        scored, count = self._simulation.scored, self.federation.count
+        if len(scored) == count:
+            return last
+        return [scores.for_everyone(scored.cpu().numpy(), count) for scores in last]
+
     def export(
         self,
         out: str | Path,
@@ -104,9 +113,12 @@ class Models:
         """
         everybody = () if shared else range(self.federation.count)
         rows = [self._row(c) for c in (everybody if clients is None else clients)]
-        last = self.history.last_scores
         models = exported_models(
-            self._simulation, last, rows, has_shared=shared, directory=self.path
+            self._simulation,
+            self._last_scores(),
+            rows,
+            has_shared=shared,
+            directory=self.path,
         )
         return export(self._run_info(), models, Path(out), fresh=fresh)
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from fedloom.clients import Federation, Split
+from fedloom.clients import Federation, Ragged, Split
 from fedloom.core.errors import ConfigError, DataError, NumericalError
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
@@ -226,7 +226,7 @@ def _alone(
         class_names=like.class_names,
         features=like.features,
     )
-    everything = [np.arange(len(dataset), dtype=np.int64)]
+    everything = Ragged.of([np.arange(len(dataset), dtype=np.int64)])
     split = Split(test=test)
     train, validation, tested = split.apply(dataset, everything, [name], host.seed)
     return Federation(

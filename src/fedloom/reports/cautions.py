@@ -33,6 +33,7 @@ def cautions(
         gains: of their methods.
         about: the method that the answer speaks of.
     """
+    yield from _sampled_clients(collection)
     if len(collection.methods) < 2:
         return
     seeds = len(collection.seeds)
@@ -46,6 +47,19 @@ def cautions(
     yield from _not_tuned(collection)
     yield from _unfinished_curves(collection)
     yield from _unequal_work(collection, gains, about)
+
+
+def _sampled_clients(collection: Collection) -> Iterator[str]:
+    """How many clients were scored, if not all of them."""
+    run = collection.first_run()
+    if run is None or run.last is None or run.client_data is None:
+        return
+    scored, count = len(run.last.clients), len(run.client_data.names)
+    if scored < count:
+        yield (
+            f"Scores are of {scored} sampled clients of {count}, the same ones for "
+            "every method of a seed."
+        )
 
 
 def _not_tuned(collection: Collection) -> Iterator[str]:

@@ -60,7 +60,9 @@ def clients_csv(findings: Findings) -> str:
         score = run.last.get(KIND, run.part, metric)
         others = [run.last.get(KIND, part, metric) for part in ("validation", "train")]
         gain = findings.gain_of(method)
-        sizes = run.client_data.sizes if run.client_data is not None else None
+        sizes = None
+        if run.client_data is not None:
+            sizes = run.client_data.sizes[run.last.clients]
         for n, name in enumerate(run.last.names):
             place = places.get((seed, name), places.get((None, name)))
             samples = int(sizes[n]) if sizes is not None else None

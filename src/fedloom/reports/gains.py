@@ -226,9 +226,10 @@ def drivers(
         if w.seed in (None, run.seed)
     }
     y = np.array([own.get(name, np.nan) for name in run.last.names])
-    columns = _client_means(run, len(y))
+    columns = _client_means(run, run.last.clients)
     if run.client_data is not None:
-        columns["training samples"] = run.client_data.sizes.astype(float)
+        sizes = run.client_data.sizes[run.last.clients]
+        columns["training samples"] = sizes.astype(float)
     correlations = {}
     for name, x in columns.items():
         known = np.isfinite(x) & np.isfinite(y)
@@ -247,18 +248,22 @@ def log_columns(table: pa.Table) -> Iterator[tuple[str, Numbers]]:
             yield name, values.astype(float)
 
 
-def _client_means(run: Run, count: int) -> dict[str, Numbers]:
+def _client_means(run: Run, clients: NDArray[np.int64]) -> dict[str, Numbers]:
     """Columns of a run's client log, each averaged over rounds: (clients,) by name."""
     sums: dict[str, Numbers] = {}
     times: dict[str, Numbers] = {}
+    count = len(clients)
     for table in run.client_log:
-        clients = np.asarray(table["client"].to_numpy())
-        for name, values in log_columns(table):
+        members = np.asarray(table["client"].to_numpy())
+        is_asked = np.isin(members, clients)
+        place = np.searchsorted(clients, members[is_asked])
+        for name, column in log_columns(table):
+            values = column[is_asked]
             known = np.isfinite(values)
             np.add.at(
-                sums.setdefault(name, np.zeros(count)), clients[known], values[known]
+                sums.setdefault(name, np.zeros(count)), place[known], values[known]
             )
-            np.add.at(times.setdefault(name, np.zeros(count)), clients[known], 1)
+            np.add.at(times.setdefault(name, np.zeros(count)), place[known], 1)
     with np.errstate(invalid="ignore"):
         return {name: sums[name] / times[name] for name in sums}
 

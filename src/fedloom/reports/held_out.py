@@ -35,7 +35,9 @@ class Seats:
     collection: Collection
     who: tuple[Who, ...]
     rows: tuple[Codes, ...]
-    """For every seed: the place among `who` of each client of that seed's runs."""
+    """For every seed: the place among `who` of each scored client of its runs."""
+    clients: tuple[Codes, ...]
+    """For every seed: the numbers of these clients, ascending."""
 
     def table(self, method: str, number: str, part: str = "") -> Numbers:
         """(clients, seeds) a number at the last round; nan where there is none."""
@@ -49,7 +51,22 @@ class Seats:
 
     def written_alone(self, method: str) -> Numbers:
         """(clients, seeds) scores alone by gain.parquet; nan where there are none."""
-        return self._fill(method, lambda run: run.alone["alone"] if run.alone else None)
+
+        def column(run: Run) -> Numbers | None:
+            if run.alone is None or run.last is None:
+                return None
+            return run.alone["alone"][run.last.clients]
+
+        return self._fill(method, column)
+
+    def places(self, seed: int, clients: NDArray[np.integer]) -> Codes:
+        """Places among `who` of some clients.
+
+        Args:
+            seed: which of the seeds, from 0.
+            clients: their numbers in runs of that seed.
+        """
+        return self.rows[seed][np.searchsorted(self.clients[seed], clients)]
 
     def _fill(self, method: str, values: Callable[[Run], Numbers | None]) -> Numbers:
         table = np.full((len(self.who), len(self.rows)), np.nan)
@@ -64,24 +81,30 @@ def seats_of(collection: Collection) -> Seats:
     """The clients of a collection."""
     places: dict[tuple[int | None, str], int] = {}
     samples: dict[tuple[int | None, str], list[int]] = {}
-    rows = []
+    rows, clients = [], []
     for seed in collection.seeds:
         # One run's files may be damaged; all runs of a seed have the same clients.
         runs = [run for (_, s), run in collection.counted.items() if s == seed]
         data = next((r.client_data for r in runs if r.client_data is not None), None)
-        names = next((r.last.names for r in runs if r.last is not None), ())
-        names = names or (data.names if data is not None else ())
-        sizes = data.sizes.tolist() if data is not None else [0] * len(names)
+        last = next((r.last for r in runs if r.last is not None), None)
+        names = data.names if data is not None else ()
+        scored = np.arange(len(names))
+        if last is not None:
+            names, scored = last.names, last.clients
+        sizes = [0] * len(names)
+        if data is not None:
+            sizes = data.sizes[scored].tolist()
         keys = [(None if collection.has_same_clients else seed, name) for name in names]
         for key, size in zip(keys, sizes, strict=True):
             places.setdefault(key, len(places))
             samples.setdefault(key, []).append(size)
         rows.append(np.array([places[key] for key in keys], dtype=np.int64))
+        clients.append(scored)
     who = tuple(
         Who(name, seed, round(float(np.mean(samples[seed, name]))))
         for seed, name in places
     )
-    return Seats(collection, who, tuple(rows))
+    return Seats(collection, who, tuple(rows), tuple(clients))
 
 
 def observe(collection: Collection, seats: Seats) -> Observations | None:
@@ -146,9 +169,8 @@ class _Block:
         if not collection.has_same_data:
             # The same number is another sample in another seed.
             rows = rows + n * (1 << 40)
-        return cls(
-            collection, seed, part, outcomes, rows, seats.rows[n][outcomes.clients]
-        )
+        clients = seats.places(n, outcomes.clients)
+        return cls(collection, seed, part, outcomes, rows, clients)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -202,9 +224,17 @@ class _Block:
 
     def _values(self, outcomes: Mapping[str, Outcomes] | None) -> Numbers:
         own = outcomes.get(self.part) if outcomes is not None else None
-        if own is None or len(own.values) != len(self):
+        if own is None:
             return np.full(len(self), np.nan)
-        return own.values
+        # What is measured by may know more clients than were scored.
+        values = own.values[np.isin(_keys(own), _keys(self.reference))]
+        return values if len(values) == len(self) else np.full(len(self), np.nan)
+
+
+def _keys(outcomes: Outcomes) -> Codes:
+    """One number for each pair of sample and client."""
+    keys: Codes = (outcomes.rows.astype(np.int64) << 32) + outcomes.clients
+    return keys
 
 
 def _of_clients(collection: Collection, seats: Seats) -> Observations | None:

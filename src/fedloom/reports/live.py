@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import socket
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any
 
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.reports.collect import collect
 from fedloom.reports.findings import work_out
-from fedloom.reports.markup import render
-from fedloom.reports.page import POLICY, page
+from fedloom.reports.markup import content_policy, render
+from fedloom.reports.page import ASSETS, page
 from fedloom.reports.runs import KIND, Run, run_of
 from fedloom.results.reader import RunReader, arm_of, find_runs, thin
 from fedloom.results.statistics import is_error
@@ -34,7 +37,11 @@ _LONGEST_S = 1e9
 _PLACES = 400
 """Most places of a curve that is sent."""
 
-_POLICY = f"{POLICY}; connect-src 'self'; frame-ancestors 'none'"
+_ASSETS = (*ASSETS, "live.css", "live.js")
+"""The style sheets and scripts of all pages here."""
+
+_TIMEOUT_S = 30.0
+"""A reader who has not asked, or not taken what it asked for, by then is cut off."""
 
 
 class Watch:
@@ -140,6 +147,8 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, watch: Watch, port: int = 0) -> None:
         self.watch = watch
+        policy = content_policy(*_ASSETS)
+        self.policy = f"{policy}; connect-src 'self'; frame-ancestors 'none'"
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -147,6 +156,11 @@ class Server(ThreadingHTTPServer):
                 f"view: cannot listen on port {port} ({error}). Leave --port away to "
                 "get a free one."
             ) from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a reader who went away; anything else is a fault of ours."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
@@ -164,8 +178,25 @@ class Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     server_version, sys_version = "fedloom", ""
+    timeout = _TIMEOUT_S
+
+    def setup(self) -> None:
+        super().setup()
+        # Bytes that trickle in would each begin the time anew.
+        self._patience = Timer(_TIMEOUT_S, self._hang_up)
+        self._patience.daemon = True
+        self._patience.start()
+
+    def finish(self) -> None:
+        self._patience.cancel()
+        super().finish()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
+        self._patience.cancel()
         # A name that leads here by a foreign DNS answer must not open the door.
         if self.headers.get("Host", "") not in self.server.hosts:
             self._send("Only for this machine.", "text/plain", HTTPStatus.FORBIDDEN)
@@ -183,8 +214,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send("Nothing here.", "text/plain", HTTPStatus.NOT_FOUND)
         except FedloomError as error:
             self._send(str(error), "text/plain", HTTPStatus.CONFLICT)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the reader went away
 
     def _send(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
         body = text.encode()
@@ -193,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
             "Content-Type": f"{kind}; charset=utf-8",
             "Content-Length": str(len(body)),
             "Cache-Control": "no-store",
-            "Content-Security-Policy": _POLICY,
+            "Content-Security-Policy": self.server.policy,
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "no-referrer",
         }

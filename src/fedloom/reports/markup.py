@@ -6,11 +6,16 @@ escape by the filters `markdown` and `latex`.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
+
+from fedloom.core.foreign_text import markdown_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -30,11 +35,6 @@ def render(template: str, **values: object) -> str:
 def latex(text: str) -> str:
     """Text that LaTeX sets as it stands."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
-
-
-def markdown(text: str) -> str:
-    """Text that a cell of a Markdown table shows as it stands."""
-    return text.replace("|", r"\|").replace("<", "&lt;")
 
 
 _LATEX = {
@@ -60,9 +60,28 @@ _LATEX = {
 
 
 def _asset(name: str) -> Markup:
-    """A style sheet or script, to stand in a page."""
+    """A style sheet or script, to stand alone in an element of a page."""
     text = (files("fedloom.reports") / "assets" / name).read_text("utf-8")
     return Markup(text.strip())
+
+
+def content_policy(*assets: str) -> str:
+    """What a page may load: nothing but some style sheets and scripts, by their hashes.
+
+    Args:
+        *assets: names of files in assets/, each of which stands in the page alone in an
+            element.
+    """
+    hashes: dict[str, list[str]] = {".css": [], ".js": []}
+    for name in assets:
+        digest = hashlib.sha256(_asset(name).encode()).digest()
+        source = f"'sha256-{base64.b64encode(digest).decode()}'"
+        hashes[PurePath(name).suffix].append(source)
+    return (
+        f"default-src 'none'; style-src {' '.join(hashes['.css'])}; "
+        f"script-src {' '.join(hashes['.js'])}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
 
 
 @cache
@@ -79,5 +98,5 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals["asset"] = _asset
-    environment.filters |= {"latex": latex, "markdown": markdown}
+    environment.filters |= {"latex": latex, "markdown": markdown_text}
     return environment

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fedloom.reports.charts import legend_sign
 from fedloom.reports.findings import Findings, answer_score, headline, summary
-from fedloom.reports.markup import render
+from fedloom.reports.markup import content_policy, render
 from fedloom.reports.sections.clients import calibration, clients
 from fedloom.reports.sections.gain import who_gains
 from fedloom.reports.sections.learning import learning
@@ -16,11 +16,8 @@ from fedloom.reports.sections.recorded import drivers
 from fedloom.reports.sections.setup import cost, data, setup
 from fedloom.reports.units import counted
 
-POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "img-src data:; base-uri 'none'; form-action 'none'"
-)
-"""What the page may load: nothing but what is in it."""
+ASSETS = ("page.css", "page.js")
+"""The style sheet and the script that are in the page."""
 
 _SECTIONS: dict[str, tuple[str, str, Section]] = {
     "ranking": (
@@ -70,7 +67,7 @@ def page(findings: Findings) -> str:
         sections["ranking"] = ("Score", "What the clients leave with.", body)
     return render(
         "page.html",
-        policy=POLICY,
+        policy=content_policy(*ASSETS),
         collection=collection,
         run=next(iter(collection.runs.values()), None),
         seeds=counted(len(collection.seeds), "seed"),

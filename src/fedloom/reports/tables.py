@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from fedloom.core.files import write_csv_lines
 from fedloom.reports.markup import render
 
 T = TypeVar("T")
@@ -113,10 +113,8 @@ class TableBuilder(Generic[T]):
 def to_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Rows of raw values; a number that is not there is an empty field."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    for row in rows:
-        writer.writerow(["" if _is_missing(value) else value for value in row])
+    lines = (["" if _is_missing(value) else value for value in row] for row in rows)
+    write_csv_lines([header, *lines], text)
     return text.getvalue()
 
 

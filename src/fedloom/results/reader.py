@@ -55,8 +55,10 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, eq=False)
 class ClientScores:
-    """Every client's numbers in one run at one round."""
+    """Numbers of the clients that were scored in one run at one round."""
 
+    clients: NDArray[np.int64]
+    """(clients,) their numbers, ascending."""
     names: tuple[str, ...]
     columns: Mapping[tuple[str, str], Mapping[str, NDArray[np.float64]]]
     """By (kind of model, part of the data), then by number: (clients,) each."""
@@ -155,7 +157,8 @@ class RunReader:
                 for name in table.column_names
                 if name not in _KEYS
             }
-        return ClientScores(tuple(names[rows].tolist()), columns)
+        clients = np.asarray(table["client"].to_numpy(), dtype=np.int64)[rows]
+        return ClientScores(clients, tuple(names[rows].tolist()), columns)
 
     def client_data(self) -> ClientData | None:
         """Who held what; None if the split cannot be read."""

@@ -229,16 +229,28 @@ class RowFiles:
         return RowTail(self.rounds.path).read()
 
     def append_scores(
-        self, round_: int, names: Sequence[str], scores: Sequence[Scores]
+        self,
+        round_: int,
+        names: Sequence[str],
+        scores: Sequence[Scores],
+        clients: NDArray[np.int64] | None = None,
     ) -> None:
-        """Every client's scores at one round, one row per client, kind and part."""
+        """Scores of clients at one round, one row per client, kind and part.
+
+        Args:
+            round_: the round, from 0.
+            names: what all clients are called.
+            scores: of every kind and part.
+            clients: (m,) whose scores these are, by number; everybody's by default.
+        """
         if not scores:
             return
-        count = len(names)
+        clients = np.arange(len(names)) if clients is None else clients
+        count = len(clients)
         columns: dict[str, Any] = {
             "round": np.full(count * len(scores), round_, dtype=np.int32),
-            "client": np.tile(np.arange(count, dtype=np.int32), len(scores)),
-            "name": list(names) * len(scores),
+            "client": np.tile(clients.astype(np.int32), len(scores)),
+            "name": [names[client] for client in clients] * len(scores),
             "kind": np.repeat([s.kind for s in scores], count),
             "part": np.repeat([s.part for s in scores], count),
             "samples": np.concatenate([s.samples for s in scores]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One kind of model on one part of every client's data."""
+    """One kind of model on one part of the data of all clients that were scored."""
 
     kind: str
     """shared, team, personal, or averaged (over draws from a posterior)."""
@@ -70,6 +70,21 @@ class Scores:
         if name not in self.values:
             raise ConfigError(unknown("number", name, self.values))
         return self.values[name]
+
+    def for_everyone(self, clients: NDArray[np.int64], count: int) -> Scores:
+        """The same with a row for every client; nan for those who were not scored.
+
+        Args:
+            clients: (m,) whose scores these are, by number.
+            count: how many clients there are.
+        """
+        samples = np.zeros(count, dtype=np.int64)
+        samples[clients] = self.samples
+        values = {}
+        for name, own in self.values.items():
+            values[name] = np.full(count, np.nan)
+            values[name][clients] = own
+        return replace(self, samples=samples, values=values)
 
     def summary(self, sizes: NDArray[np.int64]) -> dict[str, float]:
         """The numbers that stand for all clients; those without a sample are left out.

@@ -32,6 +32,14 @@ class ClosingTable:
     metric: str
     round: int
     rows: tuple[dict[str, Any], ...]
+    sampled: int | None = None
+    """How many clients were scored, if they are a sample of all."""
+
+    @property
+    def title(self) -> str:
+        """What the numbers are, and of when and whom."""
+        whose = f", of {self.sampled} sampled clients" if self.sampled else ""
+        return f"{self.metric} after round {self.round}{whose}"
 
     def cells(self) -> list[list[str]]:
         """The heading and every row as text."""
@@ -54,7 +62,7 @@ class ClosingTable:
     def __str__(self) -> str:
         lines = self.cells()
         widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
-        text = [f"{self.metric}, round {self.round}"]
+        text = [self.title]
         for line in lines:
             cells = [
                 cell.ljust(width) if n < 2 else cell.rjust(width)
@@ -64,11 +72,19 @@ class ClosingTable:
         return "\n".join(text)
 
 
-def closing_table(rounds: list[Round], metric: str) -> ClosingTable:
-    """The table of the last evaluated round."""
+def closing_table(
+    rounds: list[Round], metric: str, sampled: int | None = None
+) -> ClosingTable:
+    """The table of the last evaluated round.
+
+    Args:
+        rounds: the rows of a run.
+        metric: the one that the task is judged by.
+        sampled: how many clients were scored, if they are a sample of all.
+    """
     evaluated = [row for row in rounds if row.scores]
     if not evaluated:
-        return ClosingTable(metric, 0, ())
+        return ClosingTable(metric, 0, (), sampled)
     last = evaluated[-1]
     rows = []
     for kind, parts in last.scores.items():
@@ -86,4 +102,4 @@ def closing_table(rounds: list[Round], metric: str) -> ClosingTable:
                     },
                 }
             )
-    return ClosingTable(metric, last.round, tuple(rows))
+    return ClosingTable(metric, last.round, tuple(rows), sampled)

@@ -56,15 +56,15 @@ class History:
         """By round, what personal models said of every held-out sample."""
         self.wanted: Mapping[int, NDArray[np.int64]] = {}
         """By round, from 1, the clients whose outcomes are recorded before the last
-        round; at the last round everybody's are."""
+        round; at the last round those of everybody who is scored are."""
         self.wanted_scores: dict[int, list[Scores]] = {}
         """By such a round, the scores of those clients on test data; kept where there
         is no directory."""
         self._scalars: dict[str, float] = {}
 
-    def open_round(self) -> None:
+    def open_round(self, *, has_scores: bool) -> None:
         """Record the start, before any training, as round 0."""
-        self._keep(Round(round=0, **self.evaluate()))
+        self._keep(Round(round=0, **(self.evaluate() if has_scores else {})))
 
     def record_exchange(self) -> None:
         """Record what drove the exchange that the run has just finished."""
@@ -105,7 +105,7 @@ class History:
             row.scores.get("personal", {}).get("train", {}).get("loss")
             for row in (self.rounds[0], self.rounds[-1])
         )
-        if len(self.rounds) > 1 and first is not None and last is not None:
+        if len(self.rounds) > 1 and last is not None:
             constant = self.training.constant_loss
             yield from on_training_loss(last, first, constant)
 
@@ -122,12 +122,12 @@ class History:
         chosen = self.wanted.get(number)
         if not is_last and chosen is None:
             return
-        everyone = self.training.coordinator.everyone
-        clients = everyone if chosen is None else torch.as_tensor(chosen).to(everyone)
+        scored = self.training.scored
+        clients = scored if chosen is None else torch.as_tensor(chosen).to(scored)
         if chosen is not None and self.directory is None:
             made = self.training.evaluate("test", clients)
             self.wanted_scores[number] = list(made.scores)
-        outcomes = self.collect_outcomes(everyone if is_last else clients)
+        outcomes = self.collect_outcomes(scored if is_last else clients)
         if outcomes is None:
             return
         if self.directory is None:
@@ -161,13 +161,14 @@ class History:
         return RunOutcomes(parts, (work + adaptation).numpy()) if parts else None
 
     def evaluate(self) -> dict[str, Any]:
-        """Score all models on every part that has samples, and sum up.
+        """Score models on every part that has samples, and sum up.
 
         Returns:
             What a row says of it.
         """
         roster = self.training.coordinator.roster
-        sizes = roster.sizes(torch.float64).cpu().numpy()
+        scored = self.training.scored
+        sizes = roster.sizes(torch.float64)[scored].cpu().numpy()
         made = [self.training.evaluate(part) for part in PARTS if roster.has(part)]
         self.last_scores = tuple(s for evaluation in made for s in evaluation.scores)
         summary: dict[str, dict[str, dict[str, float]]] = {}
@@ -192,7 +193,8 @@ class History:
         self.rounds.append(row)
         if row.scores:
             names = self.training.coordinator.roster.names
-            self.rows.append_scores(row.round, names, self.last_scores)
+            clients = self.training.scored.cpu().numpy()
+            self.rows.append_scores(row.round, names, self.last_scores, clients)
         self.rows.append(row)
         if self.follower is not None:
             self.follower(row)

@@ -28,6 +28,11 @@ class Schedule:
     """Seed of the split, the cohorts, the batches and the first model."""
     evaluate_every: Count = 1
     """Number of rounds between evaluations; the last round is always evaluated."""
+    evaluate_start: bool = False
+    """Whether the models are also evaluated before the first round, as round 0."""
+    evaluate_clients: Count | None = None
+    """Number of clients that an evaluation scores: a random sample, drawn once from
+    the seed and the same in every round and for every method. "none" scores all."""
     checkpoint_every: Count = 10
     """Number of rounds between checkpoints; the last round is always kept."""
     checkpoint_minutes: Positive | None = 10.0
@@ -107,7 +112,7 @@ def _drive(
     """Exchange after exchange until the runs that still go are at the last round."""
     for n in going():
         if not histories[n].rounds:
-            histories[n].open_round()
+            histories[n].open_round(has_scores=schedule.evaluate_start)
     secured = time.monotonic()
     with _interruptible() as asked:
         while going() and _round(histories[going()[0]]) < schedule.rounds:
@@ -177,7 +182,7 @@ def _interruptible() -> Iterator[list[int]]:
 
 @contextmanager
 def handling(
-    numbers: Iterable[int], handler: Callable[[int, Any], None]
+    numbers: Iterable[int], handler: Callable[[int, Any], None] | signal.Handlers
 ) -> Iterator[None]:
     """Handle signals, but for those that the program around this one handles itself."""
     before = {}

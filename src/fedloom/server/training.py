@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.measures import PersonalOutcomes
 from fedloom.core.messages import Order
 from fedloom.core.records import map_record, message_bytes
+from fedloom.core.streams import generator
 from fedloom.core.task import Task
 from fedloom.fleet.protocol import Fleet
 from fedloom.results.scores import Scores
@@ -36,6 +38,8 @@ class Training:
         self.called: Callable[[int], Tensor] | None = None
         """Who is called in a round, from 0, by number; those whom the sampling draws
         where this is None."""
+        self.scored = coordinator.everyone
+        """(m,) the clients that an evaluation scores, by number, ascending."""
         self._order: Order | None = None
         self._started = 0.0
 
@@ -66,6 +70,20 @@ class Training:
     def state(self) -> ServerState:
         """All that changes on the server."""
         return self.coordinator.state
+
+    def score_only(self, count: int | None) -> None:
+        """Have evaluations score a sample of the clients, drawn from the seed.
+
+        Args:
+            count: how many; None, or more than there are, means everybody.
+        """
+        everyone = self.coordinator.everyone
+        if count is None or count >= len(everyone):
+            self.scored = everyone
+            return
+        draw = generator(self.seed, "evaluated")
+        chosen = draw.choice(len(everyone), count, replace=False, shuffle=False)
+        self.scored = torch.as_tensor(np.sort(chosen)).to(everyone)
 
     def run_exchange(self) -> RoundCost | None:
         """Do one exchange. Gives the cost of the round when it closes one."""
@@ -106,8 +124,9 @@ class Training:
 
         Args:
             part: one of `fedloom.core.messages.PARTS`.
-            clients: who is scored, by number; everybody by default.
+            clients: who is scored, by number; by default `scored`.
         """
+        clients = clients if clients is not None else self.scored
         return evaluate(self.coordinator, self.fleet, part, clients)
 
     def outcomes(

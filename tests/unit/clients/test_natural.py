@@ -32,7 +32,7 @@ def test_small_clients_are_pooled_in_order_up_to_the_least() -> None:
     assert owner is not None
     assert set(owner[found.members[3]]) == {"bob", "dan", "fay", "gus"}
     found = Natural(least=6, small="pool").assign(tweets(), 0)
-    assert [len(held) for held in found.members[3:]] == [8, 6]
+    assert [len(held) for held in [*found.members][3:]] == [8, 6]
 
 
 def test_small_clients_that_fill_no_pool_are_left_out() -> None:

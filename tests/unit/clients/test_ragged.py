@@ -31,3 +31,19 @@ def test_offsets_that_do_not_fit_are_refused() -> None:
         Ragged(np.arange(3), np.array([0, 4, 3]))
     with pytest.raises(DataError, match="flat int64"):
         Ragged(np.zeros(3), np.array([0, 3]))  # type: ignore[arg-type]
+
+
+def test_lists_are_chosen_sorted_thinned_and_joined() -> None:
+    ragged = Ragged.of([np.array([3, 1]), np.arange(0), np.array([9, 8, 2])])
+    assert [own.tolist() for own in ragged.only([2, 0, 2])] == [
+        [9, 8, 2],
+        [3, 1],
+        [9, 8, 2],
+    ]
+    assert [own.tolist() for own in ragged.ascending()] == [[1, 3], [], [2, 8, 9]]
+    is_kept = ragged.indices > 2
+    assert [own.tolist() for own in ragged.only_where(is_kept)] == [[3], [], [9, 8]]
+    assert ragged.owners.tolist() == [0, 0, 2, 2, 2]
+    joined = ragged.followed_by(Ragged.of([np.array([7])]))
+    assert [own.tolist() for own in joined] == [[3, 1], [], [9, 8, 2], [7]]
+    assert len(ragged.only([])) == 0

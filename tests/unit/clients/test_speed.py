@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -63,3 +66,39 @@ def test_the_images_of_cifar_10_are_turned_in_ten_seconds_and_stay_bytes() -> No
     fed = divide(dataset, Slices(clients=100), Split(), transform=turn, seed=0)
     assert time.process_time() - began < 10.0
     assert fed.dataset.inputs[0].dtype == torch.uint8
+
+
+MILLION = """
+import json, resource, time
+import numpy as np, torch, fedloom
+
+class Clock:
+    def start(self, *_): self.seconds = time.process_time()
+    def round(self, row): pass
+
+x = np.random.default_rng(0).standard_normal((4_000_000, 20), dtype=np.float32)
+owners = np.random.default_rng(1).permutation(np.repeat(np.arange(1_000_000), 4))
+clients = fedloom.federation(x, (x[:, 0] > 0).astype(int), clients=owners)
+clock, few = Clock(), fedloom.Sampling(rate=1e-4)
+result = fedloom.run(
+    "fedavg", torch.nn.Linear(20, 2), clients, rounds=1, sampling=few,
+    evaluate_clients=100, progress=clock,
+)
+kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+trained = result.history.rounds[-1].participants
+print(json.dumps([clients.count, trained, clock.seconds, kibibytes / 2**20]))
+"""
+
+
+@pytest.mark.slow
+def test_a_million_clients_are_ready_to_train_in_ten_seconds_and_three_gibibytes() -> (
+    None
+):
+    """From the start of the process, its imports and the making of data included."""
+    ended = subprocess.run(
+        [sys.executable, "-c", MILLION], capture_output=True, text=True, check=True
+    )
+    count, trained, seconds, gibibytes = json.loads(ended.stdout)
+    assert (count, trained) == (1_000_000, 100)
+    assert seconds < 10.0
+    assert gibibytes < 3.0

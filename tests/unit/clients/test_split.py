@@ -8,15 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.clients import Split
+from fedloom.clients import Ragged, Split
 from fedloom.clients.counts import round_share
+from fedloom.clients.split import _by_size
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Dataset, from_arrays
 
 
 def one_client(y: list[int], split: Split, seed: int = 0) -> list[list[int]]:
     dataset = from_arrays(np.zeros((len(y), 1)), y, classes=10)
-    parts = split.apply(dataset, [np.arange(len(y))], ["ann"], seed)
+    parts = split.apply(dataset, Ragged.of([np.arange(len(y))]), ["ann"], seed)
     return [part[0].tolist() for part in parts]
 
 
@@ -63,13 +64,13 @@ def test_equal_claims_are_settled_at_random() -> None:
 
 def test_a_regression_is_split_without_strata() -> None:
     dataset = from_arrays(np.zeros(8), np.arange(8.0))
-    train, _, test = Split().apply(dataset, [np.arange(8)], ["0"], 0)
+    train, _, test = Split().apply(dataset, Ragged.of([np.arange(8)]), ["0"], 0)
     assert (train.sizes.tolist(), test.sizes.tolist()) == ([6], [2])
 
 
 def test_a_client_without_training_samples_is_named_with_its_size() -> None:
     dataset = from_arrays(np.zeros(5), [0, 1, 0, 1, 0])
-    members = [np.arange(4), np.array([4])]
+    members = Ragged.of([np.arange(4), np.array([4])])
     with pytest.raises(DataError, match=r"client bob has 1 samples .* 1 for testing"):
         Split(test=0.5).apply(dataset, members, ["ann", "bob"], 0)
 
@@ -86,7 +87,7 @@ def fixed_dataset(fixed: list[bool]) -> Dataset:
 
 def test_fixed_test_samples_are_tested_and_nothing_else() -> None:
     dataset = fixed_dataset([False, False, False, True, False, True])
-    members = [np.array([0, 3, 1, 2]), np.array([4, 5])]
+    members = Ragged.of([np.array([0, 3, 1, 2]), np.array([4, 5])])
     split = Split(fixed=True, validation=0.3)
     train, validation, test = split.apply(dataset, members, ["0", "1"], 0)
     assert [held.tolist() for held in test] == [[3], [5]]
@@ -96,10 +97,10 @@ def test_fixed_test_samples_are_tested_and_nothing_else() -> None:
 def test_fixed_test_samples_must_exist_and_leave_some_for_training() -> None:
     plain = from_arrays(np.zeros(2), [0, 1])
     with pytest.raises(DataError, match=r"does not designate test.*fixed = false"):
-        Split(fixed=True).apply(plain, [np.arange(2)], ["0"], 0)
+        Split(fixed=True).apply(plain, Ragged.of([np.arange(2)]), ["0"], 0)
     dataset = fixed_dataset([True, True])
     with pytest.raises(DataError, match="client ann has 2 samples and none is left"):
-        Split(fixed=True).apply(dataset, [np.arange(2)], ["ann"], 0)
+        Split(fixed=True).apply(dataset, Ragged.of([np.arange(2)]), ["ann"], 0)
 
 
 def test_a_share_above_one_is_refused() -> None:
@@ -123,7 +124,7 @@ def shared_dataset() -> Dataset:
 
 def test_shared_test_samples_are_those_of_the_classes_that_a_client_trains_on() -> None:
     dataset = shared_dataset()
-    members = [np.array([0, 3, 1]), np.array([2, 5, 8])]
+    members = Ragged.of([np.array([0, 3, 1]), np.array([2, 5, 8])])
     split = Split(fixed=True, shared=True)
     train, validation, test = split.apply(dataset, members, ["0", "1"], 0)
     assert train.sizes.tolist() == [3, 3]
@@ -135,7 +136,7 @@ def test_shared_test_samples_are_those_of_the_classes_that_a_client_trains_on() 
 def test_shared_test_samples_go_by_subclass_where_there_are_any() -> None:
     finer = np.arange(42) // 3 % 2
     dataset = dataclasses.replace(shared_dataset(), subclass=finer)
-    members = [np.array([0, 6]), np.array([0, 3])]
+    members = Ragged.of([np.array([0, 6]), np.array([0, 3])])
     test = Split(fixed=True, shared=True).apply(dataset, members, ["0", "1"], 0)[2]
     assert test[0].tolist() == [30, 36]
     assert test[1].tolist() == [30, 33, 36, 39]
@@ -184,7 +185,7 @@ def test_fewer_training_samples_leave_test_and_validation_as_they_were() -> None
 
 def test_a_small_client_keeps_what_it_has_when_others_are_cut() -> None:
     dataset = from_arrays(np.zeros((12, 1)), [0] * 12)
-    members = [np.arange(8), np.arange(8, 12)]
+    members = Ragged.of([np.arange(8), np.arange(8, 12)])
     train, _, test = Split(most=5).apply(dataset, members, ["0", "1"], 0)
     assert train.sizes.tolist() == [5, 3]
     assert test.sizes.tolist() == [2, 1]
@@ -204,7 +205,7 @@ def tagged(
 
 
 def divided(dataset: Dataset, split: Split, seed: int = 0) -> list[list[int]]:
-    parts = split.apply(dataset, [np.arange(len(dataset))], ["ann"], seed)
+    parts = split.apply(dataset, Ragged.of([np.arange(len(dataset))]), ["ann"], seed)
     return [part[0].tolist() for part in parts]
 
 
@@ -344,3 +345,55 @@ def test_settings_that_contradict_one_another_are_refused() -> None:
             Split(fold=fold, folds=folds)
     with pytest.raises(ConfigError, match="folds must be a whole number at least 2"):
         Split(fold=0, folds=1)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        Split(test=0.3, validation=0.2),
+        Split(test=0.5, validation=0.4, stratified=False),
+        Split(test=0.0, validation=0.3, most=3),
+        Split(test=0.25, most=2),
+        Split(test_column="for", validation=0.5),
+        Split(test_column="all", validation=0.5),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("seed", [0, 2**40])
+def test_clients_divided_together_have_the_samples_of_clients_alone(
+    split: Split, seed: int
+) -> None:
+    draw = np.random.default_rng(5)
+    count = 900
+    y = draw.integers(0, 4, count)
+    columns = {
+        "for": np.where(draw.random(count) < 0.3, "test", "train"),
+        "all": draw.choice(["train", "validation", "test"], count),
+    }
+    dataset = from_arrays(np.zeros((count, 1)), y, classes=4, groups=columns)
+    sizes = draw.integers(1, 14, 100)
+    held = Ragged.cut(draw.permutation(count)[: sizes.sum()], sizes).ascending()
+    clients = np.arange(100) + 3
+    marks = split._marks(dataset)
+    together = split._apply_together(marks, held, clients, seed)
+    for n, client in enumerate(clients.tolist()):
+        alone = split._apply_alone(marks, client, held[n], seed)
+        for part, own in zip(together, alone, strict=True):
+            assert part[n].tolist() == own.tolist()
+
+
+def test_the_largest_clients_are_divided_alone_and_the_rest_together() -> None:
+    sizes = np.array([4, 5000, 3, *[4] * 400, 900])
+    alone, together = _by_size(sizes)
+    assert alone.tolist() == [1, len(sizes) - 1]
+    assert len(together) == len(sizes) - 2
+    draw = np.random.default_rng(2)
+    y = draw.integers(0, 3, sizes.sum())
+    dataset = from_arrays(np.zeros((len(y), 1)), y, classes=3)
+    members = Ragged.cut(draw.permutation(len(y)), sizes)
+    split, names = Split(validation=0.2), [str(n) for n in range(len(sizes))]
+    parts = split.apply(dataset, members, names, 1)
+    marks = split._marks(dataset)
+    for n in (0, 1, 2, 200, len(sizes) - 1):
+        own = split._apply_alone(marks, n, members[n], 1)
+        assert [part[n].tolist() for part in parts] == [o.tolist() for o in own]

@@ -133,6 +133,19 @@ def test_the_card_says_what_somebody_needs_a_year_later(
         assert re.search(rf"\| personal \| {part} \| \d+ \| {score:.4f} \|", text)
 
 
+def test_names_out_of_data_are_no_markup_on_a_card(tmp_path: Path) -> None:
+    evil = "ann\n# <img src=x>|[l](http://e)"
+    x = np.random.default_rng(0).normal(size=(12, 2)).astype("float32")
+    owners = np.array([evil, "bob"]).repeat(6)
+    clients = fedloom.federation(x, [0, 1] * 6, clients=owners)
+    run = fedloom.run("local", "mlr", clients, rounds=1)
+    text = (run.export(tmp_path / "e", clients=[0]) / "README.md").read_text()
+    shown = "ann \\# &lt;img src=x&gt;\\|\\[l\\](http://e)"
+    assert f"# The model of client {shown}\n" in text
+    assert f"This client: {shown}; its" in text
+    assert "<img" not in text
+
+
 def test_all_clients_and_the_shared_model_get_a_folder_each(
     result: Result, tmp_path: Path
 ) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
+import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -14,6 +17,7 @@ import pytest
 from made_runs import steady, write_comparison, write_run
 
 from fedloom.core.errors import ConfigError
+from fedloom.reports import live
 from fedloom.reports.live import Server, Watch
 from fedloom.results.directory import RunDirectory
 
@@ -123,3 +127,34 @@ def test_numbers_that_json_cannot_say_are_left_out(tmp_path: Path) -> None:
     json.dumps(state, allow_nan=False)
     assert state["runs"][0]["train_loss"] is None
     assert len(state["runs"][0]["curves"]["personal test accuracy"]) == 1
+
+
+def test_a_reader_that_goes_away_leaves_no_traceback(
+    server: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reset = struct.pack("ii", 1, 0)  # closing sends a reset
+    for request in (b"", b"GET /sta", b"GET /report HTTP/1.0\r\n\r\n"):
+        with socket.create_connection(server.server_address) as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            reader.sendall(request)
+    assert ask(server, "/state")[0] == 200
+    time.sleep(0.2)
+    assert capfd.readouterr().err == ""
+
+
+def test_silent_and_slow_readers_are_cut_off(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(live._Handler, "timeout", 0.2)
+    began = time.monotonic()
+    with socket.create_connection(server.server_address, timeout=10) as silent:
+        assert silent.recv(1) == b""
+    with socket.create_connection(server.server_address, timeout=0.03) as slow:
+        is_open = True
+        while is_open:  # a letter is never late, the request is
+            slow.sendall(b"G")
+            with suppress(TimeoutError):
+                is_open = slow.recv(1) != b""
+    assert time.monotonic() - began < 8
+    assert ask(server, "/state")[0] == 200

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ET
+from base64 import b64encode
 from dataclasses import replace
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from made_runs import steady, write_comparison, write_run
 from fedloom.core.metrics import METRICS
 from fedloom.reports import collect, write_report
 from fedloom.reports.findings import work_out
+from fedloom.reports.markup import content_policy, render
 from fedloom.reports.page import page
 from fedloom.reports.report_tables import kinds_table
 from fedloom.reports.svg import axis, element, nice_ticks, num, spread
@@ -107,6 +110,28 @@ def test_the_page_asks_nothing_of_a_network(text: str) -> None:
     assert "@import" not in text
     assert "url(" not in text
     assert "default-src 'none'" in text
+
+
+def test_only_the_scripts_and_styles_of_the_page_itself_may_run(text: str) -> None:
+    for html, policy in (
+        (text, html_policy(text)),
+        (render("live.html"), content_policy("page.css", "live.css", "live.js")),
+    ):
+        assert "unsafe" not in policy
+        kinds = dict(part.split(" ", 1) for part in policy.split("; "))
+        for tag, kind in (("style", "style-src"), ("script", "script-src")):
+            contents = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+            hashes = [sha256(content.encode()).digest() for content in contents]
+            allowed = [f"'sha256-{b64encode(own).decode()}'" for own in hashes]
+            assert contents
+            assert allowed == kinds[kind].split()
+        # Neither of these is covered by a hash.
+        assert not re.search(r"<[^>]*\s(?:style|on[a-z]+)=", html)
+
+
+def html_policy(text: str) -> str:
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    return str(policy)
 
 
 def test_every_part_is_there(text: str) -> None:

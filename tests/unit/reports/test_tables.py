@@ -29,7 +29,7 @@ ODD = Table(
 def test_markdown_escapes_bars_and_marks_what_stands_out() -> None:
     lines = ODD.to_markdown().splitlines()
     assert lines[1] == "| --- | ---: |"
-    assert lines[2] == r"| a\|b&lt;c>& | **1.0 ± 0.5** |"
+    assert lines[2] == r"| a\|b&lt;c&gt;&amp; | **1.0 ± 0.5** |"
 
 
 def test_latex_escapes_what_latex_reads() -> None:

@@ -95,7 +95,9 @@ def _client_scores(
             continue
         score = run.last.get(KIND, run.part, findings.metric)
         data = run.client_data
-        size = data.sizes if data is not None else np.zeros(len(score), dtype=np.int64)
+        size = np.zeros(len(score), dtype=np.int64)
+        if data is not None:
+            size = data.sizes[run.last.clients]
         scores.append(score)
         sizes.append(size.astype(float))
         for n, name in enumerate(run.last.names):

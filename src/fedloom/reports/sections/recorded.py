@@ -129,6 +129,6 @@ def _matrices(run: Run, meanings: Mapping[str, str]) -> Iterator[tuple[Markup, s
 
 
 def _array_names(run: Run, arrays: Mapping[str, NDArray[Any]]) -> list[str]:
-    if "clients" not in arrays or run.last is None:
+    if "clients" not in arrays or run.client_data is None:
         return []
-    return [run.last.names[int(n)] for n in arrays["clients"]]
+    return [run.client_data.names[int(n)] for n in arrays["clients"]]
