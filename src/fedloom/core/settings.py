@@ -24,7 +24,7 @@ from typing import (
 )
 
 from fedloom.core.describe import field_docs
-from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.errors import ConfigError, is_unicode, shown, unknown
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def alternatives(hint: Any) -> list[tuple[Any, Interval]]:
     return [(base, intervals[0] if intervals else Interval())]
 
 
-def _accepts(hint: Any, value: Any) -> bool:
+def accepts(hint: Any, value: Any) -> bool:
     """Whether `value` is what `hint` says, with no coercion."""
     return any(
         _fits(kind, value) and (kind not in (int, float) or value in interval)
@@ -98,7 +98,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin in (list, tuple):
         inner = get_args(kind)[0]
         return isinstance(value, list | tuple) and all(
-            _accepts(inner, v) for v in value
+            accepts(inner, v) for v in value
         )
     if kind is Any:
         return True
@@ -106,6 +106,11 @@ def _fits(kind: Any, value: Any) -> bool:
         return False
     if kind is float:
         return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    if kind is int:
+        return isinstance(value, int) and -(2**63) <= value < 2**63
+    if kind is str:
+        # Such a text is no name of a file or a column, and no file can hold it.
+        return isinstance(value, str) and "\0" not in value and is_unicode(value)
     return isinstance(value, kind)
 
 
@@ -149,14 +154,16 @@ def check(settings: Any, where: str = "") -> None:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         hint = hints[field.name]
-        if not _accepts(hint, value):
+        if not accepts(hint, value):
             raise ConfigError(
                 f"{label}: {field.name} must be {_with_articles(hint)}, found "
-                f"{value!r}."
+                f"{shown(value)}."
             )
         kinds = [kind for kind, _ in alternatives(hint)]
-        if type(value) is int and float in kinds and int not in kinds:
-            object.__setattr__(settings, field.name, float(value))
+        is_float = float in kinds and int not in kinds
+        if isinstance(value, int | float) and type(value) is not bool and is_float:
+            # A zero loses its sign, which some libraries take for a negative number.
+            object.__setattr__(settings, field.name, float(value) + 0.0)
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
@@ -178,7 +185,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     plain = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     for key, value in plain.items():
         # TOML has no null: "none" unsets what has a default.
-        if value == "none" and _accepts(hints[key], None):
+        if isinstance(value, str) and value == "none" and accepts(hints[key], None):
             plain[key] = None
     try:
         return cls(**plain)
