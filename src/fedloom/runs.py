@@ -24,6 +24,7 @@ from fedloom.core.errors import (
     unknown,
     with_resume_hint,
 )
+from fedloom.core.memory import lack_of_memory_explained
 from fedloom.core.remarks import Remark
 from fedloom.core.task import Loss
 from fedloom.engine.choice import EngineSettings, choose
@@ -59,6 +60,11 @@ from fedloom.server.resume import restore_latest, truncate_after
 from fedloom.server.schedule import Progress, Schedule, train
 from fedloom.server.simulation import Simulation
 from fedloom.trackers import Tracker, follow
+
+_explained = lack_of_memory_explained(
+    "The run",
+    "Take a smaller model, smaller batches, or fewer clients at once (engine.chunk).",
+)
 
 
 class Result(Models):
@@ -189,6 +195,7 @@ class Result(Models):
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
 
 
+@_explained
 def run(
     algorithm: str | AnyAlgorithm,
     model: str | nn.Module | Callable[[], nn.Module],
@@ -261,6 +268,7 @@ def run(
     return _train(plan, out, progress, track=track)
 
 
+@_explained
 def run_config(
     config: RunConfig,
     *,
@@ -284,6 +292,7 @@ def run_config(
     return _train(plan, out, progress, track=track, fresh=fresh)
 
 
+@_explained
 def resume(
     path: str | Path,
     model: str | nn.Module | Callable[[], nn.Module] | None = None,
@@ -354,6 +363,7 @@ def resume(
             return _go_on(plan, history, progress, track)
 
 
+@_explained
 def load(
     path: str | Path,
     model: str | nn.Module | Callable[[], nn.Module] | None = None,

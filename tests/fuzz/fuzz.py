@@ -105,7 +105,14 @@ def _messages(
 ) -> Iterator[dict[str, Any]]:
     """What one process says of its cases; of the one that ends it, we say it."""
     command = [sys.executable, __file__, kind, "--worker", str(folder)]
-    command += ["--seed", str(seed), "--first", str(first), "--cases", str(last - first)]
+    command += [
+        "--seed",
+        str(seed),
+        "--first",
+        str(first),
+        "--cases",
+        str(last - first),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
     log = folder / "stderr.txt"
     with (

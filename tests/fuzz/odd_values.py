@@ -47,7 +47,17 @@ TEXTS: list[str] = [
     *("a" * 10_000, "\0", "a\0b", "\x1b[31mred", "\x7f", "\r\n", "\t", "\u2028"),
     *("..", ".", "/", "//", "a/b", "../x", "~", "C:\\x", "[red]x[/]", "[/]", "[", "]"),
     *("{x}", "{", "%s", "%", "'", '"', '"""', "\\", "\\u0000", "$(x)", "`x`", "<b>"),
-    *("ÄÖß", "名前", "𝔘", "\u202etxt", "e\u0301", "\ud800", "x\udcff", "\ufeff", "="),
+    *(
+        "ÄÖß",
+        "名前",
+        "\U0001d518",
+        "\u202etxt",
+        "e\u0301",
+        "\ud800",
+        "x\udcff",
+        "\ufeff",
+        "=",
+    ),
     *("cpu", "cuda", "cuda:99", "meta", "fedavg", "digits", "mlp", "iid", "x", "y"),
 ]
 STRUCTURES: list[Any] = [
@@ -104,7 +114,9 @@ def usual(draw: np.random.Generator, hint: Any) -> Any:
         return int(min(high, low + draw.integers(0, 6)))
     if kind is float:
         if draw.random() < 0.2:
-            return float(pick(draw, [x for x in (low, high) if math.isfinite(x)] or [1]))
+            return float(
+                pick(draw, [x for x in (low, high) if math.isfinite(x)] or [1])
+            )
         if math.isfinite(high):
             return float(draw.uniform(max(low, -1e9), high))
         return float(max(low, 0.0) + 10.0 ** draw.uniform(-6, 4))

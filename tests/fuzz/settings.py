@@ -39,9 +39,7 @@ class Trial:
         config = parse(tables)
         assert parse(tomllib.loads(to_toml(to_tables(config)))) == config
 
-    def _component(
-        self, draw: np.random.Generator, oddness: float, note: Note
-    ) -> None:
+    def _component(self, draw: np.random.Generator, oddness: float, note: Note) -> None:
         registry = pick(draw, [*CHOICES.values(), SECTIONS])
         kind = pick(draw, list(registry.values()))
         values = fill(draw, kind, oddness, is_python=True)

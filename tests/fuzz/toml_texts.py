@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,27 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 TOKENS = [
     *("[", "]", "[[", "]]", "=", '"', "'", '"""', "'''", "#", "{", "}", ",", ".", "\n"),
-    *("\0", "\x1b", "\ufeff", "\\u0000", "\\uD800", "\\x", "inf", "-nan", "0x", "1e999"),
-    *("1" * 5000, "[" * 3000, "{a=" * 2000, "a." * 2000, "1979-05-27", "07:32:00", "-0"),
+    *(
+        "\0",
+        "\x1b",
+        "\ufeff",
+        "\\u0000",
+        "\\uD800",
+        "\\x",
+        "inf",
+        "-nan",
+        "0x",
+        "1e999",
+    ),
+    *(
+        "1" * 5000,
+        "[" * 3000,
+        "{a=" * 2000,
+        "a." * 2000,
+        "1979-05-27",
+        "07:32:00",
+        "-0",
+    ),
     *("\nrounds = 1\n", "\n[algorithm]\n", "\n[[data]]\n", "\nmethods = 3\n", "true"),
     *("\nseeds = [1, 1]\n", "\n[methods.x]\nname = 3\n", "\n[own]\n", "\n'' = 1\n"),
     *TEXTS,
@@ -34,10 +54,9 @@ class Trial:
         """Read as a run's, as a comparison's and as a tuned file."""
         text = pick(draw, self.texts)
         if draw.random() < 0.4:
-            try:
+            # The writer is tried among settings.
+            with suppress(TypeError, ValueError, RecursionError):
                 text = to_toml(odd_tables(draw, 0.1))
-            except (TypeError, ValueError, RecursionError):
-                pass  # the writer is tried among settings
         path = folder / "x.toml"
         path.write_bytes(damage(draw, text))
         way = pick(draw, ["run", "comparison", "tuned", "override"])

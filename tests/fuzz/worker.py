@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-import fuzz
 import numpy as np
 import torch
 
+import fuzz
 from fedloom.core.errors import FedloomError
 from fedloom.results import lock
 

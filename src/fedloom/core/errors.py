@@ -57,7 +57,7 @@ def shown(value: object) -> str:
     """A value as a message shows it: on one line, and not longer than is read."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         digits = int(value.bit_length() * math.log10(2)) + 1
-        return f"a whole number of about {digits} digits (at most 64 bits are allowed)"
+        return f"a whole number of about {digits} digits"
     try:
         text = repr(value)
     except (ValueError, RecursionError):

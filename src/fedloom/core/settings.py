@@ -51,12 +51,18 @@ class Interval:
         return " and ".join(f"{word} {b:g}" for b, word in bounds if math.isfinite(b))
 
 
+LARGEST = 2**31 - 1
+"""Largest whole number of a setting that has no bound of its own, so that sizes, which
+are products of such numbers, stay numbers."""
+
 Positive = Annotated[float, Interval(above=0.0)]
 NonNegative = Annotated[float, Interval(least=0.0)]
 Share = Annotated[float, Interval(least=0.0, most=1.0)]
 Rate = Annotated[float, Interval(above=0.0, most=1.0)]
 Count = Annotated[int, Interval(least=1)]
 Whole = Annotated[int, Interval(least=0)]
+SmallCount = Annotated[int, Interval(least=1, most=1000)]
+Seed = Annotated[int, Interval(least=0, most=2**63 - 1)]
 Weighting = Literal["size", "equal"]
 """How clients count in a mean: by their training samples, or equally."""
 
@@ -88,7 +94,12 @@ def accepts(hint: Any, value: Any) -> bool:
     return any(
         _fits(kind, value) and (kind not in (int, float) or value in interval)
         for kind, interval in alternatives(hint)
+        if kind is not int or math.isfinite(interval.most) or not _is_huge(value)
     )
+
+
+def _is_huge(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > LARGEST
 
 
 def _fits(kind: Any, value: Any) -> bool:
@@ -97,9 +108,7 @@ def _fits(kind: Any, value: Any) -> bool:
         return any(type(value) is type(o) and value == o for o in get_args(kind))
     if origin in (list, tuple):
         inner = get_args(kind)[0]
-        return isinstance(value, list | tuple) and all(
-            accepts(inner, v) for v in value
-        )
+        return isinstance(value, list | tuple) and all(accepts(inner, v) for v in value)
     if kind is Any:
         return True
     if isinstance(value, bool) and kind in (int, float):
@@ -107,7 +116,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and abs(value) <= sys.float_info.max
     if kind is int:
-        return isinstance(value, int) and -(2**63) <= value < 2**63
+        return isinstance(value, int)
     if kind is str:
         # Such a text is no name of a file or a column, and no file can hold it.
         return isinstance(value, str) and "\0" not in value and is_unicode(value)
@@ -155,9 +164,10 @@ def check(settings: Any, where: str = "") -> None:
         value = getattr(settings, field.name)
         hint = hints[field.name]
         if not accepts(hint, value):
+            limit = f" Whole numbers go up to {LARGEST}." if _is_huge(value) else ""
             raise ConfigError(
                 f"{label}: {field.name} must be {_with_articles(hint)}, found "
-                f"{shown(value)}."
+                f"{shown(value)}.{limit}"
             )
         kinds = [kind for kind, _ in alternatives(hint)]
         is_float = float in kinds and int not in kinds

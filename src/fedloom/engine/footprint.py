@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
 
 from fedloom.core.algorithm import AnyAlgorithm, Client, Cohort, Population
+from fedloom.core.memory import host_memory
 from fedloom.core.messages import CohortDownload
 from fedloom.core.records import client_dims, leaves, message_bytes, without_log
 from fedloom.core.task import Task
@@ -86,4 +86,4 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return total
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return host_memory()
