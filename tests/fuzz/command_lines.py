@@ -18,6 +18,7 @@ from worker import Note
 from fedloom import cli
 from fedloom.comparison import parse_comparison, run_comparison
 from fedloom.config import parse, to_toml
+from fedloom.core.errors import FedloomError
 from fedloom.experiments import EXPERIMENTS
 from fedloom.reports.live import Server
 from fedloom.runs import run_config
@@ -30,25 +31,42 @@ SMALL = [
 ]
 """Whatever trains is this small, unless another option says otherwise."""
 
-COMMANDS: dict[str, list[str]] = {
-    "run": ["--algorithm", "--data", "--seed", "--out", "--fresh", "--compile"]
-    + ["--device", "--track", "--data-dir", "--set", "--partition", "--model"],
-    "compare": ["--data", "--seeds", "--out", "--fresh", "--jobs", "--no-yardsticks"]
-    + ["--tuned", "--track", "--data-dir", "--set", "--partition", "--model"],
-    "resume": ["--data-dir", "--jobs", "--track"],
-    "data": ["--partition", "--seed", "--out", "--data-dir", "--set"],
-    "report": ["--out", "--format"],
-    "view": ["--port", "--browser", "--no-browser"],
-    "list": ["--model", "--shape", "--outputs", "--clients"],
-    "describe": [],
-    "tune": ["--trials", "--seeds", "--seed", "--space", "--out", "--fresh", "--set"],
-    "export": ["--out", "--client", "--all", "--shared", "--fresh", "--data-dir"],
-    "predict": ["--client", "--out", "--target", "--data-dir"],
-    "personalize": ["--data", "--client-column", "--target", "--out", "--test"]
-    + ["--rounds", "--team", "--fresh"],
-    "reproduce": ["--out", "--seed", "--jobs"],
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": (
+        "run.toml",
+        "--algorithm --data --seed --out --fresh --compile --device --track "
+        "--data-dir --set --partition --model --gain",
+    ),
+    "compare": (
+        "both.toml --seeds 1 --jobs 1",
+        "--data --seeds --out --fresh --jobs --no-yardsticks --tuned --track "
+        "--data-dir --set --partition --model",
+    ),
+    "resume": ("run", "--data-dir --jobs --track"),
+    "data": ("digits", "--partition --seed --out --data-dir --set"),
+    "report": ("both", "--out --format"),
+    "view": ("both", "--port --browser --no-browser"),
+    "list": ("", "--model --shape --outputs --clients"),
+    "describe": ("ditto", ""),
+    "tune": ("fedavg --trials 1", "--seeds --seed --space --out --fresh --set"),
+    "export": (
+        "run --out home --client 0",
+        "--out --client --all --shared --fresh --data-dir",
+    ),
+    "predict": ("run x.npz --client 0", "--client --out --target --data-dir"),
+    "personalize": (
+        "run --data x.npz --target y",
+        "--data --client-column --target --out --test --rounds --team --fresh",
+    ),
+    "reproduce": ("digits", "--out --seed --jobs"),
 }
-"""Every command with its options, but for `bench`, which only measures."""
+"""Every command, but for `bench`, which only measures: a right use, and its options."""
+
+FLAGS = (
+    *("--fresh", "--all", "--shared", "--gain", "--browser", "--no-browser"),
+    "--no-yardsticks",
+)
+"""Options that take no value."""
 
 NAMES = [name for registry in CHOICES.values() for name in registry]
 
@@ -78,36 +96,44 @@ class Trial:
         """Nothing but an exit code may come of it."""
         arguments = self._arguments(draw)
         note(f"fedloom {arguments!r}")
-        shutil.copytree(self.common, folder, dirs_exist_ok=True)
+        for name in {*arguments} & {*self.paths}:
+            path = self.common / name
+            copy = shutil.copytree if path.is_dir() else shutil.copy
+            copy(path, folder / name)
+        code: object = None
         with redirected() as errors:
             sys.argv = ["fedloom", *arguments]
             try:
                 cli.main()
             except SystemExit as end:
-                assert end.code in (0, 1, 2, 3, 4, 5, 6, None), end.code
-        assert "Traceback" not in errors.getvalue().decode()
+                code = end.code
+            sys.stdout.flush()
+            sys.stderr.flush()
+            said = errors.getvalue().decode()
+        assert code in (0, 1, 2, 3, 4, 5, 6, None), code
+        assert "Traceback" not in said
+        if code:
+            raise FedloomError(said or "nothing was said")
 
     def _arguments(self, draw: np.random.Generator) -> list[str]:
         command = pick(draw, list(COMMANDS))
-        arguments = [command]
-        for _ in range(int(draw.integers(0, 3))):
-            arguments.append(pick(draw, [*self.paths, pick(draw, NAMES), "fedavg"]))
+        right, options = COMMANDS[command]
+        arguments = right.split()
         if command in ("run", "compare", "tune"):
             arguments += SMALL
-        if command == "compare":
-            arguments += ["--seeds", "1", "--jobs", "1"]
-        if command == "tune":
-            arguments += ["--trials", "1"]
+        if arguments and draw.random() < 0.3:
+            at = int(draw.integers(len(arguments)))
+            arguments[at] = self._value(draw, arguments[at - 1])
         for _ in range(int(draw.integers(0, 4))):
-            option = pick(draw, [*COMMANDS[command], "--nonsense", "--help"])
+            option = pick(draw, options.split() or ["--help"])
             arguments.append(option)
-            if draw.random() < 0.8:
+            if option not in FLAGS or draw.random() < 0.05:
                 arguments.append(self._value(draw, option))
-        if draw.random() < 0.05:
-            arguments[int(draw.integers(len(arguments)))] = self._value(draw, "")
         if draw.random() < 0.02:
             arguments = [self._value(draw, "") for _ in arguments]
-        return [argument.replace("\0", "0") for argument in arguments]
+        if draw.random() < 0.02:
+            command = pick(draw, ["", "x", "--help", "--version", "bench"])
+        return [argument.replace("\0", "0") for argument in (command, *arguments)]
 
     def _value(self, draw: np.random.Generator, option: str) -> str:
         numbers = [str(number) for number in NUMBERS if abs(number) < 10**1000]
@@ -133,7 +159,5 @@ def redirected() -> Iterator[io.BytesIO]:
     sys.stderr = io.TextIOWrapper(errors, encoding="utf-8", errors="backslashreplace")
     try:
         yield errors
-        sys.stdout.flush()
-        sys.stderr.flush()
     finally:
         sys.stdout, sys.stderr = before
