@@ -216,8 +216,10 @@ def _bomb(draw: np.random.Generator) -> tuple[str, bytes]:
         description = {"descr": "<f8", "fortran_order": False, "shape": (count,)}
         np.lib.format.write_array_header_1_0(header, description)
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("a.npy", header.getvalue() + b"\0" * 10_000)
-            archive.writestr("y.npy", b"\0" * 10_000)
+            archive.writestr(
+                zipfile.ZipInfo("a.npy"), header.getvalue() + b"\0" * 10_000
+            )
+            archive.writestr(zipfile.ZipInfo("y.npy"), b"\0" * 10_000)
         return "t.npz", file.getvalue()
     if way < 0.5:
         rows = 10**6
