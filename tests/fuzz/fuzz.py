@@ -174,11 +174,11 @@ def work(kind: str, seed: int, first: int, cases: int, folder: Path) -> None:
     Worker(kind, seed, module.Trial, folder).run(range(first, first + cases))
 
 
-def summarise(kind: str, tally: Tally, seconds: float) -> str:
+def summarise(kind: str, tally: Tally) -> str:
     """Counts, and one example of each place that failed."""
     counts = ", ".join(f"{n} {what}" for what, n in sorted(tally.outcomes.items()))
     total = sum(tally.outcomes.values())
-    lines = [f"{kind}: {total} cases in {seconds:.0f} s: {counts}"]
+    lines = [f"{kind}: {total} cases: {counts}"]
     places = Counter(failure.place for failure in tally.failures)
     for place, number in places.most_common():
         example = next(f for f in tally.failures if f.place == place)
@@ -203,7 +203,7 @@ def main() -> None:
         return
     start = time.monotonic()
     tally = fuzz(asked.kind, asked.cases, seed=asked.seed, first=asked.first)
-    print(summarise(asked.kind, tally, time.monotonic() - start))
+    print(f"{summarise(asked.kind, tally)}\n{time.monotonic() - start:.0f} s")
     sys.exit(bool(tally.failures))
 
 

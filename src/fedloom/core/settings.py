@@ -120,7 +120,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if kind is str:
         # Such a text is no name of a file or a column, and no file can hold it.
         return isinstance(value, str) and "\0" not in value and is_unicode(value)
-    return isinstance(value, kind)
+    return isinstance(value, origin or kind)
 
 
 def spell(hint: Any) -> str:
@@ -134,7 +134,7 @@ def _with_articles(hint: Any) -> str:
     """The same in a sentence: 'a number above 0 or one of median'."""
     articles = {float: "a ", int: "a "}
     return " or ".join(
-        ("a " if get_origin(kind) in (list, tuple) else articles.get(kind, ""))
+        ("a " if get_origin(kind) in (list, tuple, dict) else articles.get(kind, ""))
         + f"{_word(kind)} {interval}".strip()
         for kind, interval in alternatives(hint)
     )
@@ -152,8 +152,9 @@ def _word(kind: Any) -> str:
         bool: "true or false",
         str: "text",
         type(None): "none",
+        dict: "section",
     }
-    return words.get(kind, getattr(kind, "__name__", str(kind)))
+    return words.get(origin or kind, getattr(kind, "__name__", str(kind)))
 
 
 def check(settings: Any, where: str = "") -> None:
