@@ -58,8 +58,8 @@ class Trial:
             name = pick(draw, ["x.npz", "x.parquet", "x.csv", "x.tsv", "x.csv.gz", "x"])
         path = folder / name
         path.write_bytes(raw)
-        client = pick(draw, ["who", "who", "y", "b"])
-        target = pick(draw, ["y", "y", "a", "who"])
+        client = pick(draw, ["who"] * 8 + ["y", "b"])
+        target = pick(draw, ["y"] * 8 + ["a", "who"])
         if draw.random() < 0.3:
             note(f"read_like({name}): {raw[:400]!r}")
             read_like(self.like, path, target=target, client=client, arrays=("a",))
@@ -92,21 +92,21 @@ def _cells(draw: np.random.Generator, rows: int) -> dict[str, list[str]]:
         "b": [str(x) for x in draw.integers(-5, 99, rows)],
         "y": [str(x) for x in draw.integers(0, 3, rows)],
     }
-    for _ in range(int(draw.integers(0, 3)) if rows else 0):
+    for _ in range(int(pick(draw, [0, 0, 1, 2])) if rows else 0):
         column = columns[pick(draw, list(columns))]
         column[int(draw.integers(rows))] = pick(draw, [*ODD_CELLS, *TEXTS])
     if draw.random() < 0.1 and rows:
         name = pick(draw, list(columns))
         columns[name] = [pick(draw, [*ODD_CELLS, *TEXTS]) for _ in range(rows)]
-    if draw.random() < 0.1:
+    if draw.random() < 0.05:
         columns[pick(draw, TEXTS)] = ["1"] * rows
     return columns
 
 
 def _delimited(draw: np.random.Generator) -> tuple[str, bytes]:
-    rows = pick(draw, [0, 1, 2, 12, 30, 30, 30])
+    rows = pick(draw, [0, 1, 2, 12, *[30] * 12])
     columns = _cells(draw, rows)
-    between = pick(draw, [",", ",", ";", "\t", "|", " "])
+    between = pick(draw, [",", ",", ",", ";", ";", "\t", "\t", "|"])
     lines = [between.join(columns)]
     for row in zip(*columns.values(), strict=True):
         cells = [f'"{c}"' if draw.random() < 0.05 else c for c in row]
@@ -117,7 +117,7 @@ def _delimited(draw: np.random.Generator) -> tuple[str, bytes]:
             lines.append(pick(draw, ["", between, "#", "1", between.join("123456")]))
     ends = pick(draw, ["\n", "\n", "\r\n", "\r"])
     text = ends.join(lines) + pick(draw, ["", ends])
-    codes = ["utf-8", "utf-8", "utf-8-sig", "latin-1", "utf-16", "utf-16-le", "utf-32"]
+    codes = ["latin-1", "utf-16", "utf-16-le", "utf-32", "utf-8-sig", *["utf-8"] * 8]
     raw = text.encode(pick(draw, codes), "replace")
     ending = pick(draw, [".csv", ".csv", ".csv", ".tsv", ".csv.gz", ".csv.bz2"])
     if ending.endswith("gz"):
@@ -157,8 +157,8 @@ def _arrays(draw: np.random.Generator, rows: int) -> dict[str, Any]:
 def _npz(draw: np.random.Generator) -> tuple[str, bytes]:
     file = io.BytesIO()
     save = pick(draw, [np.savez, np.savez_compressed])
-    arrays = _arrays(draw, pick(draw, [0, 1, 20, 20, 20]))
-    if draw.random() < 0.5:
+    arrays = _arrays(draw, pick(draw, [0, 1, *[20] * 8]))
+    if draw.random() < 0.8:
         arrays["y"] = draw.integers(0, 3, 20)
         arrays["who"] = np.arange(20) % 3
     if draw.random() < 0.03:
@@ -168,7 +168,7 @@ def _npz(draw: np.random.Generator) -> tuple[str, bytes]:
 
 
 def _parquet(draw: np.random.Generator) -> tuple[str, bytes]:
-    rows = pick(draw, [0, 1, 20, 20, 20])
+    rows = pick(draw, [0, 1, *[20] * 8])
     makers: list[Callable[[], Any]] = [
         lambda: pyarrow.array(draw.normal(size=rows)),
         lambda: pyarrow.array(draw.integers(0, 3, rows)),
@@ -196,7 +196,8 @@ def _parquet(draw: np.random.Generator) -> tuple[str, bytes]:
     names = ["a", "b", "y", "who", pick(draw, TEXTS).replace("\ud800", "s")]
     names = [name.replace("\udcff", "s") for name in names]
     columns = [pick(draw, makers)() for _ in names]
-    if draw.random() < 0.5:
+    if draw.random() < 0.8:
+        columns[:2] = (pyarrow.array(draw.normal(size=rows)) for _ in range(2))
         columns[2:4] = (
             pyarrow.array(np.arange(rows) % 2),
             pyarrow.array([f"c{n % 3}" for n in range(rows)]),
