@@ -77,6 +77,7 @@ def test_settings_of_any_kind_are_refused_with_a_message(tables, message):
         ),
         ({"methods": ["fedavg"], "seeds": [[1]]}, "seeds must be"),
         ({"methods": ["fedavg"], "seeds": [0, -1]}, "seeds must be"),
+        ({"methods": ["x"], "own": {"model": "m"}, b"x": 1}, "unknown key b'x'"),
         ({"methods": ["fedavg"], "own": 3}, r"\[own\] is a section, found 3"),
         ({"methods": ["fedavg"], "algorithm": []}, r"\[algorithm\] is a section"),
         ({"methods": ["fedavg"], "folds": np.array([])}, "folds must be true or false"),

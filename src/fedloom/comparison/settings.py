@@ -183,6 +183,8 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
         folds=bool(folds),
         yardsticks=yardsticks,
     )
+    if identity:
+        parse(rest, where)  # the methods themselves are not at hand
     for arm in arms if not identity else ():
         config = comparison.config(arm, comparison.seeds[0], where)
     if folds is None and not identity:
