@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from fuzz import KINDS, fuzz, summarise
+from fuzz import KINDS, MISBEHAVING, fuzz, summarise
 
 CASES = {
     "settings": 1000,
@@ -32,6 +32,16 @@ def test_odd_input_gives_a_result_or_a_message(kind):
     assert not tally.failures, summarise(kind, tally)
     assert sum(tally.outcomes.values()) == cases
     assert tally.outcomes["accepted"], "every case was refused, so nothing was tried"
+
+
+@pytest.mark.fuzz
+def test_what_fails_is_noticed_and_the_rest_goes_on():
+    tally = fuzz(MISBEHAVING, 6)
+    places = [(f.case, f.place.rpartition(" ")[2]) for f in tally.failures]
+    ended = (4, "(1)")
+    errors = [(0, "KeyError"), (1, "MemoryError"), (3, "FedloomError"), ended]
+    assert places == [*errors, (5, "KeyError")]
+    assert tally.outcomes["refused"] == 1
 
 
 def test_every_kind_has_its_sample():
