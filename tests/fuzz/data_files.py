@@ -50,7 +50,7 @@ class Trial:
 
     def attempt(self, draw: np.random.Generator, folder: Path, note: Note) -> None:
         """Make a file, damage it perhaps, read it."""
-        make = pick(draw, [_delimited, _delimited, _npz, _parquet, _bomb])
+        make = pick(draw, [*[_delimited] * 6, *[_npz] * 4, *[_parquet] * 4, _bomb])
         name, raw = make(draw)
         if draw.random() < 0.25:
             raw = damaged(draw, raw)

@@ -356,7 +356,7 @@ def read_targets(
             )
     labels = to_tensor(values.astype(np.int64))
     if classes is None:
-        classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
+        classes = max(int(labels.max()) + 1, 1) if labels.numel() else 1
         if task == "auto" and classes > max(len(labels), _PLAUSIBLE_CLASSES):
             raise DataError(
                 f"{where}: whole numbers up to {classes - 1} in {len(labels)} samples "

@@ -56,9 +56,9 @@ class _Input(_Table):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if math.prod(self.shape) > LARGEST:
+        if not self.shape or math.prod(self.shape) > LARGEST:
             raise ConfigError(
-                f"shape must have at most {LARGEST} places, found {shown(self.shape)}."
+                f"shape must have 1 to {LARGEST} places, found {shown(self.shape)}."
             )
 
 
