@@ -25,7 +25,8 @@ from fedloom.core.memory import (
     refuse_beyond_memory,
 )
 from fedloom.core.settings import LARGEST
-from fedloom.data import File
+from fedloom.data import File, from_arrays
+from fedloom.data.new_samples import read_like
 from fedloom.export import load_model
 from fedloom.plan import make_clients
 from fedloom.runs import run_config
@@ -291,6 +292,9 @@ def test_arrays_of_odd_types_are_converted_or_refused(tmp_path):
     labels = {"y": np.array([0, 1]), "who": np.array([0, 1])}
     np.savez(path, x=np.array([[1], [2]], np.longdouble), **labels)
     assert read(path)["x"] == [[1.0], [2.0]]
+    like = from_arrays(np.zeros((2, 1), np.float32), [0, 1])
+    np.savez(path, x=np.zeros((2, 1)), y=np.array([0, 1], np.longdouble))
+    assert read_like(like, path, target="y").targets.tolist() == [0, 1]
     np.savez(path, x=np.array([[1], [2**63]], np.uint64), **labels)
     with pytest.raises(DataError, match=r"expected numbers below 2\*\*63"):
         read(path)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.core.memory import lack_of_memory_explained
 from fedloom.data.dataset import (
     Dataset,
     Task,
@@ -25,7 +26,7 @@ from fedloom.data.dataset import (
 )
 from fedloom.data.source import Source
 from fedloom.data.tables import read_table
-from fedloom.data.unpack import COMPRESSED, refuse_size
+from fedloom.data.unpack import COMPRESSED, LESS_DATA, refuse_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,7 @@ class File(Source):
         """The same file, from which these columns are read as tags too."""
         return replace(self, tags=tuple(dict.fromkeys((*self.tags, *names))))
 
+    @lack_of_memory_explained("The file", LESS_DATA)
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Read the file.
 

@@ -14,6 +14,9 @@ from fedloom.core.memory import host_memory
 COMPRESSED = (".gz", ".bz2", ".zst")
 """How the names of compressed files end."""
 
+LESS_DATA = "Leave out rows and columns that are not needed."
+"""What to do about a file that is too large."""
+
 _CHUNK = 1 << 20
 
 
@@ -77,6 +80,6 @@ def refuse_size(path: Path, size: float, *, is_more: bool = False) -> None:
         more = "more than " if is_more else ""
         raise DataError(
             f"{path}: its {path.stat().st_size / 1e9:.3g} GB unpack to {more}"
-            f"{size / 1e9:.3g} GB, and there are {room / 1e9:.3g} GB of memory. Leave "
-            "out rows and columns that are not needed."
+            f"{size / 1e9:.3g} GB, and there are {room / 1e9:.3g} GB of memory. "
+            f"{LESS_DATA}"
         )
