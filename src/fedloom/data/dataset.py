@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.errors import ConfigError, DataError, shown
 from fedloom.core.task import PerChannel
 
 Task = Literal["auto", "classification", "regression"]
@@ -403,7 +403,7 @@ def _read_text(
     if task == "regression":
         raise DataError(
             f"{where}: a regression needs numbers, found text such as "
-            f"{str(values.flat[0])!r}. Convert it, or choose classification."
+            f"{first_text(values)}. Convert it, or choose classification."
         )
     try:
         texts = values.astype(np.str_)
@@ -419,6 +419,11 @@ def _read_text(
             "Number the labels yourself, or leave out the number of classes."
         )
     return Targets(labels, len(names), tuple(str(n) for n in names))
+
+
+def first_text(values: NDArray[Any]) -> str:
+    """The first of some texts, as a message shows it."""
+    return shown(str(next(iter(values.flat), "")))
 
 
 def to_numpy(values: ArrayLike | Tensor) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from fedloom.core.memory import lack_of_memory_explained
 from fedloom.data.dataset import (
     Dataset,
     check_finite,
+    first_text,
     read_input,
     to_numpy,
     to_tensor,
@@ -155,7 +156,7 @@ def targets_like(dataset: Dataset, y: ArrayLike | Tensor, where: str = "y") -> T
         if dataset.class_names is None:
             kind = "numbers" if dataset.classes is None else "numbers of classes"
             raise DataError(
-                f"{where}: expected {kind}, found text such as {str(values.flat[0])!r}."
+                f"{where}: expected {kind}, found text such as {first_text(values)}."
             )
         names = values.astype(np.str_).tolist()
         strange = sorted(set(names) - set(dataset.class_names))

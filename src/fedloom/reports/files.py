@@ -95,8 +95,6 @@ def write_report(
     """
     if format_ not in FORMATS:
         raise ConfigError(f"report: {unknown('format', format_, FORMATS)}")
-    if out is not None and (not out.name or out.is_dir()):
-        raise ConfigError(f"{out}: expected the name of a file, found a directory.")
     findings = work_out(collect(paths))
     ending, write = FORMATS[format_]
     if out is None:

@@ -101,7 +101,8 @@ def tune(
     library()
     if not accepts(Count, trials):
         raise ConfigError(
-            f"tune: trials must be at least 1 and at most {LARGEST}, found {shown(trials)}."
+            f"tune: trials must be at least 1 and at most {LARGEST}, found "
+            f"{shown(trials)}."
         )
     if clients is not None:
         if isinstance(methods, Comparison) or data is not None or partition is not None:

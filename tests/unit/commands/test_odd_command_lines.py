@@ -19,6 +19,8 @@ from fedloom import cli
         (["list", "--shape", "-9"], 2, "expected whole numbers such as 1x28x28"),
         (["list", "--clients", "0"], 2, "--clients: expected 1 to"),
         (["report", "x", "--out", "."], 2, "expected the name of a file"),
+        (["tune", "fedavg", "--out", ""], 2, "expected the name of a file"),
+        (["predict", "x", "y", "--client", "0", "--out", ""], 2, "name of a file"),
     ],
 )
 def test_odd_command_lines_end_with_a_message(arguments, code, message, monkeypatch):
