@@ -59,6 +59,7 @@ HUGE = 10**5000
         ),
         ({"data": {"name": "file", "path": "\udcff"}}, "which is no valid Unicode"),
         ({"model": {"name": "mlp", "hidden": [3] * 1001}}, "at most 1000 layers"),
+        ({"algorithm": {"name": "fedadam", "adaptivity": 1e30}}, "adaptivity must be"),
         ({"model": {"name": "lstm", "layers": 10**9}}, "layers must be.*at most 1000"),
     ],
 )
