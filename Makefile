@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.ready-dev
 
-.PHONY: demo test prove check format docs clean
+.PHONY: demo test prove fuzz check format docs clean
 
 demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
 	$(BIN)/fedloom compare --fresh --out runs/demo
@@ -14,6 +14,9 @@ test: $(DEV)  ## The suite, in minutes
 
 prove: $(DEV)  ## The slow proofs: compiled equals loop, killed at any write, compare equals run
 	$(BIN)/pytest -n auto --dist worksteal -m "slow and not gpu and not network" --durations 20
+
+fuzz: $(DEV)  ## Odd input: a sample, or as many of each kind as FEDLOOM_FUZZ_CASES says
+	$(BIN)/pytest -n auto -m fuzz tests/fuzz --durations 10
 
 check: $(DEV)  ## Format, lint, types, import layers, spelling
 	$(BIN)/ruff format --check .

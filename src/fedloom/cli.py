@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import get_type_hints
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo
@@ -22,7 +23,8 @@ from fedloom.commands.report import report_command, view_command
 from fedloom.commands.reproduce import reproduce_command
 from fedloom.commands.run import compare_command, resume_command, run_command
 from fedloom.commands.tune import tune_command
-from fedloom.core.errors import FedloomError
+from fedloom.core.errors import ConfigError, DataError, FedloomError, is_unicode, shown
+from fedloom.core.memory import lack_of_memory_explained
 
 
 def _with_arguments(command: Callable[..., None]) -> str:
@@ -63,12 +65,33 @@ for command in (
 app.add_typer(bench, name="bench")
 
 
+def _refuse_other_than_text(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no text, which no message and no file could hold."""
+    for argument in arguments:
+        if not is_unicode(argument):
+            raise ConfigError(
+                f"expected arguments in UTF-8, found {shown(argument)}. Rename the "
+                "file, or write the name in UTF-8."
+            )
+
+
 def main() -> None:
     """Run the command line; errors end it with their message and exit code."""
     try:
-        app()
+        _refuse_other_than_text(sys.argv)
+        with lack_of_memory_explained("The command", "Ask for less of it."):
+            app()
     except FedloomError as error:
-        text = f"[red]error:[/red] {plain(str(error))}"
-        err.print(text, highlight=False, soft_wrap=True)
-        show_notes(error)
-        raise SystemExit(error.exit_code) from error
+        _end(error)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # Such as a name that is too long, or a folder that may not be looked into.
+        _end(DataError(f"{shown(error.filename)}: {error.strerror}."))
+
+
+def _end(error: FedloomError) -> NoReturn:
+    text = f"[red]error:[/red] {plain(str(error))}"
+    err.print(text, highlight=False, soft_wrap=True)
+    show_notes(error)
+    raise SystemExit(error.exit_code) from error

@@ -22,7 +22,7 @@ from fedloom.clients import (
     Transform,
 )
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.errors import ConfigError, shown, unknown
 from fedloom.core.settings import build
 from fedloom.data import SOURCES, Source
 from fedloom.engine.choice import EngineSettings
@@ -72,6 +72,8 @@ _PLAIN: dict[str, type[Any]] = {
 AUTO = "auto"
 """In the place of the learning rate in [algorithm]: a range test finds it."""
 
+_TOO_DEEP = "lists or tables lie too deep in one another. Write it flat."
+
 _DEFAULT_NAMES = {"algorithm": "fedavg", "data": "digits", "model": "mlp"}
 
 _RENAMED = {"cohort": "sampling"}
@@ -85,11 +87,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: there is no such file, or it is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text())
+        # Some editors begin a file of UTF-8 with a mark that says so.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: expected text in UTF-8, found other bytes ({error}). Save it as "
+            "UTF-8."
+        ) from error
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}.") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: {_TOO_DEEP}") from None
 
 
 def override(tables: dict[str, Any], assignment: str) -> None:
@@ -100,7 +110,7 @@ def override(tables: dict[str, Any], assignment: str) -> None:
     target, equals, text = assignment.partition("=")
     if not equals or not target:
         raise ConfigError(
-            f"--set {assignment}: expected section.key=value, "
+            f"--set {shown(assignment)}: expected section.key=value, "
             "for instance algorithm.lr=0.1."
         )
     *sections, key = target.strip().split(".")
@@ -108,11 +118,16 @@ def override(tables: dict[str, Any], assignment: str) -> None:
     for section in sections:
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {assignment}: {section!r} is not a section.")
+            raise ConfigError(f"--set {target}: {section!r} is not a section.")
     try:
-        table[key] = tomllib.loads(f"value = {text.strip()}")["value"]
+        values = tomllib.loads(f"value = {text.strip()}")
     except tomllib.TOMLDecodeError:
-        table[key] = text.strip()
+        values = {}
+    except ValueError as error:
+        raise ConfigError(f"--set {target}: {error}.") from error
+    except RecursionError:
+        raise ConfigError(f"--set {target}: {_TOO_DEEP}") from None
+    table[key] = values["value"] if list(values) == ["value"] else text.strip()
 
 
 def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
@@ -128,7 +143,7 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
     known = [f.name for f in dataclasses.fields(Schedule)]
     sections = [*_CHOICES, *_PLAIN]
     for key, value in tables.items():
-        is_section = isinstance(value, dict)
+        is_section = isinstance(value, Mapping)
         if key in _RENAMED:
             raise ConfigError(
                 f"{where}: [{key}] is called [{_RENAMED[key]}] now. Rename the section."
@@ -137,7 +152,7 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
             raise ConfigError(f"{where}: {unknown('section', key, sections)}")
         if not is_section and key in sections:
             raise ConfigError(
-                f"{where}: [{key}] is a section, found {value!r}. "
+                f"{where}: [{key}] is a section, found {shown(value)}. "
                 f"Write [{key}] and its keys below it."
             )
         if not is_section and key not in known:
@@ -154,9 +169,9 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
             raise ConfigError(
                 f"{place}: name must be given. Known: {', '.join(registry)}."
             )
-        if name not in registry:
-            raise ConfigError(f"{place}: {unknown(what, str(name), registry)}")
-        if section == "algorithm" and table.get("lr") == AUTO:
+        if not isinstance(name, str) or name not in registry:
+            raise ConfigError(f"{place}: {unknown(what, name, registry)}")
+        if section == "algorithm" and _is_auto(table.get("lr")):
             del table["lr"]
             parts["finds_lr"] = True
         parts[section] = build(registry[name], table, place)
@@ -192,18 +207,22 @@ def _plain(component: Any) -> dict[str, Any]:
     }
 
 
+def _is_auto(lr: object) -> bool:
+    return isinstance(lr, str) and lr == AUTO
+
+
 def is_auto(lr: object, where: str) -> bool:
     """Whether an argument `lr` asks for a range test; a rate belongs to a method.
 
     Raises:
         ConfigError: it is something else than "auto" or None.
     """
-    if lr not in (AUTO, None):
+    if lr is not None and not _is_auto(lr):
         raise ConfigError(
-            f"{where}: lr must be 'auto' or left out, found {lr!r}. A rate belongs to "
-            "a method: fedloom.Ditto(lr=0.1)."
+            f"{where}: lr must be 'auto' or left out, found {shown(lr)}. A rate "
+            "belongs to a method: fedloom.Ditto(lr=0.1)."
         )
-    return lr == AUTO
+    return _is_auto(lr)
 
 
 def refuse_changes(

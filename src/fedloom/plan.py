@@ -10,6 +10,7 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from fedloom.engine.probe import probe
 from fedloom.engine.range_test import FoundRate, find_rate, with_rate
 from fedloom.engine.weave import Weave
 from fedloom.models import MODELS, Model, TokenModel
+from fedloom.models.sizes import foresee
 from fedloom.results.directory import RunDirectory
 from fedloom.server import checkpoint
 from fedloom.server.resume import refuse_other_data
@@ -359,10 +361,14 @@ def built_in_module(config: RunConfig, clients: Federation) -> nn.Module:
 
 def _build(model: Model, data: Dataset) -> nn.Module:
     """A built-in model for this data; one that reads tokens is told of them."""
+    make: Callable[[], nn.Module] | None = None
     if data.tokens is None:
-        return model.build(data.input_shape, data.outputs)
-    if isinstance(model, TokenModel):
-        return model.build_for_tokens(data.tokens, data.outputs, data.vectors)
+        make = partial(model.build, data.input_shape, data.outputs)
+    elif isinstance(model, TokenModel):
+        make = partial(model.build_for_tokens, data.tokens, data.outputs, data.vectors)
+    if make is not None:
+        foresee(make, type(model).__name__)
+        return make()
     fit = [name for name, kind in MODELS.items() if issubclass(kind, TokenModel)]
     raise ConfigError(
         f"{type(model).__name__}: the inputs of {data.name} are whole numbers, which "

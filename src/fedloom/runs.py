@@ -27,6 +27,7 @@ from fedloom.core.errors import (
     with_resume_hint,
 )
 from fedloom.core.losses import Loss
+from fedloom.core.memory import lack_of_memory_explained
 from fedloom.core.remarks import Remark
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.engine.threads import on_threads
@@ -64,6 +65,10 @@ from fedloom.server.simulation import Simulation
 from fedloom.trackers import Tracker, follow
 
 _log = logging.getLogger(__name__)
+_explained = lack_of_memory_explained(
+    "The run",
+    "Take a smaller model, smaller batches, or fewer clients at once (engine.chunk).",
+)
 
 
 class Result(Models):
@@ -200,6 +205,7 @@ class Result(Models):
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
 
 
+@_explained
 def run(
     algorithm: str | AnyAlgorithm,
     model: str | nn.Module | Callable[[], nn.Module],
@@ -280,6 +286,7 @@ def run(
         return _train(plan, out, progress, track=track)
 
 
+@_explained
 def run_config(
     config: RunConfig,
     *,
@@ -304,6 +311,7 @@ def run_config(
         return _train(plan, out, progress, track=track, fresh=fresh)
 
 
+@_explained
 def resume(
     path: str | Path,
     model: str | nn.Module | Callable[[], nn.Module] | None = None,
@@ -374,6 +382,7 @@ def resume(
             return _go_on(plan, history, progress, track)
 
 
+@_explained
 def load(
     path: str | Path,
     model: str | nn.Module | Callable[[], nn.Module] | None = None,

@@ -80,7 +80,7 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
     with adagrad."""
     square_decay: Decay = 0.99
     """Share of the second moment that is kept (beta_2); adagrad keeps it all."""
-    adaptivity: Positive = 0.001
+    adaptivity: Annotated[float, Interval(above=0.0, most=1e9)] = 0.001
     """Added to the root of the second moment (tau): where changes are much smaller
     than this, steps shrink with them; a smaller one is more adaptive."""
     weights: Weighting = "size"

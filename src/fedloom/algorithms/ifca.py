@@ -31,7 +31,7 @@ from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDSta
 from fedloom.core.errors import ConfigError
 from fedloom.core.phases import Phase
 from fedloom.core.records import Empty, Logged, PerClient
-from fedloom.core.settings import Count, Weighting
+from fedloom.core.settings import SmallCount, Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -95,7 +95,7 @@ class IFCA(Algorithm[Server, Empty, Download, Work, Upload]):
     name = "ifca"
     group = "clustered"
 
-    cluster_count: Count = 2
+    cluster_count: SmallCount = 2
     """How many models there are (k); 1 is FedAvg. A round sends each client all of
     them."""
     weights: Weighting = "size"

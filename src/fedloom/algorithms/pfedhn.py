@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from torch.func import vjp
 from fedloom.core import streams
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.records import Empty, PerClient, map_record
-from fedloom.core.settings import Count, NonNegative, Positive, Weighting, Whole
+from fedloom.core.settings import Count, Interval, NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task
 
 
@@ -105,7 +105,7 @@ class PFedHN(Algorithm[Server, Empty, Download, Work, Upload]):
     """Numbers in an embedding; if absent, 1 plus a quarter of the number of clients."""
     hidden: Count = 100
     """Width of a hidden layer."""
-    layers: Whole = 1
+    layers: Annotated[int, Interval(least=0, most=1000)] = 1
     """Hidden layers; with 0 a model is a linear function of its client's embedding."""
     spread: NonNegative = 0.01
     """Standard deviation of the clients' first models around the common start."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -210,13 +210,15 @@ class Given(Partition):
     """For each client the indices of its samples; no sample may occur twice."""
 
     def __post_init__(self) -> None:
-        plain = tuple(
-            tuple(held.tolist()) if isinstance(held, np.ndarray) else held
-            for held in self.members
-        )
-        object.__setattr__(self, "members", plain)
+        members: Any = self.members
+        if isinstance(members, list | tuple):
+            members = tuple(
+                tuple(held.tolist()) if isinstance(held, np.ndarray) else held
+                for held in members
+            )
+            object.__setattr__(self, "members", members)
         super().__post_init__()
-        if not plain:
+        if not members:
             raise ConfigError("Given: members is empty; give one list per client.")
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedloom.clients.ragged import Ragged
 from fedloom.core.errors import ConfigError, FedloomError, MessageError, unknown
-from fedloom.core.settings import NonNegative, Share, build, check
+from fedloom.core.settings import Interval, NonNegative, Share, build, check
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 
@@ -121,7 +121,7 @@ class Blur(Transform):
     Beyond an edge the image goes on as in a mirror.
     """
 
-    most: NonNegative = 1.5
+    most: Annotated[float, Interval(least=0.0, most=1000.0)] = 1.5
     """Largest width (standard deviation, in pixels); it is uniform from 0 to this."""
 
     def apply(self, x: Tensor, client: int, seed: int) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from rich.filesize import decimal
@@ -13,14 +15,15 @@ from fedloom.clients import PARTITIONS, TEAMS, TRANSFORMS, Sampling, Split
 from fedloom.commands.console import make_table, out, plain
 from fedloom.commands.options import argument, option
 from fedloom.core.describe import first_line, logged, record_fields, returned
-from fedloom.core.errors import ConfigError, ContractError, unknown
-from fedloom.core.settings import settings_of
+from fedloom.core.errors import ConfigError, ContractError, shown, unknown
+from fedloom.core.settings import LARGEST, settings_of
 from fedloom.core.task import Task
 from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings
 from fedloom.engine.footprint import footprint
 from fedloom.fleet import Faults
 from fedloom.models import MODELS
+from fedloom.models.sizes import foresee
 from fedloom.server.schedule import Schedule
 
 _COMPONENTS: Mapping[str, Mapping[str, type[Any]]] = {
@@ -51,7 +54,14 @@ def list_command(
     """List methods with what they send and keep, data, partitions, teams, models."""
     if model not in MODELS:
         raise ConfigError(unknown("model", model, MODELS))
-    task = Task(MODELS[model]().build(_shape(shape), outputs))
+    for name, number in (("--outputs", outputs), ("--clients", clients)):
+        if not 1 <= number <= LARGEST:
+            raise ConfigError(
+                f"{name}: expected 1 to {LARGEST}, found {shown(number)}."
+            )
+    make = partial(MODELS[model]().build, _shape(shape), outputs)
+    foresee(make, model)
+    task = Task(make())
     title = (
         f"Bytes for {model}, {task.d:,} parameters: to and from a client in a round, "
         f"kept by a client, kept by the server for {clients} clients"
@@ -124,12 +134,13 @@ def _sizes(name: str, task: Task, clients: int) -> list[str]:
 
 def _shape(text: str) -> tuple[int, ...]:
     """`1x28x28` as (1, 28, 28)."""
-    try:
-        return tuple(int(side) for side in text.split("x"))
-    except ValueError:
+    sides = text.split("x")
+    if not all(re.fullmatch("[1-9][0-9]{0,8}", side) for side in sides):
         raise ConfigError(
-            f"--shape {text}: expected whole numbers such as 1x28x28 or 60."
-        ) from None
+            f"--shape {shown(text)}: expected whole numbers such as 1x28x28 or 60, "
+            "each of at most nine digits."
+        )
+    return tuple(map(int, sides))
 
 
 def _show_settings(kind: type[Any]) -> None:

@@ -62,6 +62,7 @@ def predict_command(
     data_dir: options.DataDir = None,
 ) -> None:
     """Predict with a client's own model, with probabilities."""
+    options.expect_file(out, "--out")
     result = load(run, data_dir=data_dir)
     who = _client(client, result.federation.names)
     result.model(who)  # An unknown client is refused before the file is read.

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedloom.config import override, read_toml
+from fedloom.core.errors import ConfigError
 from fedloom.data import SOURCES
 from fedloom.data.files import has_known_kind
 
@@ -51,6 +52,20 @@ Jobs = Annotated[
     int | None, option("Number of methods that a comparison trains at once.")
 ]
 Track = Annotated[str, option("Trackers that follow: csv, tensorboard, mlflow.")]
+
+
+def expect_file(path: Path | None, name: str) -> None:
+    """Refuse a directory, and nothing at all, where a file is to be written.
+
+    Args:
+        path: what was given; None is for whoever has a default.
+        name: of the option.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if path is not None and (not path.name or path.is_dir()):
+        raise ConfigError(f"{name} {path}: expected the name of a file.")
 
 
 def is_file(names: Sequence[str]) -> bool:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
+from fedloom.commands import options
 from fedloom.commands.console import make_table, plain, say
 from fedloom.commands.console import out as console
 from fedloom.commands.options import argument, option
@@ -36,6 +37,7 @@ def report_command(
     ] = "html",
 ) -> None:
     """Say which method to use and who gains: a page and tables from finished runs."""
+    options.expect_file(out, "--out")
     write_and_show(paths, out, format_)
 
 

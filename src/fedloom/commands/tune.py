@@ -33,6 +33,7 @@ def tune_command(
     settings: options.Settings = None,
 ) -> None:
     """Search each method's settings on validation data, with the same budget."""
+    options.expect_file(out, "--out")
     tables = options.read_methods(methods)
     chosen = {
         **options.data_options(data),

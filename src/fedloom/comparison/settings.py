@@ -14,7 +14,7 @@ from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
 from fedloom.config import AUTO, RunConfig, parse, read_toml
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
 from fedloom.results.directory import COMPARISON
 
@@ -172,45 +172,35 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
         methods = {title: dict(settings) for title, settings in MAIN.items()}
     seeds: Any = rest.pop("seeds", 5)
     yardsticks, folds = rest.pop("yardsticks", False), rest.pop("folds", None)
-    for name, value in {"yardsticks": yardsticks, "folds": folds or False}.items():
-        if not isinstance(value, bool):
+    for name, value in {"yardsticks": yardsticks, "folds": folds}.items():
+        if not isinstance(value, bool) and not (name == "folds" and value is None):
             raise ConfigError(
-                f"{where}: {name} must be true or false, found {value!r}."
+                f"{where}: {name} must be true or false, found {shown(value)}."
             )
-    identity = dict(rest.pop("own", {}))
-    shared = dict(rest.pop("algorithm", {}))
-    if isinstance(methods, list):
-        methods = {name: {} for name in methods}
-    if not isinstance(methods, dict) or not methods:
-        raise ConfigError(
-            f"{where}: methods must be a list of names or a table of sections, found "
-            f"{methods!r}."
-        )
-    if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
-        seeds = list(range(seeds))
-    if not (isinstance(seeds, list) and seeds and len(set(seeds)) == len(seeds)):
-        raise ConfigError(
-            f"{where}: seeds must be how many, or a list of different seeds, found "
-            f"{seeds!r}."
-        )
+    identity = _section(rest.pop("own", {}), where, "own")
+    shared = _section(rest.pop("algorithm", {}), where, "algorithm")
+    methods = _methods(methods, where)
+    seeds = _seeds(seeds, where)
     if "seed" in rest:
         raise ConfigError(f"{where}: a comparison has seeds, not a seed.")
     refuse_titles(methods, where)
     arms = {}
     for arm, settings in methods.items():
         name = settings.get("name", arm)
-        if name not in REGISTRY and not identity:
+        if not identity and not (isinstance(name, str) and name in REGISTRY):
             place = f"{where} [methods.{arm}]"
-            raise ConfigError(f"{place}: {unknown('method', str(name), REGISTRY)}")
+            raise ConfigError(f"{place}: {unknown('method', name, REGISTRY)}")
         arms[arm] = {"name": name, **shared, **settings}
     comparison = Comparison(
         arms=arms,
-        seeds=tuple(seeds),
+        seeds=seeds,
         common=rest,
         identity=identity,
         folds=bool(folds),
         yardsticks=yardsticks,
     )
+    if identity:
+        parse(rest, where)  # the methods themselves are not at hand
     for arm in arms if not identity else ():
         config = comparison.config(arm, comparison.seeds[0], where)
     if folds is None and not identity:
@@ -218,6 +208,51 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
         is_free = not (has_word or config.data.depends_on_seed)
         return replace(comparison, folds=is_free and len(seeds) in FOLDS)
     return comparison
+
+
+def _section(value: object, where: str, name: str) -> dict[str, Any]:
+    """A section of a comparison's file."""
+    if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
+        raise ConfigError(
+            f"{where}: [{name}] is a section, found {shown(value)}. Write [{name}] and "
+            "its keys below it."
+        )
+    return dict(value)
+
+
+def _methods(value: object, where: str) -> dict[str, dict[str, Any]]:
+    """The settings of each method by its title, from a list or a table."""
+    sections: Any = value
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        sections = {name: {} for name in value}
+    if not sections or not isinstance(sections, Mapping):
+        raise ConfigError(
+            f"{where}: methods must be a list of names or a table of sections, found "
+            f"{shown(value)}."
+        )
+    sections = _section(sections, where, "methods")
+    return {
+        title: _section(settings, where, f"methods.{title}")
+        for title, settings in sections.items()
+    }
+
+
+def _seeds(value: object, where: str) -> tuple[int, ...]:
+    """The seeds, from how many there are or from a list of them."""
+    if type(value) is int and 0 < value <= _MOST_SEEDS:
+        return tuple(range(value))
+    if isinstance(value, list) and all(type(seed) is int for seed in value):
+        is_usable = all(0 <= seed < 2**63 for seed in value)
+        if value and is_usable and len(set(value)) == len(value) <= _MOST_SEEDS:
+            return tuple(value)
+    raise ConfigError(
+        f"{where}: seeds must be how many, or a list of different seeds that are 0 or "
+        f"more, at most {_MOST_SEEDS} of them, found {shown(value)}."
+    )
+
+
+_MOST_SEEDS = 1000
+"""Seeds of a comparison, each of which is a run of every method."""
 
 
 def with_equal_work(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,10 +263,11 @@ def with_equal_work(tables: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         tables: of the comparison.
     """
-    shared = dict(tables.get("algorithm", {}))
-    methods = tables.get("methods", {})
-    sections = methods.values() if isinstance(methods, dict) else ()
-    if any(key in section for section in (shared, *sections) for key in _WORK):
+    shared, methods = tables.get("algorithm", {}), tables.get("methods", {})
+    sections = [shared, *(methods.values() if isinstance(methods, Mapping) else ())]
+    if not all(isinstance(section, Mapping) for section in sections):
+        return dict(tables)  # `parse_comparison` says what is wrong with it
+    if any(key in section for section in sections for key in _WORK):
         return dict(tables)
     return {**tables, "algorithm": {**shared, **EQUAL_WORK}}
 
@@ -272,12 +308,11 @@ def with_tuned(tables: Mapping[str, Any], file: Path) -> dict[str, Any]:
     tuned = read_toml(file).get("methods")
     if not isinstance(tuned, dict):
         raise ConfigError(f"{file}: has no [methods.NAME]; expected a tuned file.")
-    methods: Any = tables.get("methods", list(tuned))
-    if isinstance(methods, list):
-        methods = {name: {} for name in methods}
+    tuned = _methods(tuned, str(file))
+    methods = _methods(tables.get("methods", list(tuned)), "compare")
     for name in methods:
         if name not in tuned:
-            raise ConfigError(f"{file}: {unknown('tuned method', str(name), tuned)}")
+            raise ConfigError(f"{file}: {unknown('tuned method', name, tuned)}")
     both = {name: {**tuned[name], **own} for name, own in methods.items()}
     return {**tables, "methods": both}
 
@@ -292,7 +327,7 @@ def refuse_titles(titles: Iterable[str], where: str) -> None:
     for title in titles:
         if not (isinstance(title, str) and title and set(title) <= _PLAIN):
             raise ConfigError(
-                f"{where}: {title!r} becomes the name of a folder; use letters, "
+                f"{where}: {shown(title)} becomes the name of a folder; use letters, "
                 "digits, spaces and -_.,=+ only."
             )
         if title[0] in " ." or title[-1] in " ." or len(title) > _LONGEST:

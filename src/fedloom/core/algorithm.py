@@ -201,7 +201,7 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
 
     def __post_init__(self) -> None:
         rate: Any = self.lr
-        if rate == "auto":
+        if isinstance(rate, str) and rate == "auto":
             raise ConfigError(
                 f"{self.name}: lr = 'auto' is found from model and data, which a "
                 "method by itself does not have. Give it beside the method: "

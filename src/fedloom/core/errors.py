@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -43,12 +44,38 @@ class MessageError(FedloomError):
     exit_code = 6
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """The sentence for a name that nobody knows: a suggestion and the known names."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    text = name[:_LONGEST] if isinstance(name, str) else ""
+    close = get_close_matches(text, names, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"unknown {what} {name!r}.{hint} Known: {', '.join(names)}."
+    return f"unknown {what} {shown(name)}.{hint} Known: {', '.join(names)}."
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: on one line, and not longer than is read."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        digits = int(value.bit_length() * math.log10(2)) + 1
+        return f"a whole number of about {digits} digits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__} too large to show"
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}... ({len(text)} characters)"
+    if isinstance(value, str) and not is_unicode(value):
+        text += " (which is no valid Unicode)"
+    return text
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written to a file; one from a command line may not."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+_LONGEST = 200
+"""Characters of a value that a message shows."""
 
 
 @contextmanager

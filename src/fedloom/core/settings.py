@@ -24,7 +24,7 @@ from typing import (
 )
 
 from fedloom.core.describe import field_docs
-from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.errors import ConfigError, is_unicode, shown, unknown
 
 T = TypeVar("T")
 
@@ -51,12 +51,18 @@ class Interval:
         return " and ".join(f"{word} {b:g}" for b, word in bounds if math.isfinite(b))
 
 
+LARGEST = 2**31 - 1
+"""Largest whole number of a setting that has no bound of its own, so that sizes, which
+are products of such numbers, stay numbers."""
+
 Positive = Annotated[float, Interval(above=0.0)]
 NonNegative = Annotated[float, Interval(least=0.0)]
 Share = Annotated[float, Interval(least=0.0, most=1.0)]
 Rate = Annotated[float, Interval(above=0.0, most=1.0)]
 Count = Annotated[int, Interval(least=1)]
 Whole = Annotated[int, Interval(least=0)]
+SmallCount = Annotated[int, Interval(least=1, most=1000)]
+Seed = Annotated[int, Interval(least=0, most=2**63 - 1)]
 Weighting = Literal["size", "equal"]
 """How clients count in a mean: by their training samples, or equally."""
 
@@ -83,12 +89,17 @@ def alternatives(hint: Any) -> list[tuple[Any, Interval]]:
     return [(base, intervals[0] if intervals else Interval())]
 
 
-def _accepts(hint: Any, value: Any) -> bool:
+def accepts(hint: Any, value: Any) -> bool:
     """Whether `value` is what `hint` says, with no coercion."""
     return any(
         _fits(kind, value) and (kind not in (int, float) or value in interval)
         for kind, interval in alternatives(hint)
+        if kind is not int or math.isfinite(interval.most) or not _is_huge(value)
     )
+
+
+def _is_huge(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > LARGEST
 
 
 def _fits(kind: Any, value: Any) -> bool:
@@ -97,16 +108,19 @@ def _fits(kind: Any, value: Any) -> bool:
         return any(type(value) is type(o) and value == o for o in get_args(kind))
     if origin in (list, tuple):
         inner = get_args(kind)[0]
-        return isinstance(value, list | tuple) and all(
-            _accepts(inner, v) for v in value
-        )
+        return isinstance(value, list | tuple) and all(accepts(inner, v) for v in value)
     if kind is Any:
         return True
     if isinstance(value, bool) and kind in (int, float):
         return False
     if kind is float:
         return isinstance(value, int | float) and abs(value) <= sys.float_info.max
-    return isinstance(value, kind)
+    if kind is int:
+        return isinstance(value, int)
+    if kind is str:
+        # Such a text is no name of a file or a column, and no file can hold it.
+        return isinstance(value, str) and "\0" not in value and is_unicode(value)
+    return isinstance(value, origin or kind)
 
 
 def spell(hint: Any) -> str:
@@ -120,7 +134,7 @@ def _with_articles(hint: Any) -> str:
     """The same in a sentence: 'a number above 0 or one of median'."""
     articles = {float: "a ", int: "a "}
     return " or ".join(
-        ("a " if get_origin(kind) in (list, tuple) else articles.get(kind, ""))
+        ("a " if get_origin(kind) in (list, tuple, dict) else articles.get(kind, ""))
         + f"{_word(kind)} {interval}".strip()
         for kind, interval in alternatives(hint)
     )
@@ -138,8 +152,9 @@ def _word(kind: Any) -> str:
         bool: "true or false",
         str: "text",
         type(None): "none",
+        dict: "section",
     }
-    return words.get(kind, getattr(kind, "__name__", str(kind)))
+    return words.get(origin or kind, getattr(kind, "__name__", str(kind)))
 
 
 def check(settings: Any, where: str = "") -> None:
@@ -149,14 +164,17 @@ def check(settings: Any, where: str = "") -> None:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         hint = hints[field.name]
-        if not _accepts(hint, value):
+        if not accepts(hint, value):
+            limit = f" Whole numbers go up to {LARGEST}." if _is_huge(value) else ""
             raise ConfigError(
                 f"{label}: {field.name} must be {_with_articles(hint)}, found "
-                f"{value!r}."
+                f"{shown(value)}.{limit}"
             )
         kinds = [kind for kind, _ in alternatives(hint)]
-        if type(value) is int and float in kinds and int not in kinds:
-            object.__setattr__(settings, field.name, float(value))
+        is_float = float in kinds and int not in kinds
+        if isinstance(value, int | float) and type(value) is not bool and is_float:
+            # A zero loses its sign, which some libraries take for a negative number.
+            object.__setattr__(settings, field.name, float(value) + 0.0)
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
@@ -178,7 +196,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     plain = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     for key, value in plain.items():
         # TOML has no null: "none" unsets what has a default.
-        if value == "none" and _accepts(hints[key], None):
+        if isinstance(value, str) and value == "none" and accepts(hints[key], None):
             plain[key] = None
     try:
         return cls(**plain)

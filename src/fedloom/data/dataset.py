@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.errors import ConfigError, DataError, shown
 from fedloom.core.scaling import PerChannel
 
 Task = Literal["auto", "classification", "regression"]
@@ -356,7 +356,7 @@ def read_targets(
             )
     labels = to_tensor(values.astype(np.int64))
     if classes is None:
-        classes = max(int(labels.max()) + 1, 1) if len(labels) else 1
+        classes = max(int(labels.max()) + 1, 1) if labels.numel() else 1
         if task == "auto" and classes > max(len(labels), _PLAUSIBLE_CLASSES):
             raise DataError(
                 f"{where}: whole numbers up to {classes - 1} in {len(labels)} samples "
@@ -403,9 +403,15 @@ def _read_text(
     if task == "regression":
         raise DataError(
             f"{where}: a regression needs numbers, found text such as "
-            f"{str(values.flat[0])!r}. Convert it, or choose classification."
+            f"{first_text(values)}. Convert it, or choose classification."
         )
-    names, codes = np.unique(values.astype(np.str_), return_inverse=True)
+    try:
+        texts = values.astype(np.str_)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: expected text, found other bytes ({error}). Decode them first."
+        ) from error
+    names, codes = np.unique(texts, return_inverse=True)
     labels = to_tensor(codes.reshape(values.shape).astype(np.int64))
     if classes is not None and classes != len(names):
         raise DataError(
@@ -413,6 +419,11 @@ def _read_text(
             "Number the labels yourself, or leave out the number of classes."
         )
     return Targets(labels, len(names), tuple(str(n) for n in names))
+
+
+def first_text(values: NDArray[Any]) -> str:
+    """The first of some texts, as a message shows it."""
+    return shown(str(next(iter(values.flat), "")))
 
 
 def to_numpy(values: ArrayLike | Tensor) -> NDArray[Any]:
@@ -425,7 +436,9 @@ def to_numpy(values: ArrayLike | Tensor) -> NDArray[Any]:
 
 def to_tensor(values: NDArray[Any]) -> Tensor:
     """A tensor of an array, without a copy where that is possible."""
-    native = values.astype(values.dtype.newbyteorder("="), copy=False)
+    # PyTorch knows no floating numbers of more than 64 bits.
+    kind = np.dtype(np.float64) if values.dtype == np.longdouble else values.dtype
+    native = values.astype(kind.newbyteorder("="), copy=False)
     # A read-only array would make a tensor that can be written all the same.
     return torch.from_numpy(np.require(native, requirements=["C", "W"]))
 
@@ -444,6 +457,11 @@ def read_input(values: ArrayLike | Tensor, where: str) -> Tensor:
             raise DataError(
                 f"{where}: expected numbers, found {array.dtype}. Encode text and "
                 "categories as numbers first."
+            )
+        if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
+            raise DataError(
+                f"{where}: expected numbers below 2**63, found {array.max()}. Scale "
+                "them, or convert them to floating numbers."
             )
         if array.dtype.kind in "iu" and array.dtype != np.uint8:
             array = array.astype(np.int64)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.core.memory import lack_of_memory_explained
 from fedloom.data.dataset import (
     Dataset,
     Task,
@@ -23,6 +25,8 @@ from fedloom.data.dataset import (
     to_tensor,
 )
 from fedloom.data.source import Source
+from fedloom.data.tables import read_table
+from fedloom.data.unpack import COMPRESSED, LESS_DATA, refuse_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +41,9 @@ class File(Source):
     needs_clients = True
 
     path: str
-    """The file, .npz, .parquet, .csv, .csv.gz, .csv.bz2 or .csv.zst; if relative,
-    looked for in the working directory, then in the data directory."""
+    """The file, .npz, .parquet, .csv or .tsv, the last two perhaps with .gz, .bz2 or
+    .zst; if relative, looked for in the working directory, then in the data
+    directory."""
     target: str = "y"
     """Column or array to predict."""
     client: str | None = None
@@ -86,6 +91,7 @@ class File(Source):
         """The same file, from which these columns are read as tags too."""
         return replace(self, tags=tuple(dict.fromkeys((*self.tags, *names))))
 
+    @lack_of_memory_explained("The file", LESS_DATA)
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Read the file.
 
@@ -160,13 +166,22 @@ class File(Source):
         raise DataError(f"no file {looked}. Correct the path; it is {self.path!r}.")
 
 
-_COMPRESSED = (".gz", ".bz2", ".zst")
-_KINDS = (".npz", ".parquet", ".csv", *(f".csv{ending}" for ending in _COMPRESSED))
+_TEXTS = tuple(f"{text}{end}" for text in (".csv", ".tsv") for end in ("", *COMPRESSED))
+_KINDS = (".npz", ".parquet", *_TEXTS)
 
 
 def _kind(path: Path) -> str:
     """How the file's name ends, the ending below that of a compression included."""
-    return "".join(path.suffixes[-2:]) if path.suffix in _COMPRESSED else path.suffix
+    return "".join(path.suffixes[-2:]) if path.suffix in COMPRESSED else path.suffix
+
+
+_BROKEN = (
+    *(OSError, ValueError, TypeError, EOFError, LookupError, AttributeError),
+    *(OverflowError, MemoryError, RuntimeError, SyntaxError, tokenize.TokenError),
+    *(struct.error, zipfile.BadZipFile, zlib.error),
+)
+"""What a broken archive of arrays raises: zip, numpy and Python's own parser read it,
+and a header may announce any size."""
 
 
 def has_known_kind(path: Path) -> bool:
@@ -183,15 +198,9 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
         # Opened here, since numpy leaves a file that it cannot read open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            refuse_size(path, sum(part.file_size for part in archive.zip.infolist()))
             return {name: archive[name] for name in archive.files}
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except _BROKEN as error:
         raise DataError(
             f"{path}: not a readable .npz of plain arrays ({error}). Save it again "
             "with np.savez, without arrays of Python objects."
@@ -223,7 +232,7 @@ def read_file(
         )
     if kind == ".npz":
         return "array", read_npz(path)
-    return "column", read_columns(path, is_used)
+    return "column", read_table(path, kind, is_used)
 
 
 def _stack(
@@ -284,37 +293,3 @@ def _text_columns(
 ) -> list[str]:
     """Those of some columns that hold no numbers."""
     return [name for name in names if columns[name].dtype.kind not in "biuf"]
-
-
-def read_columns(
-    path: Path, is_used: Callable[[str], bool] = _every
-) -> dict[str, NDArray[Any]]:
-    """Every column of a table as an array, without gaps where it is used.
-
-    Raises:
-        DataError: The file is not a whole table, or has gaps.
-    """
-    # Imported here: only users of tables need wait for it.
-    import pyarrow
-    from pyarrow import csv, parquet
-
-    kind = _kind(path)
-    reader = parquet.read_table if kind == ".parquet" else csv.read_csv
-    try:
-        table = reader(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable {kind} table ({error}).") from error
-    repeated = [name for name, n in Counter(table.column_names).items() if n > 1]
-    if repeated:
-        raise DataError(f"{path}: column {repeated[0]!r} occurs twice. Rename one.")
-    columns = {}
-    for name in table.column_names:
-        column = table.column(name)
-        if column.null_count and is_used(name):
-            row = column.is_null().to_pylist().index(True)
-            raise DataError(
-                f"{path}: column {name!r} has {column.null_count} missing values, the "
-                f"first in row {row}. Remove those rows or fill them in."
-            )
-        columns[name] = column.to_numpy()
-    return columns

@@ -11,10 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.memory import refuse_beyond_memory
 from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 from fedloom.data.source import Source
+
+_MEAN_SIZE = 450
+"""Samples of a client of `synthetic` on average: 50 + exp(4 + 2^2 / 2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,13 @@ class Synthetic(Source):
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Draw the data; a client's samples depend on (seed, client) alone."""
+        samples = self.clients * _MEAN_SIZE * (5 if self.sizes == "pfedme" else 1)
+        refuse_beyond_memory(
+            8.0 * self.features * (samples + self.classes),
+            f"synthetic: {self.clients} clients with {self.features} features and "
+            f"{self.classes} classes",
+            "Take fewer.",
+        )
         deviation = np.arange(1, self.features + 1) ** -0.6
         inputs, targets, sizes = [], [], []
         for client in range(self.clients):
@@ -106,6 +117,12 @@ class Gaussian(Source):
 
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
         """Draw the data; a client's samples depend on (seed, client) alone."""
+        refuse_beyond_memory(
+            24.0 * self.clients * (self.least + self.most) / 2,
+            f"gaussian: {self.clients} clients with {self.least} to {self.most} "
+            "samples each",
+            "Take fewer.",
+        )
         scalars = []
         for client in range(self.clients):
             draw, theta = self._begin(seed, client)

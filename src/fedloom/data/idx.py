@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
 import zlib
@@ -20,6 +19,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.hub import Hub, instead
 from fedloom.data.locations import VARIABLE, Absent
 from fedloom.data.source import Source
+from fedloom.data.unpack import read_unpacked
 
 _IMAGES = 0x0803
 _LABELS = 0x0801
@@ -51,7 +51,7 @@ def read_idx(path: Path, magic: int, md5: str | None = None) -> NDArray[np.uint8
     """
     again = "Copy or download the file again."
     try:
-        content = gzip.decompress(path.read_bytes())
+        content = read_unpacked(path)
     except FileNotFoundError:
         raise DataError(
             f"{path}: no such file. Put the original {path.name} into {path.parent}, "

@@ -13,14 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedloom.core.errors import DataError, unknown
+from fedloom.core.memory import lack_of_memory_explained
 from fedloom.data.dataset import (
     Dataset,
     check_finite,
+    first_text,
     read_input,
     to_numpy,
     to_tensor,
 )
 from fedloom.data.files import read_file, stack_columns
+from fedloom.data.unpack import LESS_DATA
 
 Inputs = ArrayLike | Tensor | tuple[ArrayLike | Tensor, ...]
 """One array with a row per sample, or a tuple of them."""
@@ -39,6 +42,7 @@ class NewSamples:
     """Columns or arrays that were not read."""
 
 
+@lack_of_memory_explained("The file", LESS_DATA)
 def read_like(
     dataset: Dataset,
     path: Path,
@@ -152,7 +156,7 @@ def targets_like(dataset: Dataset, y: ArrayLike | Tensor, where: str = "y") -> T
         if dataset.class_names is None:
             kind = "numbers" if dataset.classes is None else "numbers of classes"
             raise DataError(
-                f"{where}: expected {kind}, found text such as {str(values.flat[0])!r}."
+                f"{where}: expected {kind}, found text such as {first_text(values)}."
             )
         names = values.astype(np.str_).tolist()
         strange = sorted(set(names) - set(dataset.class_names))
@@ -172,7 +176,7 @@ def targets_like(dataset: Dataset, y: ArrayLike | Tensor, where: str = "y") -> T
         )
     check_finite(where, to_tensor(values))
     if dataset.classes is None:
-        return torch.tensor(values, dtype=dataset.targets.dtype)
+        return to_tensor(values).to(dataset.targets.dtype, copy=True)
     inside = (values == np.floor(values)) & (values >= 0) & (values < dataset.classes)
     if not inside.all():
         row = int(np.argwhere(~inside)[0, 0])
@@ -180,4 +184,4 @@ def targets_like(dataset: Dataset, y: ArrayLike | Tensor, where: str = "y") -> T
             f"{where}: classes are whole numbers 0 to {dataset.classes - 1}, as in the "
             f"data that the models were trained on; row {row} has {values[row]}."
         )
-    return torch.tensor(values, dtype=torch.int64)
+    return to_tensor(values).to(torch.int64, copy=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.errors import DataError
+from fedloom.data.unpack import read_unpacked
 
 PADDING, UNKNOWN = 0, 1
 """Tokens that are no word: what fills up short texts, and a word without a vector."""
@@ -27,10 +27,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         DataError: The file is cut short, damaged or of another encoding.
     """
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-        return content.decode(encoding)
+        return read_unpacked(path).decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: expected {encoding} text, but {error.reason} at byte "

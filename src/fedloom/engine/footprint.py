@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 import torch
 
 from fedloom.core.algorithm import AnyAlgorithm, Client, Cohort, Population
+from fedloom.core.memory import host_memory
 from fedloom.core.messages import CohortDownload
 from fedloom.core.records import leaves, message_bytes, without_log
 from fedloom.core.task import Task
@@ -20,11 +19,6 @@ _FEW = (8, 16, 24)
 their number and its square, which three numbers tell."""
 _SIZE = 100
 """Training samples of each; no size matters."""
-_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
-"""Where Linux says how much memory a container may use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +101,4 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return total
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [path.read_text().strip() for path in _LIMITS if path.is_file()]
-    return min([physical, *(int(limit) for limit in limits if limit.isdigit())])
+    return host_memory()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedloom.export.alone import alone_like
-from fedloom.export.folders import export, load_model
+from fedloom.export.folders import export
+from fedloom.export.loading import load_model
 from fedloom.export.models import Models
 from fedloom.export.newcomer import Newcomer
 from fedloom.export.predictions import prediction_rows

@@ -22,17 +22,16 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import save_file
 
-from fedloom.config import read_toml, to_toml
+from fedloom.config import to_toml
 from fedloom.core.digests import (
     Extent,
     extent_of,
     read_checked_json,
     write_checked_json,
 )
-from fedloom.core.errors import ConfigError, DataError, MessageError, unknown
+from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import (
     cannot_write,
     private_folder,
@@ -40,8 +39,6 @@ from fedloom.core.files import (
     write_csv,
 )
 from fedloom.core.metrics import METRICS
-from fedloom.core.scaling import give_units
-from fedloom.core.settings import build
 from fedloom.export.card import plain, prepares, write_card
 from fedloom.export.exported_model import (
     ExportedModel,
@@ -50,12 +47,11 @@ from fedloom.export.exported_model import (
     module_of,
     scores_of,
 )
-from fedloom.models import MODELS, TokenModel
+from fedloom.export.loading import FORMAT, TABLES, WEIGHTS
 from fedloom.results.scores import Scores
 from fedloom.server.simulation import Simulation
 
-_FORMAT = "fedloom-model-1"
-_FILES = ("model.safetensors", "model.toml", "README.md")
+_FILES = (WEIGHTS, TABLES, "README.md")
 _INDEX = "models.csv"
 _LIST = "export.json"
 _LIST_FORMAT = "fedloom-export-1"
@@ -319,7 +315,7 @@ def _tables(run: RunInfo, model: ExportedModel) -> dict[str, Any]:
         "scale": plain(task.scaling.target_scale) if task.scales_targets else None,
     }
     return {
-        "format": _FORMAT,
+        "format": FORMAT,
         "kind": model.kind,
         "client": model.client or "",
         "dtype": str(task.dtype).removeprefix("torch."),
@@ -334,54 +330,3 @@ def _tables(run: RunInfo, model: ExportedModel) -> dict[str, Any]:
             "round": simulation.state.round,
         },
     }
-
-
-def load_model(folder: str | Path) -> nn.Module:
-    """A built-in model from an exported folder, ready to predict.
-
-    It takes inputs as numbers: the preparation in model.toml is not part of it. What it
-    gives of a regression is in the target's own units.
-
-    Raises:
-        ConfigError: the model is a class of its maker's own, which only they can build.
-        DataError: there is no exported model.
-        MessageError: the files do not belong together.
-    """
-    folder = Path(folder)
-    if not all((folder / name).is_file() for name in _FILES[:2]):
-        raise DataError(f"{folder}: holds no exported model ({' and '.join(_FILES)}).")
-    tables = read_toml(folder / "model.toml")
-    if tables.get("format") != _FORMAT:
-        raise MessageError(
-            f"{folder / 'model.toml'}: format is {tables.get('format')!r}, expected "
-            f"{_FORMAT!r}."
-        )
-    settings, where = tables["model"], f"{folder / 'model.toml'} [model]"
-    if "class" in settings:
-        raise ConfigError(
-            f"{where}: the model is {settings['class']}, a class of its maker's own. "
-            "Build it and load model.safetensors; README.md shows how."
-        )
-    name = settings.pop("name")
-    if name not in MODELS:
-        raise ConfigError(f"{where}: {unknown('model', name, MODELS)}")
-    model = build(MODELS[name], settings, where)
-    inputs, output = tables["input"], tables["output"]
-    outputs = output["outputs"]
-    if "tokens" in inputs and isinstance(model, TokenModel):
-        # The vectors themselves are in the state dict.
-        vectors = torch.zeros(*inputs["vectors"]) if "vectors" in inputs else None
-        module = model.build_for_tokens(inputs["tokens"], outputs, vectors)
-    else:
-        module = model.build(tuple(inputs["shape"]), outputs)
-    module = module.to(getattr(torch, tables["dtype"]))
-    try:
-        module.load_state_dict(load_file(folder / "model.safetensors"))
-    except (SafetensorError, RuntimeError) as error:
-        raise MessageError(
-            f"{folder / 'model.safetensors'}: does not fit model.toml ({error})."
-        ) from error
-    if "shift" in output:
-        shift, scale = (torch.tensor(output[level]) for level in ("shift", "scale"))
-        give_units(module, shift, scale)
-    return module.eval()

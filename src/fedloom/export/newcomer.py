@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from fedloom.clients import Federation, Ragged, Split
-from fedloom.core.errors import ConfigError, DataError, NumericalError
+from fedloom.core.errors import ConfigError, DataError, NumericalError, shown
+from fedloom.core.settings import LARGEST, Count, accepts
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.data.new_samples import Inputs, inputs_like, targets_like
@@ -170,8 +171,11 @@ def personalize(
         team: the team that it joins; if not given, the one whose model fits its
             training data best.
     """
-    if rounds < 1:
-        raise ConfigError(f"personalize: rounds must be at least 1, found {rounds}.")
+    if not accepts(Count, rounds):
+        raise ConfigError(
+            f"personalize: rounds must be at least 1 and at most {LARGEST}, "
+            f"found {shown(rounds)}."
+        )
     host = run.simulation
     federation = _alone(host, x, y, name, test)
     joined = _closest_team(host, federation) if team is None else team

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from torch import nn
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, shown
 from fedloom.core.settings import Count, Interval, check
 from fedloom.models.images import image_shape
 from fedloom.models.networks import LayeredNetwork
@@ -55,7 +55,7 @@ class CNN2:
         if len(self.channels) != 2 or len(self.dropout) != 2:
             raise ConfigError(
                 "CNN2: channels and dropout must be two numbers each, found "
-                f"{self.channels!r} and {self.dropout!r}."
+                f"{shown(self.channels)} and {shown(self.dropout)}."
             )
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:

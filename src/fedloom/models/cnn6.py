@@ -9,7 +9,7 @@ from torch import nn
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
 from fedloom.models.images import image_shape
-from fedloom.models.networks import PooledNetwork
+from fedloom.models.networks import PooledNetwork, check_depth
 
 
 class SixLayerNetwork(PooledNetwork):
@@ -38,6 +38,7 @@ class CNN6:
         check(self)
         if not self.channels:
             raise ConfigError("CNN6: channels is empty; give at least one number.")
+        check_depth(self.channels, "CNN6: channels")
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The model for one image of shape (channels, height, width).

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, shown
 from fedloom.core.settings import Count, check
 from fedloom.models.images import image_shape
-from fedloom.models.networks import LayeredNetwork
+from fedloom.models.networks import LayeredNetwork, check_depth
 
 SMALLEST = 16
 """Fewest pixels of a side: smaller images vanish in two convolutions and pools."""
@@ -53,8 +53,9 @@ class LeNet:
         check(self)
         if len(self.channels) != 2:
             raise ConfigError(
-                f"LeNet: channels must be two numbers, found {self.channels!r}."
+                f"LeNet: channels must be two numbers, found {shown(self.channels)}."
             )
+        check_depth(self.hidden, "LeNet: hidden")
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The model for one image of shape (channels, height, width).

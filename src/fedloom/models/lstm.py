@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, check
+from fedloom.core.settings import Count, SmallCount, check
 
 PADDING = 0
 """The token that fills up short sequences; the state passes it unchanged."""
@@ -106,7 +106,7 @@ class LSTM:
     every token, these are used and stay fixed: they are not sent and not trained.
     """
 
-    layers: Count = 2
+    layers: SmallCount = 2
     """How many LSTM layers lie on one another."""
     hidden: Count = 256
     """Width of the state of each layer."""

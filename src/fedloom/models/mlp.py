@@ -9,7 +9,7 @@ from torch import nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, check
-from fedloom.models.networks import LayeredNetwork
+from fedloom.models.networks import LayeredNetwork, check_depth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class MLP:
         check(self)
         if not self.hidden:
             raise ConfigError("MLP: hidden is empty; for no hidden layer use mlr.")
+        check_depth(self.hidden, "MLP: hidden")
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The model for one sample of this shape."""

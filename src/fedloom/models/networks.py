@@ -6,6 +6,23 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from fedloom.core.errors import ConfigError
+
+_DEEPEST = 1000
+"""Most layers that a setting may list."""
+
+
+def check_depth(layers: Sequence[int], setting: str) -> None:
+    """Refuse a list of more layers than anybody means.
+
+    Raises:
+        ConfigError: There are too many.
+    """
+    if len(layers) > _DEEPEST:
+        raise ConfigError(
+            f"{setting} must list at most {_DEEPEST} layers, found {len(layers)}."
+        )
+
 
 class LayeredNetwork(nn.Module):
     """Features of the input, flattened, then hidden layers in `body`, then the head."""

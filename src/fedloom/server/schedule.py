@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fedloom.core.settings import Count, Positive, Whole, check
+from fedloom.core.settings import Count, Positive, Seed, check
 from fedloom.results.rows import Round
 from fedloom.server import checkpoint
 from fedloom.server.coordinator import RoundCost
@@ -24,7 +24,7 @@ class Schedule:
 
     rounds: Count = 50
     """Number of communication rounds."""
-    seed: Whole = 0
+    seed: Seed = 0
     """Seed of the split, the cohorts, the batches and the first model."""
     evaluate_every: Count = 1
     """Number of rounds between evaluations; the last round is always evaluated."""

@@ -23,10 +23,10 @@ from fedloom.comparison.python import identity_of
 from fedloom.comparison.settings import OwnParts, refuse_titles
 from fedloom.config import AUTO, to_toml
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
-from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.files import atomic_write, cannot_write, remove
 from fedloom.core.losses import Loss
-from fedloom.core.settings import build
+from fedloom.core.settings import LARGEST, Count, accepts, build
 from fedloom.tuning.space import check_names, space_of
 from fedloom.tuning.study import Study, TunedMethod, library
 from fedloom.tuning.trials import Trials, make_clients_to_tune_on
@@ -99,8 +99,11 @@ def tune(
         DataError: all trials of all methods failed.
     """
     library()
-    if trials < 1:
-        raise ConfigError(f"tune: trials must be at least 1, found {trials}.")
+    if not accepts(Count, trials):
+        raise ConfigError(
+            f"tune: trials must be at least 1 and at most {LARGEST}, found "
+            f"{shown(trials)}."
+        )
     if clients is not None:
         if isinstance(methods, Comparison) or data is not None or partition is not None:
             raise ConfigError(

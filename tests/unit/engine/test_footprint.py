@@ -12,7 +12,6 @@ from fedloom.core.algorithm import Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import leaves
 from fedloom.core.task import Task
-from fedloom.engine import footprint as module
 from fedloom.engine.footprint import footprint, memory_bytes
 from fedloom.plan import _refuse_too_large
 
@@ -62,7 +61,7 @@ def test_uploads_of_a_round_count_too(monkeypatch):
 
 def test_the_limit_of_a_container_is_its_memory(tmp_path, monkeypatch):
     cpu, limit = torch.device("cpu"), tmp_path / "memory.max"
-    monkeypatch.setattr(module, "_LIMITS", (limit,))
+    monkeypatch.setattr("fedloom.core.memory._GROUP_LIMITS", (limit,))
     physical = memory_bytes(cpu)
     limit.write_text("max\n")
     assert memory_bytes(cpu) == physical

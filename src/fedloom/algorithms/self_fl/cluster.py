@@ -33,7 +33,7 @@ from fedloom.core import client_models
 from fedloom.core.algorithm import Client, Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Logged, PerClient
-from fedloom.core.settings import Count
+from fedloom.core.settings import SmallCount
 from fedloom.core.task import Batch, Task
 
 
@@ -82,7 +82,7 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
 
     clusters: Literal["uncertainty", "teams"] = "uncertainty"
     """Clients of similar reported variance (quantiles), or the federation's teams."""
-    cluster_count: Count = 5
+    cluster_count: SmallCount = 5
     """How many clusters `uncertainty` forms; `teams` are as many as there are."""
 
     def init_server(self, population: Population) -> Server:

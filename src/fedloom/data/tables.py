@@ -1,0 +1,156 @@
+"""Tables as files: text with separators as programs write it, and parquet."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.errors import DataError, shown
+from fedloom.data.unpack import check_unpacked_size, open_unpacked, refuse_size
+
+_HEAD = 1 << 16
+"""Bytes by which the dialect of a text is told."""
+
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""What a text in another encoding than UTF-8 begins with; the longer ones first."""
+
+_BROKEN = (OSError, ValueError, EOFError, zlib.error)
+"""What is raised, apart from pyarrow's own errors, if a file is not whole."""
+
+_SEPARATORS = (",", ";", "\t")
+
+
+def read_table(
+    path: Path, kind: str, is_used: Callable[[str], bool]
+) -> dict[str, NDArray[Any]]:
+    """Every column of a table as an array, without gaps where it is used.
+
+    Text is UTF-8, or UTF-16 that says so at its beginning. Its columns are separated
+    by commas, semicolons or tabs, whichever its first line has most of; beside
+    semicolons a number may have a decimal comma.
+
+    Args:
+        path: The file.
+        kind: How its name ends; what is not .parquet is text.
+        is_used: Whether a column must be usable, by its name.
+
+    Raises:
+        DataError: The file is not a whole table, has gaps, or holds something else
+            than numbers, text and dates.
+    """
+    # Imported here: only users of tables need wait for it.
+    import pyarrow
+
+    try:
+        table = _read_parquet(path) if kind == ".parquet" else _read_text(path)
+    except (pyarrow.ArrowException, *_BROKEN) as error:
+        raise DataError(f"{path}: not a readable {kind} table ({error}).") from error
+    repeated = [name for name, n in Counter(table.column_names).items() if n > 1]
+    if repeated:
+        raise DataError(f"{path}: column {repeated[0]!r} occurs twice. Rename one.")
+    return {
+        name: _read_column(table.column(name), f"{path}: column {shown(name)}")
+        if is_used(name)
+        else np.empty(table.num_rows, dtype=object)
+        for name in table.column_names
+    }
+
+
+def _read_parquet(path: Path) -> Any:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        # Repeated values take next to nothing in the file.
+        about = file.metadata
+        refuse_size(path, 8.0 * about.num_rows * about.num_columns)
+        return file.read()
+
+
+def _read_text(path: Path) -> Any:
+    import pyarrow
+    from pyarrow import csv
+
+    check_unpacked_size(path)
+    with open_unpacked(path) as file:
+        head = file.read(_HEAD)
+    source: Any = path
+    encoding = next((e for mark, e in _MARKS.items() if head.startswith(mark)), None)
+    if encoding is not None:
+        with open_unpacked(path) as file:
+            source = pyarrow.BufferReader(file.read().decode(encoding).encode())
+        head = source.read(_HEAD)
+        source.seek(0)
+    text = _decoded(head, path)
+    separator, decimal = _dialect(text)
+    return csv.read_csv(
+        source,
+        parse_options=csv.ParseOptions(delimiter=separator),
+        convert_options=csv.ConvertOptions(decimal_point=decimal),
+    )
+
+
+def _decoded(head: bytes, path: Path) -> str:
+    """The beginning of a file as text."""
+    try:
+        # What is cut off in the middle of a character is no error.
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+    except UnicodeDecodeError as error:
+        raise _other_encoding(f"{path}:", f"{error}") from error
+    if "\0" in text:
+        raise _other_encoding(f"{path}:", "zero bytes")
+    return text
+
+
+def _other_encoding(where: str, reason: str) -> DataError:
+    return DataError(
+        f"{where} expected text in UTF-8, found something else ({reason}), such as "
+        "Latin-1 or Windows-1252. Save the table as UTF-8."
+    )
+
+
+def _dialect(text: str) -> tuple[str, str]:
+    """What separates columns, and what separates the digits of a number."""
+    first = re.sub('"[^"]*"', "", text.lstrip("\r\n").splitlines()[0] if text else "")
+    separator = max(_SEPARATORS, key=first.count)
+    has_comma = re.search(r"(^|[;\t])\s*[-+]?\d+,\d+\s*($|[;\t])", text, re.MULTILINE)
+    has_point = re.search(r"\d\.\d", text)
+    is_comma = separator != "," and has_comma and not has_point
+    return separator, "," if is_comma else "."
+
+
+def _read_column(column: Any, where: str) -> NDArray[Any]:
+    """A column that is used, as an array."""
+    import pyarrow
+    from pyarrow import types
+
+    if column.null_count:
+        row = column.is_null().to_pylist().index(True)
+        raise DataError(
+            f"{where} has {column.null_count} missing values, the first in row {row}. "
+            "Remove those rows or fill them in."
+        )
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        raise _other_encoding(where, "bytes")
+    if types.is_nested(kind) or types.is_time(kind) or types.is_duration(kind):
+        raise DataError(
+            f"{where} holds {kind}; expected numbers, text or dates. Make a column of "
+            "each entry, or leave it out by data.drop."
+        )
+    if types.is_decimal(kind):
+        column = column.cast(pyarrow.float64())
+    values: NDArray[Any] = column.to_numpy()
+    return values
