@@ -146,7 +146,7 @@ def test_a_fresh_comparison_removes_what_the_old_one_lists_alone(
     def stop(*_: Any) -> None:
         raise InterruptedError
 
-    monkeypatch.setattr(comparison_train, "load_clients", stop)
+    monkeypatch.setattr(comparison_train, "_together", stop)
     with pytest.raises(InterruptedError):
         run_comparison(one, out, fresh=True, jobs=1)
     assert_untouched(files)

@@ -165,6 +165,8 @@ class _Block:
         outcomes = (run.outcomes or {}).get(part) if run is not None else None
         if outcomes is None or not len(outcomes.rows):
             return None
+        if not np.isin(outcomes.clients, seats.clients[n]).all():
+            return None  # who they are was in files that are damaged
         rows = outcomes.rows.astype(np.int64)
         if not collection.has_same_data:
             # The same number is another sample in another seed.

@@ -269,7 +269,7 @@ class RowFiles:
         if not batches:
             return {}
         table = pa.Table.from_batches(batches)
-        return {name: table[name].to_numpy() for name in table.column_names}
+        return {name: np.array(table[name].to_numpy()) for name in table.column_names}
 
     def append_arrays(self, round_: int, exchange: int, arrays: Columns) -> None:
         """Larger things a method recorded of an exchange, one row for each."""
