@@ -118,7 +118,7 @@ def test_a_regression_shows_rmse_mae_and_explained_variance():
     mse, rmse = result.scores(), result.scores(number="rmse")
     np.testing.assert_allclose(rmse, np.sqrt(mse), rtol=1e-12)
     assert result.scores(number="explained_variance").min() > 0.9
-    assert str(result.table()).startswith("mse, round 20")
+    assert str(result.table()).startswith("mse after round 20")
 
 
 def test_a_regression_learns_standardised_targets_and_reports_its_own_units():
