@@ -114,8 +114,10 @@ def compare_command(
     """
     names = methods or []
     tables = options.read_methods(names)
-    if not names and data is None and tuned is None:
-        tables = copy.deepcopy(dict(MAIN_JOB))
+    if not names and tuned is None:
+        # The model and the teams of the main job are for its digits.
+        job = MAIN_JOB if data is None else {key: MAIN_JOB[key] for key in _ON_ANY_DATA}
+        tables = copy.deepcopy(dict(job))
     chosen = {
         **options.data_options(data),
         "partition.name": partition,
@@ -132,6 +134,10 @@ def compare_command(
     where = names[0] if options.is_file(names) else "compare"
     comparison = parse_comparison(tables, where)
     _compare(comparison, out, data_dir=data_dir, jobs=jobs, track=track, fresh=fresh)
+
+
+_ON_ANY_DATA = ("rounds", "evaluate_every", "yardsticks", "algorithm")
+"""What the main job says that holds for other data, too."""
 
 
 def resume_command(

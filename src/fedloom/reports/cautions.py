@@ -79,7 +79,9 @@ def _not_tuned(collection: Collection) -> Iterator[str]:
     ]
     tune = "fedloom tune searches settings on validation data"
     if len(default) == len(sections):
-        yield f"No method was tuned: all ran with default settings ({tune})."
+        has_own = {key for key, _ in common} - {"epochs", "steps"}
+        which = "the settings that were given to all" if has_own else "default settings"
+        yield f"No method was tuned: all ran with {which} ({tune})."
     elif default:
         ran = "ran with its" if len(default) == 1 else "ran with their"
         yield f"{words(default)} {ran} default settings ({tune})."

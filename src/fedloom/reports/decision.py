@@ -57,12 +57,16 @@ def decide(collection: Collection, ranking: Ranking, gains: Gains | None) -> Dec
     best = _best(evidence, federated)
     if gains is None or gains.of(best) is None:
         return Decision("unknown", _best(evidence, [*federated, *alone]), best)
-    if evidence.over_constant is not None and evidence.over_constant.estimate.mean < 0:
+    if all(_is_idle(evidence, m) for m in (*federated, *alone)):
         return Decision("constant", None, best)
     baseline = collection.baseline if collection.baseline in alone else None
     shown = [m for m in federated if (g := gains.of(m)) and g.is_shown]
     helped = [m for m in shown if not _most_lose(gains, m)]
-    unbeaten = [m for m in helped if not _is_beaten(evidence, m, alone)]
+    unbeaten = [
+        m
+        for m in helped
+        if not (_is_beaten(evidence, m, alone) or _is_idle(evidence, m))
+    ]
     if unbeaten:
         pick = _best(evidence, unbeaten)
         return Decision("use", pick, pick)
@@ -85,6 +89,12 @@ def _best(evidence: Evidence, methods: Sequence[str]) -> str:
         if is_better(ours, theirs, evidence.metric):
             best = method
     return best
+
+
+def _is_idle(evidence: Evidence, method: str) -> bool:
+    """Whether always saying what is usual does better on all held-out data."""
+    lead = evidence.over_constant.get(method)
+    return lead is not None and lead.estimate.mean < 0
 
 
 def _most_lose(gains: Gains, method: str) -> bool:

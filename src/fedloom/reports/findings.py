@@ -45,6 +45,11 @@ class Findings:
         return run.part if run is not None else "test"
 
     @property
+    def gain_part(self) -> str:
+        """The data that gains are on, in a word."""
+        return "held-out" if self.collection.has_folds else self.part
+
+    @property
     def evidence(self) -> Evidence | None:
         """What held-out data say; None if nothing can be compared."""
         return self.ranking.evidence
@@ -103,10 +108,7 @@ def headline(findings: Findings) -> str:
             )
         case "alone":
             reached = f": {_reached(findings, pick)}" if pick is not None else ""
-            return (
-                f"Train alone{reached}, and no federated method does better."
-                f"{_for_longer(findings)}"
-            )
+            return f"Train alone{reached}.{_for_longer(findings)}{_not_ahead(findings)}"
         case "longer":
             return (
                 f"Train alone{_how_long(findings)}. {best} does not reach that, "
@@ -135,6 +137,17 @@ def headline(findings: Findings) -> str:
     return f"{leads}; whether that beats training alone is not known."
 
 
+def _not_ahead(findings: Findings) -> str:
+    """Why the best federated method is not the answer."""
+    gain, gains = findings.gain_of(findings.decision.best), findings.gains
+    if gain is None or gains is None:
+        return ""
+    best = f" {gain.method}, the best federated method,"
+    if gain.mean.mean > 0:
+        return f"{best} does not reach that."
+    return f"{best} is not ahead of {gains.reference}."
+
+
 def _usual(findings: Findings) -> str:
     """What a constant reaches."""
     evidence, metric = findings.evidence, findings.metric
@@ -145,9 +158,10 @@ def _usual(findings: Findings) -> str:
 
 
 def _unless_by_chance(findings: Findings) -> str:
-    lead = findings.evidence.over_constant if findings.evidence is not None else None
-    is_sure = lead is not None and lead.turned().is_shown
-    return "" if is_sure else ", though that may be chance"
+    evidence = findings.evidence
+    assert evidence is not None
+    are_sure = [lead.turned().is_shown for lead in evidence.over_constant.values()]
+    return "" if all(are_sure) else ", though that may be chance"
 
 
 def _reached(findings: Findings, method: str) -> str:
@@ -277,10 +291,11 @@ def _alike(findings: Findings) -> str:
     first = f"{leader[0].upper()}{leader[1:]}" if leader == "training alone" else leader
     if not alike:
         return (
-            f"{first} is better than every other method, beyond chance: {words(apart)}."
+            f"{first} does best on all held-out data, and on test data it is better "
+            f"than every other method, beyond chance: {words(apart)}."
         )
     text = (
-        f"{first} has the best score; these data cannot tell it apart from "
+        f"{first} does best on all held-out data; test data cannot tell it apart from "
         f"{words([findings.name(m) for m in alike])}"
     )
     return text + (f", but they can from {words(apart)}." if apart else ".")
@@ -301,9 +316,10 @@ def _who_gains(findings: Findings, method: str) -> str:
     verb, over = ("loses", "to") if gain.mean.mean < 0 else ("gains", "over")
     interval = ""
     if gain.mean.has_interval:
+        chance = f", {_p(gain.p)} of a gain by chance" if gain.mean.mean > 0 else ""
         interval = (
             f" (95{SPACE}% interval from {unit.gap(gain.mean.low)} to "
-            f"{unit.gap(gain.mean.high)}, {_p(gain.p)})"
+            f"{unit.gap(gain.mean.high)}{chance})"
         )
     return (
         f"With {method} the average client {verb} {unit.number(abs(gain.mean.mean))}"
@@ -345,13 +361,15 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
     if evidence is None or evidence.leader is None:
         return
     best = evidence.scores[evidence.leader].mean
+    shown = unit.score(best)
 
     def beats(name: str) -> str:
         """A yardstick's score if it is better than every method's; else empty."""
         if name not in evidence.yardsticks:
             return ""
         score = evidence.yardsticks[name].mean
-        return unit.score(score) if is_better(score, best, metric) else ""
+        is_ahead = is_better(score, best, metric)
+        return unit.score(score) if is_ahead and unit.score(score) != shown else ""
 
     if beats(CONSTANT) and findings.decision.verdict != "constant":
         yield (

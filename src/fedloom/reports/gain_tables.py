@@ -64,7 +64,7 @@ def gains_table(findings: Findings) -> Table:
     points = f" in{unit.points}" if unit.points else ""
     return table.table(
         f"Gain over {gains.reference}{points} at the last round, client by client and "
-        f"sample by sample on the same {findings.part} data; ± is half the 95 % "
+        f"sample by sample on the same {findings.gain_part} data; ± is half the 95 % "
         "interval of the mean. Gain, lose and stay count clients."
     )
 

@@ -27,7 +27,7 @@ _SECTIONS: dict[str, tuple[str, str, Section]] = {
     ),
     "gain": (
         "Who gains",
-        "Each client against training alone, on the same test data of the same seeds.",
+        "Each client against training alone, on the same samples of the same seeds.",
         who_gains,
     ),
     "learning": (

@@ -99,9 +99,9 @@ class Evidence:
     """Test score of what the methods are measured by, such as a constant."""
     over_yardsticks: Mapping[str, Contrast]
     """The leader over each of these."""
-    over_constant: Contrast | None
-    """The leader over always saying what is usual, on the data that gains are read
-    from; None if that is not known."""
+    over_constant: Mapping[str, Contrast]
+    """Each method over always saying what is usual, on the data that gains are read
+    from, adjusted together; empty if that is not known."""
     optimism: float
     """By how much the leader's test score flatters it because it was chosen on it; of
     errors, on the log scale."""
@@ -224,7 +224,7 @@ def weigh(observations: Observations, metric: str) -> Evidence:
         over_yardsticks=_by_name(
             measured, contrasts(measured.values(), is_joint=False)
         ),
-        over_constant=_over_constant(compared, wide, leader, metric),
+        over_constant=_over_constant(compared, wide, places, metric),
         optimism=_optimism(observations, list(places.values()), metric),
         seeds=seeds,
         clients=design.clients
@@ -236,15 +236,14 @@ def weigh(observations: Observations, metric: str) -> Evidence:
 
 
 def _over_constant(
-    compared: Observations, design: Design, leader: str | None, metric: str
-) -> Contrast | None:
-    """The leader over always saying what is usual."""
+    compared: Observations, design: Design, places: Mapping[str, int], metric: str
+) -> dict[str, Contrast]:
+    """Each method over always saying what is usual."""
     usual = compared.yardsticks.get(CONSTANT)
-    if leader is None or usual is None:
-        return None
-    own = compared.values[compared.methods.index(leader)]
-    pair = _paired(design, own, usual)
-    return _contrasts([pair], design, metric, is_joint=False)[0]
+    if usual is None:
+        return {}
+    pairs = [_paired(design, compared.values[n], usual) for n in places.values()]
+    return _by_name(places, _contrasts(pairs, design, metric, is_joint=True))
 
 
 def contrast(
