@@ -108,7 +108,8 @@ def test_clients_have_in_common_what_their_kind_says() -> None:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seeds, two rounds and two methods beside training alone."""
     arms = {arm: training.ARMS[arm] for arm in ("local", "fedavg", "pfedme")}
-    monkeypatch.setattr(training, "MAIN_JOB", {**MAIN_JOB, "rounds": 2})
+    job = {**MAIN_JOB, "rounds": 2, "split": {"validation": 0.1}}
+    monkeypatch.setattr(training, "MAIN_JOB", job)
     for module in (training, answers):
         monkeypatch.setattr(module, "SEEDS", 2)
         monkeypatch.setattr(module, "ARMS", arms)
@@ -140,7 +141,7 @@ def test_worlds_that_train_together_are_what_compare_makes_of_each(
     assert set(truths) == {
         (w.number, arm, seed)
         for w in (first, second)
-        for arm in ("local", "fedavg", "pfedme")
+        for arm in ("local", "fedavg", "pfedme", "constant", "alone-longer")
         for seed in (0, 1)
     }
     (tmp_path / "by itself").mkdir()
@@ -164,6 +165,16 @@ def test_worlds_that_train_together_are_what_compare_makes_of_each(
                     np.testing.assert_array_equal(
                         ours.parts[part].values, theirs.parts[part].values
                     )
+    for yardstick in ("constant", "alone-longer"):
+        ours, theirs = (
+            read_outcomes(path / "yardsticks" / yardstick / "seed-1.npz")
+            for path in (folders[1], tmp_path / "by itself" / "second")
+        )
+        assert ours is not None
+        assert theirs is not None
+        np.testing.assert_array_equal(
+            ours.parts["test"].values, theirs.parts["test"].values
+        )
 
 
 @pytest.mark.slow
