@@ -317,6 +317,7 @@ def test_three_fleets_give_what_one_gives(algorithm: AnyAlgorithm) -> None:
     assert cut.fleet.roster.names == alone.fleet.roster.names
 
 
+@pytest.mark.slow
 @over_variants_in_time
 def test_three_fleets_in_three_processes_give_what_one_gives(
     algorithm: AnyAlgorithm, pipes: list[Connection]

@@ -131,12 +131,14 @@ def shared_after(rounds: int, name: str, stale_init: str) -> float:
     return abs(float(simulation.shared()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["self-fl", "self-fl-augmented"])
 def test_as_the_paper_has_it_two_of_twenty_clients_run_away(name: str) -> None:
     """From 1e-3 on by 1.8 a round, once clients are warm, after about 20 rounds."""
     assert shared_after(60, name, "correct") > 100
 
 
+@pytest.mark.slow
 @variants
 @pytest.mark.parametrize("stale_init", ["skip", "recent"])
 def test_two_of_twenty_clients_stay_between_their_optima(

@@ -190,6 +190,7 @@ def test_every_client_works_as_much_whatever_the_cohorts(tmp_path: Path) -> None
         assert (gap[run.work > 0] <= data.sizes[run.work > 0]).all()
 
 
+@pytest.mark.slow
 def test_what_was_stopped_while_training_alone_comes_to_the_same_bits(
     done: Path, tmp_path: Path
 ) -> None:

@@ -156,6 +156,7 @@ def test_data_refuses_a_file_in_place_of_a_folder(tmp_path):
     assert "expected a directory, found a file" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_bench_engine_writes_rows_with_ratios(tmp_path):
     done = fedloom(
         *("bench", "engine", "--data", "digits", "--models", "mlr", "--repeats", 1),

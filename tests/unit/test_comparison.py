@@ -80,6 +80,7 @@ def test_all_methods_meet_the_same_clients_and_seeds_do_not(done: Path) -> None:
     assert splits["fedavg", 0] != splits["fedavg", 1]
 
 
+@pytest.mark.slow
 def test_processes_come_to_the_same_bits(done: Path, tmp_path: Path) -> None:
     lines: list[str] = []
     out = run_comparison(

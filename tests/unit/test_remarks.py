@@ -122,6 +122,7 @@ def test_a_run_keeps_its_remarks(tmp_path: Path) -> None:
     assert not (tmp_path / "c" / "remarks.json").exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_ends_with_the_remarks(tmp_path: Path) -> None:
     file = tmp_path / "starved.toml"
     file.write_text(to_toml({**STARVED, "algorithm": STARVING}))

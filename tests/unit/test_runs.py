@@ -289,6 +289,7 @@ def test_a_directory_without_a_run_cannot_be_resumed(tmp_path):
         resume(tmp_path)
 
 
+@pytest.mark.slow
 def test_chunk_sizes_agree_in_both_precisions():
     for dtype, tolerance in (("float32", 1e-4), ("float64", 1e-10)):
         thetas = []
