@@ -28,13 +28,14 @@ from fedloom.core.files import atomic_write, remove
 from fedloom.core.messages import HELD_OUT
 from fedloom.export.alone import work_per_round
 from fedloom.results.directory import RunDirectory
+from fedloom.results.observations import CONSTANT, LONGER
 from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.reader import YARDSTICKS
 from fedloom.results.statistics import is_better
 
 Numbers = NDArray[Any]
 
-CONSTANT, ORDINARY, POOLED, LONGER = "constant", "ordinary", "pooled", "alone-longer"
+ORDINARY, POOLED = "ordinary", "pooled"
 
 _TREES = 50
 """Rounds of gradient boosting."""

@@ -163,7 +163,7 @@ class File(Source):
             if place.is_file():
                 return place
         looked = " nor ".join(str(place) for place in dict.fromkeys(places))
-        raise DataError(f"no file {looked}. Correct the path; it is {self.path!r}.")
+        raise DataError(f"no file {looked}. Correct the path.")
 
 
 _TEXTS = tuple(f"{text}{end}" for text in (".csv", ".tsv") for end in ("", *COMPRESSED))

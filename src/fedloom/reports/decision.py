@@ -10,10 +10,8 @@ from fedloom.reports.collect import Collection
 from fedloom.reports.gains import Gains
 from fedloom.reports.ranking import Ranking
 from fedloom.results.evidence import Evidence
+from fedloom.results.observations import LONGER
 from fedloom.results.statistics import is_better
-
-LONGER = "alone-longer"
-"""The yardstick that trains alone for as many rounds as validation data prefer."""
 
 Verdict = Literal["use", "alone", "longer", "losing", "open", "constant", "unknown"]
 """use: a federated method, whose gain over training alone with as much work is shown.
@@ -60,13 +58,10 @@ def decide(collection: Collection, ranking: Ranking, gains: Gains | None) -> Dec
     if all(_is_idle(evidence, m) for m in (*federated, *alone)):
         return Decision("constant", None, best)
     baseline = collection.baseline if collection.baseline in alone else None
-    shown = [m for m in federated if (g := gains.of(m)) and g.is_shown]
+    useful = [m for m in federated if not _is_idle(evidence, m)]
+    shown = [m for m in useful if (g := gains.of(m)) and g.is_shown]
     helped = [m for m in shown if not _most_lose(gains, m)]
-    unbeaten = [
-        m
-        for m in helped
-        if not (_is_beaten(evidence, m, alone) or _is_idle(evidence, m))
-    ]
+    unbeaten = [m for m in helped if not _is_beaten(evidence, m, alone)]
     if unbeaten:
         pick = _best(evidence, unbeaten)
         return Decision("use", pick, pick)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from fedloom.reports.cautions import cautions
 from fedloom.reports.collect import Collection
-from fedloom.reports.decision import LONGER, Decision, decide
+from fedloom.reports.decision import Decision, decide
 from fedloom.reports.gains import Advice, Gains, MethodGain, advise, gains
 from fedloom.reports.held_out import Who, observe, seats_of
 from fedloom.reports.ranking import Ranking, rank
 from fedloom.reports.units import SPACE, Unit, counted, is_zero, p_value, unit_of, words
-from fedloom.results.evidence import ALPHA, CONSTANT, Evidence, weigh
+from fedloom.results.evidence import ALPHA, Evidence, weigh
+from fedloom.results.observations import CONSTANT, LONGER
 from fedloom.results.statistics import Estimate, is_better, is_error
 
 
@@ -316,7 +317,7 @@ def _who_gains(findings: Findings, method: str) -> str:
     verb, over = ("loses", "to") if gain.mean.mean < 0 else ("gains", "over")
     interval = ""
     if gain.mean.has_interval:
-        chance = f", {_p(gain.p)} of a gain by chance" if gain.mean.mean > 0 else ""
+        chance = f", one-sided {_p(gain.p)}" if gain.mean.mean > 0 else ""
         interval = (
             f" (95{SPACE}% interval from {unit.gap(gain.mean.low)} to "
             f"{unit.gap(gain.mean.high)}{chance})"

@@ -21,6 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fedloom.results.observations import (
+    CONSTANT,
     Codes,
     Design,
     Mean,
@@ -31,9 +32,6 @@ from fedloom.results.observations import (
 from fedloom.results.statistics import LEVEL, Estimate, holm, is_error, share_interval
 
 T = TypeVar("T")
-
-CONSTANT = "constant"
-"""The yardstick that always says what is usual for the client."""
 
 ALPHA = 0.05
 """Adjusted p-values below it are called a difference."""

@@ -22,6 +22,11 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
+CONSTANT = "constant"
+"""The yardstick that always says what is usual for the client."""
+LONGER = "alone-longer"
+"""The yardstick that trains alone for as many rounds as validation data prefer."""
+
 
 @dataclass(frozen=True, eq=False)
 class Observations:

@@ -138,15 +138,20 @@ def test_more_that_lose_than_gain_is_in_the_headline(tmp_path: Path) -> None:
     assert headline(findings).endswith("More clients lose by it (16) than gain (8).")
 
 
+def write_alone(path: Path, method: str, share: float) -> None:
+    """What training alone with as much work says: right on a share of the samples."""
+    names = [f"c{n}" for n in range(20)]
+    for seed in range(5):
+        federation = clients(names, seed, is_same=True)
+        alone = RunOutcomes({"test": outcomes_of(federation, [share] * 20)})
+        alone.write(path / method / f"seed-{seed}" / "outcomes" / "alone.npz")
+
+
 def test_gains_are_over_training_alone_with_as_much_work(tmp_path: Path) -> None:
     """Local is far behind; with as much work alone, it is ahead."""
     methods = {"local": many(0.5), "a": many(0.7)}
     path = write_comparison(tmp_path / "c", methods, outcomes=True)
-    names = [f"c{n}" for n in range(20)]
-    for seed in range(5):
-        federation = clients(names, seed, is_same=True)
-        alone = RunOutcomes({"test": outcomes_of(federation, [0.75] * 20)})
-        alone.write(path / "a" / f"seed-{seed}" / "outcomes" / "alone.npz")
+    write_alone(path, "a", 0.75)
     findings = work_out(collect([path]))
     gain = findings.gain_of("a")
     assert gain is not None
@@ -207,19 +212,18 @@ def test_no_method_is_of_use_if_a_constant_does_better(
 
 def test_what_is_behind_a_constant_is_not_recommended(tmp_path: Path) -> None:
     """A method gains, and a constant is better than it though not than another."""
-    methods = {"local": many(0.7), "a": many(0.6)}
+    methods = {"local": many(0.5), "a": many(0.6), "b": many(0.7)}
     path = write_comparison(tmp_path / "c", methods, outcomes=True)
-    names = [f"c{n}" for n in range(20)]
-    for seed in range(5):
-        federation = clients(names, seed, is_same=True)
-        alone = RunOutcomes({"test": outcomes_of(federation, [0.4] * 20)})
-        alone.write(path / "a" / f"seed-{seed}" / "outcomes" / "alone.npz")
+    write_alone(path, "a", 0.4)
+    write_alone(path, "b", 0.75)
+    assert work_out(collect([path])).pick == "a"
     write_yardstick(path, "constant", 0.65)
     findings = work_out(collect([path]))
     gain = findings.gain_of("a")
     assert gain is not None
     assert gain.is_shown
-    assert findings.pick == "local"
+    assert (findings.decision.verdict, findings.pick) == ("alone", "local")
+    assert "b, the best federated method, is not ahead" in headline(findings)
 
 
 def test_training_alone_for_longer_can_be_the_answer(tmp_path: Path) -> None:

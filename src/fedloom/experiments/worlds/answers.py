@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedloom.comparison.yardsticks import CONSTANT, LONGER
 from fedloom.experiments.worlds.training import ALONE, ARMS, SEEDS, Truth, Truths
 from fedloom.experiments.worlds.world import World
 from fedloom.reports.collect import collect
 from fedloom.reports.findings import headline, work_out
+from fedloom.results.observations import CONSTANT, LONGER
 from fedloom.results.statistics import Estimate
 
 INSTEAD = {"constant": CONSTANT, "longer": LONGER}

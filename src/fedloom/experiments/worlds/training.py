@@ -27,12 +27,7 @@ from fedloom.comparison import (
     run_directory,
 )
 from fedloom.comparison.alone import alone_directory, tried_rounds
-from fedloom.comparison.yardsticks import (
-    CONSTANT,
-    LONGER,
-    constant,
-    finish_yardsticks,
-)
+from fedloom.comparison.yardsticks import constant, finish_yardsticks
 from fedloom.config import to_toml
 from fedloom.core.errors import NumericalError
 from fedloom.core.files import atomic_write
@@ -42,6 +37,7 @@ from fedloom.experiments.worlds.world import Numbers, World
 from fedloom.fleet.bundle import Bundle
 from fedloom.plan import Plan, make_clients, make_plan, write_run_metadata
 from fedloom.results.directory import COMPARISON, RunDirectory
+from fedloom.results.observations import CONSTANT, LONGER
 from fedloom.results.outcomes import RunOutcomes
 from fedloom.server.history import History
 from fedloom.server.schedule import train_together
