@@ -112,7 +112,7 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "pfedmt"
     group = "tiered"
 
-    lr: Positive = 0.03
+    lr: Positive = 0.05
     """Learning rate of a client's steps (alpha); times the pull in them it must be
     below 1."""
     batch_size: Count = 20
