@@ -9,7 +9,7 @@ from variants import (
     assert_identical,
     assert_same,
     over_methods,
-    over_variants,
+    over_variants_in_time,
     set_up,
     small_federation,
     standing,
@@ -44,7 +44,7 @@ def advance(bundle: SimulationBundle, rounds: int) -> None:
         bundle.run_exchange()
 
 
-@over_variants
+@over_variants_in_time
 def test_runs_in_a_bundle_come_to_what_they_come_to_alone(
     algorithm: AnyAlgorithm,
 ) -> None:

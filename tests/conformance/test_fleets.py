@@ -18,7 +18,6 @@ from variants import (
     assert_identical,
     assert_same,
     over_methods,
-    over_variants,
     over_variants_in_time,
     set_up,
     small_federation,
@@ -107,7 +106,7 @@ def test_absent_is_as_if_the_order_had_been_for_the_others_alone(
     assert_identical(outcome(absent), outcome(others))
 
 
-@over_variants
+@over_variants_in_time
 def test_absent_equals_not_sampled(algorithm: AnyAlgorithm) -> None:
     """Where what a client is sent does not tell it who else was called."""
     absent, others = trained(algorithm), trained(algorithm)
@@ -130,7 +129,7 @@ def test_absent_equals_not_sampled(algorithm: AnyAlgorithm) -> None:
     assert_same(outcome(absent), outcome(others))
 
 
-@over_variants
+@over_variants_in_time
 def test_lost_equals_trained_without_uploading(algorithm: AnyAlgorithm) -> None:
     lost, unheard = trained(algorithm, can_lose=True), trained(algorithm)
     everybody = torch.ones(COUNT, dtype=torch.bool)

@@ -25,6 +25,7 @@ from variants import (
     describe,
     one_round,
     over_variants,
+    over_variants_in_time,
     set_up,
 )
 
@@ -169,7 +170,7 @@ def test_messages_and_memory_have_types_of_their_own(algorithm: AnyAlgorithm) ->
     assert all(issubclass(kind, tuple) for kind in kinds)
 
 
-@over_variants
+@over_variants_in_time
 def test_an_upload_is_the_tensors_it_declares_and_no_more(
     algorithm: AnyAlgorithm,
 ) -> None:

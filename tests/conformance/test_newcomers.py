@@ -13,7 +13,7 @@ from variants import (
     NORMALISED,
     assert_identical,
     over_methods,
-    over_variants,
+    over_variants_in_time,
     small_federation,
     small_task,
     standing,
@@ -59,7 +59,7 @@ def host_and_visit(algorithm: AnyAlgorithm) -> tuple[Simulation, Visit]:
     return host, Visit(host, whole.only([LAST]), team=int(whole.teams[LAST]))
 
 
-@over_variants
+@over_variants_in_time
 def test_a_newcomer_is_met_like_a_client_that_was_never_sampled(
     algorithm: AnyAlgorithm,
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_newcomer_is_met_like_a_client_that_was_never_sampled(
         assert torch.equal(column[0], kept[name][LAST]), name
 
 
-@over_variants
+@over_variants_in_time
 def test_a_server_has_room_as_if_the_visit_had_always_been_there(
     algorithm: AnyAlgorithm,
 ) -> None:

@@ -213,21 +213,12 @@ def test_a_runner_leaves_its_inputs_as_they_are(algorithm: AnyAlgorithm) -> None
     assert len(guard.asked) == 2 * algorithm.exchanges + 1
 
 
-def _compiled_equals_loop(algorithm: AnyAlgorithm) -> None:
-    compiled = Weave(4, compiled=True)
-    assert_same(history(set_up(algorithm, compiled), 3), specification(algorithm))
-
-
-@needs_compiler
-def test_compiled_weave_equals_loop_for_fedavg() -> None:
-    _compiled_equals_loop(VARIANTS["fedavg"][0])
-
-
 @needs_compiler
 @pytest.mark.slow
 @over_methods
 def test_compiled_weave_equals_loop(algorithm: AnyAlgorithm) -> None:
-    _compiled_equals_loop(algorithm)
+    compiled = Weave(4, compiled=True)
+    assert_same(history(set_up(algorithm, compiled), 3), specification(algorithm))
 
 
 @over_methods

@@ -14,7 +14,7 @@ from variants import (
     describe,
     one_round,
     over_methods,
-    over_variants,
+    over_variants_in_time,
     set_up,
     standing,
 )
@@ -53,7 +53,7 @@ def _resumed_equals_uninterrupted(
     )
 
 
-@over_variants
+@over_variants_in_time
 def test_resuming_equals_never_stopping(
     algorithm: AnyAlgorithm, tmp_path: Path
 ) -> None:
@@ -87,7 +87,7 @@ def test_resuming_inside_a_round_equals_never_stopping(
     _resumed_equals_uninterrupted(algorithm, rate, path, stop)
 
 
-@over_variants
+@over_variants_in_time
 def test_every_record_survives_being_taken_apart(algorithm: AnyAlgorithm) -> None:
     watch = one_round(algorithm)
     work, down, memory, _, _ = watch.calls["finish"][-1]
