@@ -1,29 +1,47 @@
 """The command line, driven as a user drives it."""
 
+import contextlib
+import io
 import json
 import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import ExitStack
+from typing import NamedTuple
 
 import pytest
 
 from fedloom.algorithms import REGISTRY
+from fedloom.cli import main
 from fedloom.clients import load_split
 from fedloom.config import parse, read_toml
 from fedloom.data import Digits
 from fedloom.plan import make_clients
 
 
-def fedloom(*arguments, cwd=None):
-    code = "from fedloom.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=240,
-    )
+class Done(NamedTuple):
+    """What came of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def fedloom(*arguments, cwd="."):
+    """Run `fedloom ARGUMENTS` inside this process, which takes seconds less."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    argv = ["fedloom", *map(str, arguments)]
+    with ExitStack() as held:
+        held.enter_context(pytest.MonkeyPatch.context()).setattr(sys, "argv", argv)
+        held.enter_context(contextlib.chdir(cwd))
+        held.enter_context(contextlib.redirect_stdout(out))
+        held.enter_context(contextlib.redirect_stderr(err))
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def test_a_run_ends_with_a_table_and_the_path_of_what_was_written(tmp_path):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-with warnings.catch_warnings():
-    # typer still imports names that click means to drop.
-    warnings.filterwarnings("ignore", "'click.utils", DeprecationWarning)
-    from typer.testing import CliRunner
+from typer.testing import CliRunner
 
-    from fedloom.cli import app
-
+from fedloom.cli import app
 from fedloom.core.errors import FedloomError
 
 
