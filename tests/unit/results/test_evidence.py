@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_the_variance_of_one_client_is_the_squared_error_of_its_mean() -> None:
     about = spread(design.mean(seen.values[0]), design)
     assert about.variance == pytest.approx(stats.sem(values) ** 2)
     assert about.df == pytest.approx(3)
-    assert about.rows == pytest.approx(4)
+    assert about.units == pytest.approx(4)
 
 
 def test_clients_are_strata() -> None:
@@ -254,11 +255,11 @@ def corrected(evidence: Evidence) -> float:
     return evidence.score_once_chosen(evidence.leader or "").mean
 
 
-@pytest.mark.parametrize("is_folded", [False, True])
+@pytest.mark.parametrize("tests", ["drawn", "folds"])
 def test_intervals_hold_the_truth_and_nothing_is_shown_where_nothing_is(
-    is_folded: bool,
+    tests: Literal["drawn", "folds"],
 ) -> None:
-    shares = tally(World(is_folded=is_folded), 60)
+    shares = tally(World(tests=tests), 60)
     assert shares["gains"] >= 0.92
     assert shares["scores"] >= 0.92
     assert shares["shown"] <= 0.08
@@ -266,7 +267,7 @@ def test_intervals_hold_the_truth_and_nothing_is_shown_where_nothing_is(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_folded", [False, True])
+@pytest.mark.parametrize("tests", ["drawn", "folds"])
 @pytest.mark.parametrize(
     "world",
     [
@@ -277,8 +278,10 @@ def test_intervals_hold_the_truth_and_nothing_is_shown_where_nothing_is(
         World(seed_skill=0.0),
     ],
 )
-def test_nothing_to_gain_is_rarely_called_a_gain(world: World, is_folded: bool) -> None:
-    shares = tally(replace(world, is_folded=is_folded), 300)
+def test_nothing_to_gain_is_rarely_called_a_gain(
+    world: World, tests: Literal["drawn", "folds"]
+) -> None:
+    shares = tally(replace(world, tests=tests), 300)
     assert shares["gains"] >= 0.93
     assert shares["scores"] >= 0.93
     assert shares["shown"] <= 0.05
@@ -293,7 +296,7 @@ def test_a_large_gain_is_shown() -> None:
         smallest=12,
         largest=80,
         gains=(0.5, 0.0, 0.1, 0.2),
-        is_folded=True,
+        tests="folds",
     )
     shares = tally(world, 100)
     assert shares["shown"] >= 0.9
