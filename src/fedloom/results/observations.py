@@ -69,6 +69,12 @@ class Observations:
         """(N,) what counts as one piece of news: the group, or else the sample."""
         return self.rows if self.groups is None else self.groups
 
+    @property
+    def repeats_samples(self) -> bool:
+        """Whether every seed holds out the same samples, as a split in time does."""
+        seeds, samples = (len(np.unique(x)) for x in (self.seeds, self.rows))
+        return seeds > 1 and seeds * samples == len(self.rows)
+
     @cached_property
     def has_same_clients(self) -> bool:
         """Whether clients return in other seeds; then their seeds are taken together.
@@ -299,7 +305,12 @@ def spread(mean: Mean, design: Design) -> Spread:
     # The units of a client estimate one variance; those of single ones, another.
     number = np.bincount(home, minlength=design.clients)
     _, stratum = np.unique(np.where(number[home] == 1, -1, home), return_inverse=True)
-    degrees = np.maximum(np.bincount(stratum) - 1, 1)
+    equal = np.bincount(stratum).astype(np.float64)
+    if design.has_groups:
+        # Of large and small groups, as many as would count the same if all were equal.
+        own = weight[weight > 0]
+        equal = np.bincount(stratum, own) ** 2 / np.bincount(stratum, own**2)
+    degrees = np.maximum(equal - 1, 1)
     doubt = float((np.bincount(stratum, squares) ** 2 / degrees).sum())
     from_seeds, seeds = _from_seeds(mean, design, from_units)
     variance = from_units + from_seeds
