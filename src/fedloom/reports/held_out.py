@@ -179,7 +179,10 @@ class _Block:
             return None  # who they are was in files that are damaged
         rows = outcomes.rows.astype(np.int64)
         groups = collection.groups(seed)
-        groups = groups[rows] if groups is not None else None
+        if groups is not None:
+            if rows.min() < 0 or rows.max() >= len(groups):
+                return None  # a file of other data
+            groups = groups[rows]
         if not collection.has_same_data:
             # The same number is another sample, or group, in another seed.
             other = n * (1 << 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -295,6 +296,19 @@ def test_where_groups_are_not_known_clients_take_the_place_of_samples(
     assert "every client's score counts as one observation" in " ".join(
         findings.collection.remarks
     )
+
+
+def test_outcomes_of_samples_that_are_in_no_split_are_left_out(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", FEW["a"][0], outcomes=True, group_size=10)
+    directory = RunDirectory(path)
+    outcomes = directory.read_outcomes()
+    assert outcomes is not None
+    test = outcomes.parts["test"]
+    moved = dataclasses.replace(test, rows=test.rows + 10_000)
+    directory.write_outcomes(1, RunOutcomes({"test": moved}))
+    evidence = work_out(collect([path])).evidence
+    assert evidence is not None
+    assert evidence.samples == 0
 
 
 def test_runs_of_older_versions_do_not_say_which_groups_there_are(
