@@ -385,6 +385,25 @@ def test_nothing_to_gain_is_rarely_called_a_gain(
     assert abs(shares["bias"]) <= 0.005
 
 
+@pytest.mark.parametrize(
+    ("world", "numbers"),
+    [
+        (World(), (-0.0357052669553, 0.0336061433604, 0.85140448546, 0.0134761255300)),
+        (
+            World(tests="folds", smallest=1),
+            (-0.00897601780143, 0.0498546651672, 0.56325479843, 0.0280360696248),
+        ),
+    ],
+)
+def test_without_groups_numbers_are_those_from_before_there_were_any(
+    world: World, numbers: tuple[float, ...]
+) -> None:
+    evidence = weigh(world.draw(0)[0], "accuracy")
+    gain = evidence.gains["m0"]
+    known = gain.estimate.mean, gain.estimate.error, gain.p, evidence.optimism
+    assert known == pytest.approx(numbers, rel=1e-9)
+
+
 GROUPED = {
     "visits of 8": World(smallest=40, largest=320, group_sizes=(8,)),
     "of 1 to 16": World(smallest=40, largest=320, group_sizes=(1, 16, 2, 8, 5)),
