@@ -77,6 +77,9 @@ class Federation:
     """How each client's samples were divided, if that is known."""
     clients_from: str = ""
     """Where the clients came from, such as `from column 'hospital'`."""
+    groups: NDArray[np.int64] | None = None
+    """(samples,) group of each sample of the dataset, if the split kept groups in one
+    piece: what is said of one of its samples is said of all of them."""
 
     def __post_init__(self) -> None:
         fields = (*_PARTS, "names", "teams")
@@ -91,6 +94,12 @@ class Federation:
             raise DataError(
                 f"federation: client {self.names[empty[0]]} has no training sample. "
                 "Leave it out or give it one."
+            )
+        if self.groups is not None and self.groups.shape != (len(self.dataset),):
+            raise DataError(
+                f"federation: groups must be one number for each of the "
+                f"{len(self.dataset)} samples of {self.dataset.name}, found the shape "
+                f"{self.groups.shape}."
             )
         self._check_indices()
 
@@ -174,6 +183,7 @@ class Federation:
             self._target_standard if self.standardises_targets else None,
             self.split,
             self.clients_from,
+            self.groups,
         )
 
     @cached_property
@@ -317,6 +327,10 @@ class Federation:
         }
         for name, part in zip(_PARTS, self.parts, strict=True):
             arrays |= {f"{name}_indices": part.indices, f"{name}_offsets": part.offsets}
+        if self.groups is not None:
+            arrays["groups"] = _compact(self.groups)
+        if self.split is not None and self.split.time is not None:
+            arrays["time"] = np.array(self.split.time)
         for constants in ("constants", "target_constants"):
             if getattr(self, constants) is not None:
                 arrays[constants] = getattr(self, constants).numpy()
@@ -354,6 +368,7 @@ def load_split(path: Path, dataset: Dataset) -> Federation:
             None if name not in arrays else torch.from_numpy(arrays[name])
             for name in ("constants", "target_constants")
         )
+        groups = arrays["groups"].astype(np.int64) if "groups" in arrays else None
     except (DataError, KeyError, TypeError, ValueError) as error:
         raise MessageError(
             f"{path}: not a whole saved split ({error}). Make the split again."
@@ -376,6 +391,7 @@ def load_split(path: Path, dataset: Dataset) -> Federation:
         transform,
         constants,
         target_constants,
+        groups=groups,
     )
     if loaded.hash != expected:
         raise DataError(
@@ -433,6 +449,7 @@ def divide(
         text,
         split=split,
         clients_from=_source_of_clients(dataset, partition),
+        groups=split.groups_of(dataset),
     )
 
 
@@ -505,7 +522,7 @@ def federation(
         time: Time of each sample: the last part of each client is its test, the part
             before it its validation.
         groups: Group of each sample, such as a visit or a recording; samples of one
-            group are never torn apart.
+            group are never torn apart, and reports count them as one piece of news.
         teams: How teams are formed, or the team of each client.
         transform: How each client's inputs are changed, in a copy; none leaves them.
         classes: Number of classes; the largest label + 1 if not given.
@@ -557,7 +574,7 @@ def federation(
 
 
 def _compact(counts: NDArray[np.int64]) -> NDArray[Any]:
-    """Counts in the smallest unsigned type that holds them."""
+    """Numbers from 0 in the smallest unsigned type that holds them."""
     return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
 
 

@@ -54,7 +54,8 @@ class Split:
     the part before it its validation."""
     group: str | None = None
     """Column with the group of each sample, such as a visit or a recording: samples of
-    one group of a client are never torn apart."""
+    one group of a client are never torn apart, and count as one piece of news where it
+    is asked how sure a score is."""
     folds: Annotated[int, Interval(least=2)] | None = None
     """Number of folds: `test` is then one of so many parts of each client, and over all
     of them every sample is tested once."""
@@ -99,6 +100,22 @@ class Split:
     def is_random(self) -> bool:
         """Whether the samples for testing are drawn, and could be drawn again."""
         return not (self.fixed or self.test_column or self.time)
+
+    def groups_of(self, dataset: Dataset) -> Indices | None:
+        """(N,) number of each sample's group; None if the split has no groups.
+
+        The same name at two owners of samples is two groups: visits are often counted
+        from 1 for every patient. Numbers depend on the dataset alone.
+        """
+        if self.group is None:
+            return None
+        groups = _ranks(dataset, self.group, "split.group")
+        if dataset.owner is None:
+            return groups
+        owners = np.unique(dataset.owner, return_inverse=True)[1]
+        pairs = owners * (groups.max(initial=0) + 1) + groups
+        numbers: Indices = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+        return numbers
 
     def pool(self, dataset: Dataset) -> Indices:
         """The samples that a partition deals to clients, in ascending order.

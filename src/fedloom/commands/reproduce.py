@@ -27,14 +27,14 @@ def reproduce_command(
         raise ConfigError(unknown("experiment", name, EXPERIMENTS))
     reproduce = EXPERIMENTS[name]
     if jobs is not None:
-        if reproduce is not study.reproduce:
+        if reproduce not in (study.reproduce, study.reproduce_groups):
             raise ConfigError(
                 f"reproduce {name}: runs in one process; --jobs is for worlds alone. "
                 "Leave it out."
             )
         if jobs < 1:
             raise ConfigError(f"--jobs: expected 1 or more processes, found {jobs}.")
-        reproduce = partial(study.reproduce, jobs=jobs)
+        reproduce = partial(reproduce, jobs=jobs)
     folder = out if out is not None else Path("runs") / name
     say(reproduce(folder, seed))
     say(f"Written to {folder}")

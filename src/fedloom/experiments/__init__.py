@@ -18,5 +18,6 @@ EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
     "self_fl/audio-full": audio.reproduce_full,
     "self_fl/gaussian": gaussian.reproduce,
     "worlds": study.reproduce,
+    "worlds-in-groups": study.reproduce_groups,
 }
 """Every experiment by name: `(folder, seed) -> the table in words`."""

@@ -34,6 +34,7 @@ def cautions(
         about: the method that the answer speaks of.
     """
     yield from _sampled_clients(collection)
+    yield from _one_stretch(collection)
     if len(collection.methods) < 2:
         return
     seeds = len(collection.seeds)
@@ -60,6 +61,25 @@ def _sampled_clients(collection: Collection) -> Iterator[str]:
             f"Scores are of {scored} sampled clients of {count}, the same ones for "
             "every method of a seed."
         )
+
+
+def _one_stretch(collection: Collection) -> Iterator[str]:
+    """What an interval does not cover where the last samples are the test."""
+    run = collection.first_run()
+    data = run.client_data if run is not None else None
+    if data is None or not data.time:
+        return
+    again = ", the same in every seed" if collection.has_seeds else ""
+    text = (
+        f"Tests are the last part of every client (by {data.time!r}){again}: intervals "
+        "are about that one stretch of time and say nothing of another one"
+    )
+    if data.groups is None:
+        text += (
+            ", and count every row by itself; if neighbouring rows are alike, name the "
+            "groups they form (split.group, or groups= in Python)"
+        )
+    yield f"{text}."
 
 
 def _not_tuned(collection: Collection) -> Iterator[str]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedloom.core.errors import DataError, FedloomError
 from fedloom.reports.runs import Run, read_run
 from fedloom.reports.units import words
@@ -106,6 +109,21 @@ class Collection:
         Then validation samples are drawn as test samples are.
         """
         return tomllib.loads(self.source).get("folds") is True
+
+    def groups(self, seed: int) -> NDArray[np.int64] | None:
+        """(samples,) the group of each sample of a seed's data; None without groups."""
+        # One run's files may be damaged; all runs of a seed have the same samples.
+        runs = (run for (_, s), run in self.counted.items() if s == seed)
+        data = (run.client_data for run in runs if run.client_data is not None)
+        return next((held.groups for held in data), None)
+
+    @cached_property
+    def lacks_groups(self) -> bool:
+        """Whether samples came in groups, and not all runs say which in which."""
+        runs = self.counted.items()
+        is_known = [self.groups(seed) is not None for (_, seed), _ in runs]
+        is_named = any(run.config.get("split", {}).get("group") for _, run in runs)
+        return not all(is_known) and (is_named or any(is_known))
 
     @cached_property
     def yardsticks(self) -> Mapping[str, Yardstick]:
@@ -329,6 +347,12 @@ def _remarks(collection: Collection) -> Iterator[str]:
         yield "The runs were meant to have different numbers of rounds."
     if runs and not any(run.state == "finished" for run in runs):
         yield "No run has finished; the scores are those of the last evaluated round."
+    if collection.lacks_groups:
+        yield (
+            "Samples came in groups (split.group), and some runs do not say which "
+            "sample is of which group: their split.npz is damaged, or an older version "
+            "wrote it. So every client's score counts as one observation."
+        )
     if any(run.evaluated and run.part == "validation" for run in runs):
         yield "There are no test data; all scores are on validation data."
     elif runs and all(run.chosen_round is None for run in runs):

@@ -51,6 +51,15 @@ class Findings:
         return "held-out" if self.collection.has_folds else self.part
 
     @property
+    def samples(self) -> str:
+        """How many samples scores are on, in words; empty if that is not known."""
+        if self.evidence is None or not self.evidence.samples:
+            return ""
+        samples = counted(self.evidence.samples, f"{self.part} sample")
+        groups = self.evidence.groups
+        return f"{samples} in {counted(groups, 'group')}" if groups else samples
+
+    @property
     def evidence(self) -> Evidence | None:
         """What held-out data say; None if nothing can be compared."""
         return self.ranking.evidence
@@ -259,8 +268,8 @@ def _sureness(findings: Findings, method: str) -> str:
     if evidence is None or not score.has_interval:
         return ""
     over = f"{counted(evidence.clients, 'client')}, {counted(evidence.seeds, 'seed')}"
-    if evidence.samples:
-        over += f", {counted(evidence.samples, f'{findings.part} sample')}"
+    if findings.samples:
+        over += f", {findings.samples}"
     text = (
         f"The 95{SPACE}% interval of {method}'s score goes from "
         f"{unit.score(score.low)} to {unit.score(score.high)} ({over})."

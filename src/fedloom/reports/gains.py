@@ -193,17 +193,25 @@ def advise(
     values = tested.values[[tested.methods.index(m) for m in order]]
     seeds = np.unique(tested.seeds, return_inverse=True)[1]
     followed = values[by_seed[tested.clients, seeds], np.arange(values.shape[1])]
+    error = _error_between(
+        deciding[first, places],
+        deciding[second, places],
+        seats.table(order[0], "samples", part),
+        metric,
+    )
+    if observations.has_samples and (
+        observations.groups is not None or observations.repeats_samples
+    ):
+        number = np.array([observations.methods.index(m) for m in order])
+        pair = number[first], number[second]
+        by_unit = _error_by_unit(observations, pair, is_test=not is_on_validation)
+        error = np.maximum(error, by_unit)
     return Advice(
         who=seats.who,
         is_on_validation=is_on_validation,
         method=tuple(order[n] for n in first),
         lead=better[first, places] - better[second, places],
-        error=_error_between(
-            deciding[first, places],
-            deciding[second, places],
-            seats.table(order[0], "samples", part),
-            metric,
-        ),
+        error=error,
         followed=Design.of(tested).mean(followed).value,
         against_pick=contrast(tested, followed, values[order.index(pick)], metric),
     )
@@ -314,6 +322,29 @@ def _error_between(a: Numbers, b: Numbers, samples: Numbers, metric: str) -> Num
         return np.full(len(a), np.nan)
     own, other = accuracy_error(a, samples), accuracy_error(b, samples)
     error: Numbers = np.sqrt(_mean(np.square(own) + np.square(other)))
+    return error
+
+
+def _error_by_unit(
+    observations: Observations,
+    pair: tuple[NDArray[np.int64], NDArray[np.int64]],
+    *,
+    is_test: bool,
+) -> Numbers:
+    """(clients,) the same from samples or groups, each counted once in all seeds.
+
+    Args:
+        observations: all that is held out.
+        pair: (clients,) numbers of the two methods that each client is compared by.
+        is_test: whether they are compared on test data, or else on the others.
+    """
+    first, second = (side[observations.clients] for side in pair)
+    each = np.arange(len(observations.clients))
+    gap = observations.values[first, each] - observations.values[second, each]
+    gap = np.where(observations.is_test == is_test, gap, np.nan)
+    error = np.full(len(pair[0]), np.nan)
+    by_client = Design.of(observations).by_client(gap)
+    error[np.unique(observations.clients)] = by_client.error
     return error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -111,11 +111,13 @@ def observe(collection: Collection, seats: Seats) -> Observations | None:
     """What all counted runs said of the same held-out samples.
 
     None if methods did not meet the same clients, or nothing was scored. Where a run
-    has no single samples, as in a real federation, every client is an observation.
+    has no single samples, as in a real federation, or where it is not known which of
+    them belong together, every client is an observation.
     """
     if not collection.is_paired or collection.first_run() is None:
         return None
-    return _of_samples(collection, seats) or _of_clients(collection, seats)
+    samples = None if collection.lacks_groups else _of_samples(collection, seats)
+    return samples or _of_clients(collection, seats)
 
 
 def _of_samples(collection: Collection, seats: Seats) -> Observations | None:
@@ -142,8 +144,15 @@ def _of_samples(collection: Collection, seats: Seats) -> Observations | None:
             name: np.concatenate([b.yardstick(name) for b in blocks])
             for name in collection.yardsticks
         },
+        groups=_joined([b.groups for b in blocks]),
         is_alike=collection.has_folds,
     )
+
+
+def _joined(groups: Sequence[Codes | None]) -> Codes | None:
+    """The groups of all observations; None if samples stand for themselves."""
+    named = [codes for codes in groups if codes is not None]
+    return np.concatenate(named) if named else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +165,7 @@ class _Block:
     reference: Outcomes
     rows: Codes
     clients: Codes
+    groups: Codes | None
 
     @classmethod
     def of(
@@ -168,11 +178,18 @@ class _Block:
         if not np.isin(outcomes.clients, seats.clients[n]).all():
             return None  # who they are was in files that are damaged
         rows = outcomes.rows.astype(np.int64)
+        groups = collection.groups(seed)
+        if groups is not None:
+            if rows.min() < 0 or rows.max() >= len(groups):
+                return None  # a file of other data
+            groups = groups[rows]
         if not collection.has_same_data:
-            # The same number is another sample in another seed.
-            rows = rows + n * (1 << 40)
+            # The same number is another sample, or group, in another seed.
+            other = n * (1 << 40)
+            rows = rows + other
+            groups = groups + other if groups is not None else None
         clients = seats.places(n, outcomes.clients)
-        return cls(collection, seed, part, outcomes, rows, clients)
+        return cls(collection, seed, part, outcomes, rows, clients, groups)
 
     def __len__(self) -> int:
         return len(self.rows)

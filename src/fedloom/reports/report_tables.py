@@ -98,10 +98,11 @@ def _interval_of(findings: Findings) -> str:
     if evidence is None:
         return "It is over seeds."
     counts = f"{counted(evidence.clients, 'client')}, {counted(evidence.seeds, 'seed')}"
-    if evidence.samples:
+    if findings.samples:
+        unit = "group of samples" if evidence.groups else "sample"
         return (
-            f"It is over {evidence.samples} {findings.part} samples and over seeds "
-            f"({counts}); a sample that returns in several seeds counts once."
+            f"It is over {findings.samples} and over seeds ({counts}); a {unit} that "
+            "returns in several seeds counts once."
         )
     return f"It is over clients and seeds ({counts})."
 

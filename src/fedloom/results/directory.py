@@ -2,7 +2,7 @@
 
     config.toml            the resolved settings
     manifest.json          versions, seed, commit, hardware, digests; last of the head
-    split.npz              who holds which sample
+    split.npz              who holds which sample, and which samples belong together
     start.safetensors      the first model, where the settings do not determine it
     rounds.jsonl, clients.arrows, client_log.arrows, arrays.arrows
                            the rows, which only grow: see `fedloom.results.row_files`

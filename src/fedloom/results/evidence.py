@@ -3,7 +3,8 @@
 Scores have intervals over samples and seeds, with clients as they are. Accuracies have
 Wilson's interval with an effective number of samples, errors one on the log scale, so
 both stay where a score can be. Gains over training alone are differences of accuracies,
-or logarithms of ratios of errors, sample by sample. The p-values of several tests are
+or logarithms of ratios of errors, sample by sample. Where samples come in groups, the
+group takes the place of the sample. The p-values of several tests are
 adjusted together: the chance that any true null hypothesis falls below a threshold is
 that threshold, given how the tests go together (step-down min-p with a normal copula).
 """
@@ -43,7 +44,7 @@ _HALVES = 100
 """Most draws of halves by which the score of a choice is cross-fitted."""
 
 _FEW = 10
-"""Fewer samples than this are not halved."""
+"""Fewer samples, or groups of them, than this are not halved."""
 
 _WORK = 100_000_000
 """Observations that these draws go through at most, all methods together."""
@@ -110,6 +111,8 @@ class Evidence:
     """Whether clients are the same in all seeds."""
     samples: int
     """Different test samples; 0 if single samples are not known."""
+    groups: int
+    """Different groups of these; 0 if every sample stands for itself."""
 
     def score_once_chosen(self, method: str) -> Estimate:
         """A method's test score without what choosing it on these data adds to it."""
@@ -229,7 +232,8 @@ def weigh(observations: Observations, metric: str) -> Evidence:
         if design.has_same_clients
         else round(design.clients / seeds),
         has_same_clients=design.has_same_clients,
-        samples=len(design.home) if tested.has_samples else 0,
+        samples=len(np.unique(tested.rows)) if tested.has_samples else 0,
+        groups=len(design.home) if tested.groups is not None else 0,
     )
 
 
@@ -265,7 +269,7 @@ def score_of(mean: Mean, design: Design, metric: str) -> Estimate:
     value, about = mean.value, spread(mean, design)
     seeds = len(np.unique(design.seed[mean.weight > 0]))
     error = math.sqrt(about.variance)
-    if about.rows <= 1:
+    if about.units <= 1:
         return Estimate(value, math.nan, math.nan, math.nan, seeds)
     t = float(scipy.stats.t.ppf(0.5 + LEVEL / 2, about.df))
     if is_error(metric):
@@ -273,8 +277,8 @@ def score_of(mean: Mean, design: Design, metric: str) -> Estimate:
         return Estimate(value, error, value / factor, value * factor, seeds)
     value = min(1.0, max(0.0, value))
     is_inside = about.variance > 0 and 0 < value < 1
-    rows = value * (1 - value) / about.variance if is_inside else about.rows
-    low, high = share_interval(value, rows, df=about.df)
+    count = value * (1 - value) / about.variance if is_inside else about.units
+    low, high = share_interval(value, count, df=about.df)
     return Estimate(value, error, low, high, seeds)
 
 
@@ -317,8 +321,8 @@ def _contrasts(
     p = [test.p for test in tests]
     adjusted = holm(p)
     if is_joint:
-        by_row = [gap.by_row(design) for gap in gaps]
-        adjusted = _step_down(p, by_row, is_directed=is_directed)
+        by_unit = [gap.by_unit(design) for gap in gaps]
+        adjusted = _step_down(p, by_unit, is_directed=is_directed)
     return [
         replace(test, adjusted=float(value))
         for test, value in zip(tests, adjusted, strict=True)
@@ -330,7 +334,7 @@ def _test(gap: Mean, design: Design, metric: str, *, is_directed: bool) -> Contr
     about = spread(gap, design)
     seeds = len(np.unique(design.seed[gap.weight > 0]))
     error = math.sqrt(about.variance)
-    if about.rows <= 1:
+    if about.units <= 1:
         nothing = Estimate(gap.value, math.nan, math.nan, math.nan, seeds)
         return Contrast(nothing, math.nan, math.nan)
     half = float(scipy.stats.t.ppf(0.5 + LEVEL / 2, about.df)) * error
@@ -338,17 +342,21 @@ def _test(gap: Mean, design: Design, metric: str, *, is_directed: bool) -> Contr
     if not is_error(metric):
         low, high = max(-1.0, low), min(1.0, high)
     size = gap.value if is_directed else abs(gap.value)
+    sides = 1 if is_directed else 2
     if error == 0:
         p = 0.0 if size > 0 else 1.0
     else:
-        p = (1 if is_directed else 2) * float(scipy.stats.t.sf(size / error, about.df))
+        p = sides * float(scipy.stats.t.sf(size / error, about.df))
+    if design.has_groups:
+        # Groups are few, and so many coins fall alike as often as this.
+        p = min(1.0, max(p, sides * 0.5**about.units))
     return Contrast(Estimate(gap.value, error, low, high, seeds), p, math.nan)
 
 
 def _step_down(
-    p: Sequence[float], by_row: Sequence[Numbers], *, is_directed: bool
+    p: Sequence[float], by_unit: Sequence[Numbers], *, is_directed: bool
 ) -> Numbers:
-    """p-values adjusted for being several, given what each sample adds to each test.
+    """p-values adjusted for being several, given what each unit adds to each test.
 
     The smallest is compared with the smallest of all that normal numbers with the same
     correlations would give, the next with the smallest of all but the first, and so on.
@@ -359,7 +367,7 @@ def _step_down(
     order = known[np.argsort(values[known], kind="stable")]
     if not len(order):
         return adjusted
-    parts = np.stack([by_row[n] for n in order])
+    parts = np.stack([by_unit[n] for n in order])
     size = np.sqrt((parts**2).sum(1))
     parts = parts[size > 0] / size[size > 0, None]
     draws = np.random.Generator(np.random.Philox(0)).standard_normal
@@ -388,9 +396,9 @@ def _held_out(observations: Observations, places: Sequence[int]) -> Numbers:
 def _optimism(observations: Observations, places: Sequence[int], metric: str) -> float:
     """By how much the test score of the best is too good because it is the best.
 
-    Samples are halved, client by client, often and always in the same ways: the method
+    Units are halved, client by client, often and always in the same ways: the method
     that does best on one half is by so much better there than on the other half. All
-    samples together are twice as many, so that chance is smaller by the root of two.
+    units together are twice as many, so that chance is smaller by the root of two.
     """
     if len(places) < 2:
         return 0.0
@@ -421,7 +429,7 @@ def _optimism(observations: Observations, places: Sequence[int], metric: str) ->
 
 
 def _half(design: Design, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """(R,) half of every client's samples."""
+    """(U,) half of every client's units."""
     order = np.lexsort((generator.random(len(design.home)), design.home))
     is_half = np.zeros(len(order), dtype=bool)
     is_half[order[::2]] = True
@@ -430,22 +438,22 @@ def _half(design: Design, generator: np.random.Generator) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """Observations summed by client and sample, sorted by client."""
+    """Observations summed by client and unit, sorted by client."""
 
     sums: Numbers
     """(K, cells)"""
     counts: Numbers
     """(cells,)"""
-    row: Codes
+    unit: Codes
     starts: Codes
     """Where each client begins."""
-    group: Codes
+    outer: Codes
     """(clients,) what is averaged last."""
 
     @classmethod
     def of(cls, values: Numbers, kept: NDArray[np.bool_], design: Design) -> _Cells:
         base = len(design.home) + 1
-        keys = design.client[kept] * base + design.row[kept]
+        keys = design.client[kept] * base + design.unit[kept]
         cells, first, cell = np.unique(keys, return_index=True, return_inverse=True)
         sums = [np.bincount(cell, y, len(cells)) for y in values[:, kept]]
         starts = np.unique(cells // base, return_index=True)[1]
@@ -454,23 +462,23 @@ class _Cells:
             np.bincount(cell).astype(float),
             cells % base,
             starts,
-            design.group[kept][first][starts],
+            design.outer[kept][first][starts],
         )
 
-    def merit(self, rows: NDArray[np.bool_], metric: str) -> Numbers:
-        """(K,) how good the means over clients are on some samples; more is better.
+    def merit(self, units: NDArray[np.bool_], metric: str) -> Numbers:
+        """(K,) how good the means over clients are on some units; more is better.
 
         Of errors it is the logarithm, turned.
         """
-        kept = rows[self.row]
+        kept = units[self.unit]
         sums = np.add.reduceat(self.sums * kept, self.starts, axis=1)
         counts = np.add.reduceat(self.counts * kept, self.starts)
         is_there = counts > 0
         if not is_there.any():
             return np.full(len(sums), np.nan)
-        own, group = sums[:, is_there] / counts[is_there], self.group[is_there]
-        in_group = np.bincount(group)
-        means: Numbers = own @ (1.0 / ((in_group > 0).sum() * in_group[group]))
+        own, outer = sums[:, is_there] / counts[is_there], self.outer[is_there]
+        within = np.bincount(outer)
+        means: Numbers = own @ (1.0 / ((within > 0).sum() * within[outer]))
         if not is_error(metric):
             return means
         with np.errstate(divide="ignore"):

@@ -4,9 +4,11 @@ An observation is what the models of one seed say of one sample of one client. A
 methods meet the same ones, and so does training alone with each method's work. A score
 is the mean over clients of the mean over a client's observations. It is linear in them,
 so how sure it is, and how sure any difference of two scores is, follows from what every
-observation adds to it: its weight times its residual. These parts are summed by sample,
-for a sample that returns in several seeds is one piece of news and not several, and by
-seed, for what is luck of one training is luck of all its clients.
+observation adds to it: its weight times its residual. These parts are summed by unit,
+for a unit that returns in several seeds is one piece of news and not several, and by
+seed, for what is luck of one training is luck of all its clients. A unit is a sample,
+or a group of samples that belong together, such as a visit of a patient: what they have
+in common, methods gain or lose by on all of them at once.
 """
 
 from __future__ import annotations
@@ -55,9 +57,23 @@ class Observations:
     """(N,) by name, score of what the methods are measured by, such as a constant."""
     has_samples: bool = True
     """Whether these are single samples, and not scores of clients."""
+    groups: Codes | None = None
+    """(N,) which group of samples it is of, the same number in every seed; None if
+    every sample stands for itself."""
     is_alike: bool = False
     """Whether validation samples are drawn as test samples are, and neither chose any
     setting, so that gains may be read from all of them."""
+
+    @property
+    def units(self) -> Codes:
+        """(N,) what counts as one piece of news: the group, or else the sample."""
+        return self.rows if self.groups is None else self.groups
+
+    @property
+    def repeats_samples(self) -> bool:
+        """Whether every seed holds out the same samples, as a split in time does."""
+        seeds, samples = (len(np.unique(x)) for x in (self.seeds, self.rows))
+        return seeds > 1 and seeds * samples == len(self.rows)
 
     @cached_property
     def has_same_clients(self) -> bool:
@@ -88,39 +104,43 @@ class Observations:
             values=self.values[:, kept],
             alone=self.alone[:, kept],
             yardsticks={name: y[kept] for name, y in self.yardsticks.items()},
+            groups=None if self.groups is None else self.groups[kept],
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """How observations hang together: by sample, client and seed."""
+    """How observations hang together: by unit, client and seed."""
 
-    row: Codes
-    """(N,) place of the sample among all samples."""
+    unit: Codes
+    """(N,) place of the unit among all units."""
     client: Codes
     """(N,) place of the client among all clients."""
     seed: Codes
     """(N,) place of the seed among all seeds."""
     home: Codes
-    """(R,) the client that each sample counts for."""
+    """(U,) the client that each unit counts for."""
     clients: int
     """How many there are."""
     has_same_clients: bool
+    has_groups: bool
+    """Whether a unit may have several observations in one seed."""
     _weighings: dict[bytes, _Weighing] = field(default_factory=dict)
 
     @classmethod
     def of(cls, observations: Observations) -> Design:
         """That of some observations."""
-        _, row = np.unique(observations.rows, return_inverse=True)
+        _, unit = np.unique(observations.units, return_inverse=True)
         names, client = np.unique(observations.clients, return_inverse=True)
         _, seed = np.unique(observations.seeds, return_inverse=True)
-        home = np.zeros(row.max(initial=-1) + 1, dtype=np.int64)
-        home[row] = client
+        home = np.zeros(unit.max(initial=-1) + 1, dtype=np.int64)
+        home[unit] = client
         is_same = observations.has_same_clients
-        return cls(row, client, seed, home, len(names), is_same)
+        has_groups = observations.groups is not None
+        return cls(unit, client, seed, home, len(names), is_same, has_groups)
 
     @property
-    def group(self) -> Codes:
+    def outer(self) -> Codes:
         """(N,) what is averaged last: all, or seeds where each has its own clients."""
         return np.zeros_like(self.seed) if self.has_same_clients else self.seed
 
@@ -148,7 +168,7 @@ class Design:
         count = np.bincount(self.client[known], minlength=self.clients)
         own = np.bincount(self.client, y, minlength=self.clients) / used.count
         rest = np.where(known, used.correction * (y - own[self.client]), 0.0)
-        cells = self.client * (len(self.home) + 1) + self.row
+        cells = self.client * (len(self.home) + 1) + self.unit
         _, cell = np.unique(cells, return_inverse=True)
         holder = np.zeros(cell.max(initial=-1) + 1, dtype=np.int64)
         holder[cell] = self.client
@@ -166,21 +186,26 @@ class Design:
         return self._weighings[key]
 
     def _weigh(self, known: NDArray[np.bool_]) -> _Weighing:
-        client, group = self.client[known], self.group[known]
+        client, outer = self.client[known], self.outer[known]
         count = np.bincount(client, minlength=self.clients)
-        group_of = np.zeros(self.clients, dtype=np.int64)
-        group_of[client] = group
-        in_group = np.bincount(group_of[count > 0])
+        outer_of = np.zeros(self.clients, dtype=np.int64)
+        outer_of[client] = outer
+        within = np.bincount(outer_of[count > 0])
         weight = np.zeros(len(known))
-        weight[known] = 1.0 / ((in_group > 0).sum() * in_group[group] * count[client])
+        weight[known] = 1.0 / ((within > 0).sum() * within[outer] * count[client])
         base = len(self.home) + 1
-        cells, times = np.unique(client * base + self.row[known], return_counts=True)
+        cells, times = np.unique(client * base + self.unit[known], return_counts=True)
         holder = cells // base
-        # How much of a client's mean a sample is, squared and summed: 1 / samples where
-        # all return as often. Variances divided by what is left are unbiased.
-        share = np.bincount(holder, (times / count[holder]) ** 2, self.clients)
+        # How much of a client's mean a unit is, squared and summed: 1 / units where all
+        # count as much. Variances divided by what is left are unbiased.
+        part = times / count[holder]
+        share = np.bincount(holder, part**2, self.clients).astype(np.float64)
+        if self.has_groups:
+            # Groups of different sizes, whose means scatter alike whatever their size.
+            cubes = np.bincount(holder, part**3, self.clients)
+            share = 2 * cubes / np.where(share > 0, share, 1.0) - share
         is_single = np.bincount(holder, minlength=self.clients) == 1
-        # Clients with a single sample have no spread of their own: one crowd of them.
+        # Clients with a single unit have no spread of their own: one crowd of them.
         share[is_single] = 1.0 / max(int(is_single.sum()), 2)
         correction = np.sqrt(1.0 / (1.0 - share))[self.client]
         return _Weighing(weight, correction, np.maximum(count, 1), is_single)
@@ -192,7 +217,7 @@ class ClientMeans(NamedTuple):
     mean: Numbers
     """(C,) nan without an observation."""
     error: Numbers
-    """(C,) standard error, from the client's samples; nan with less than two."""
+    """(C,) standard error, from the client's units; nan with less than two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +231,7 @@ class _Weighing:
     count: Codes
     """(C,) observations of each client, at least 1."""
     is_single: NDArray[np.bool_]
-    """(C,) clients with a single sample."""
+    """(C,) clients with a single unit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,10 +246,18 @@ class Mean:
     weight: Numbers
     """(N,) how much each counts."""
 
-    def by_row(self, design: Design) -> Numbers:
-        """(R,) what each sample adds to its error, over all seeds together."""
-        sums = np.bincount(design.row, self.part, minlength=len(design.home))
+    def by_unit(self, design: Design) -> Numbers:
+        """(U,) what each unit adds to its error, over all seeds together."""
+        sums = np.bincount(design.unit, self.part, minlength=len(design.home))
         return sums.astype(np.float64)
+
+    def by_unit_and_seed(self, design: Design) -> Numbers:
+        """What each unit adds to its error in each of its seeds."""
+        if not design.has_groups:
+            return self.part
+        seeds = design.seed.max(initial=0) + 1
+        _, cell = np.unique(design.unit * seeds + design.seed, return_inverse=True)
+        return np.bincount(cell, self.part).astype(np.float64)
 
     def minus(self, other: Mean) -> Mean:
         """Their difference."""
@@ -248,41 +281,47 @@ class Mean:
 
 @dataclass(frozen=True)
 class Spread:
-    """The variance of a mean, from its samples and from its seeds."""
+    """The variance of a mean, from its units and from its seeds."""
 
     variance: float
     df: float
     """Degrees of freedom of that, by Satterthwaite's formula."""
-    rows: float
-    """How many samples of equal weight would weigh as much as these."""
+    units: float
+    """How many units of equal weight would weigh as much as these; exactly 1 if there
+    is one, which says nothing of the variance."""
 
 
 def spread(mean: Mean, design: Design) -> Spread:
     """How far a mean may be off, clients taken as they are.
 
-    From samples: the squares of what each of them adds, over all seeds together. From
-    seeds: what they differ by beyond what their samples explain, where samples that
-    return make seeds more alike.
+    From units: the squares of what each of them adds, over all seeds together. From
+    seeds: what they differ by beyond what their units explain, where units that return
+    make seeds more alike.
     """
-    by_row = mean.by_row(design)
-    weight = np.bincount(design.row, mean.weight, minlength=len(by_row))
-    squares, home = by_row[weight > 0] ** 2, design.home[weight > 0]
-    from_rows = float(squares.sum())
-    # The samples of a client estimate one variance; those of single ones, another.
-    samples = np.bincount(home, minlength=design.clients)
-    _, stratum = np.unique(np.where(samples[home] == 1, -1, home), return_inverse=True)
-    degrees = np.maximum(np.bincount(stratum) - 1, 1)
+    by_unit = mean.by_unit(design)
+    weight = np.bincount(design.unit, mean.weight, minlength=len(by_unit))
+    squares, home = by_unit[weight > 0] ** 2, design.home[weight > 0]
+    from_units = float(squares.sum())
+    # The units of a client estimate one variance; those of single ones, another.
+    number = np.bincount(home, minlength=design.clients)
+    _, stratum = np.unique(np.where(number[home] == 1, -1, home), return_inverse=True)
+    equal = np.bincount(stratum).astype(np.float64)
+    if design.has_groups:
+        # Of large and small groups, as many as would count the same if all were equal.
+        own = weight[weight > 0]
+        equal = np.bincount(stratum, own) ** 2 / np.bincount(stratum, own**2)
+    degrees = np.maximum(equal - 1, 1)
     doubt = float((np.bincount(stratum, squares) ** 2 / degrees).sum())
-    from_seeds, seeds = _from_seeds(mean, design, from_rows)
-    variance = from_rows + from_seeds
+    from_seeds, seeds = _from_seeds(mean, design, from_units)
+    variance = from_units + from_seeds
     if seeds > 1:
         doubt += from_seeds**2 / (seeds - 1)
-    rows = float(1.0 / (weight**2).sum())
-    df = max(variance**2 / doubt, 1.0) if doubt > 0 else max(rows - 1, 1.0)
-    return Spread(variance, df, rows)
+    units = float(1.0 / (weight**2).sum()) if len(home) > 1 else 1.0
+    df = max(variance**2 / doubt, 1.0) if doubt > 0 else max(units - 1, 1.0)
+    return Spread(variance, df, units)
 
 
-def _from_seeds(mean: Mean, design: Design, from_rows: float) -> tuple[float, int]:
+def _from_seeds(mean: Mean, design: Design, from_units: float) -> tuple[float, int]:
     """What seeds add to the variance, at least 0, and how many seeds there are."""
     weight = np.bincount(design.seed, mean.weight)
     by_seed = np.bincount(design.seed, mean.seed_part)[weight > 0]
@@ -290,5 +329,5 @@ def _from_seeds(mean: Mean, design: Design, from_rows: float) -> tuple[float, in
     if seeds < 2:
         return 0.0, seeds
     between = seeds / (seeds - 1) * float(((by_seed - by_seed.mean()) ** 2).sum())
-    cells = float((mean.part**2).sum())
-    return max(0.0, between - cells + (from_rows - cells) / (seeds - 1)), seeds
+    cells = float((mean.by_unit_and_seed(design) ** 2).sum())
+    return max(0.0, between - cells + (from_units - cells) / (seeds - 1)), seeds

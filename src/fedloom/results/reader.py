@@ -84,6 +84,11 @@ class ClientData:
     """(clients,) team of each client."""
     holdings: tuple[str, frozenset[int]] | tuple[()] = ()
     """Fingerprint of all targets, and of which client holds which samples."""
+    groups: NDArray[np.int64] | None = None
+    """(samples,) group of each sample of the dataset; None if the split has none."""
+    time: str = ""
+    """Column by which the last samples of every client are its test; empty if tests are
+    not the last ones."""
 
 
 @dataclass(frozen=True)
@@ -412,7 +417,18 @@ def _client_data(arrays: Mapping[str, NDArray[Any]]) -> ClientData:
         classes=tuple(str(name) for name in classes or range(labels.shape[1])),
         teams=arrays["teams"].astype(np.int64),
         holdings=_holdings(arrays, names),
+        groups=_groups(arrays),
+        time=str(arrays.get("time", "")),
     )
+
+
+def _groups(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64] | None:
+    groups = arrays.get("groups")
+    if groups is None:
+        return None
+    if groups.shape != (int(arrays["samples"]),):
+        raise ValueError(f"groups of {groups.shape} for {arrays['samples']} samples")
+    return groups.astype(np.int64)
 
 
 def _holdings(

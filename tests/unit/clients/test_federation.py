@@ -141,6 +141,44 @@ def test_a_saved_split_comes_back(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["split.npz"]
 
 
+def test_groups_and_the_column_of_times_are_saved_with_the_split(
+    tmp_path: Path,
+) -> None:
+    """Visits are counted from 1 at every client, so that there are six of them."""
+    path, visits = tmp_path / "split.npz", [1, 1, 2, 2] * 3
+    fed = federation(X, Y, clients=WHO, groups=visits, time=np.arange(12))
+    expected = np.repeat(np.arange(6), 2).tolist()
+    assert fed.groups is not None
+    assert fed.groups.tolist() == expected
+    assert fed.only([2, 0]).groups is fed.groups
+    fed.save(path)
+    loaded = load_split(path, fed.dataset)
+    assert loaded.groups is not None
+    assert loaded.groups.tolist() == expected
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    assert str(arrays["time"]) == "time"
+    np.savez(path, **{**arrays, "groups": arrays["groups"][:5]})
+    with pytest.raises(DataError, match=r"one number for each of the 12 .*\(5,\)"):
+        load_split(path, fed.dataset)
+    federation(X, Y, clients=WHO).save(path)
+    with np.load(path) as archive:
+        assert not {"groups", "time"} & set(archive.files)
+
+
+def test_a_group_is_of_those_who_owned_its_samples_whoever_is_dealt_them() -> None:
+    dataset = from_arrays(X, Y, clients=WHO, groups={"visit": [1, 1, 2, 2] * 3})
+    split = Split(group="visit")
+    for seed in (0, 1):
+        groups = divide(dataset, Iid(clients=2), split, seed=seed).groups
+        assert groups is not None
+        assert groups.tolist() == np.repeat(np.arange(6), 2).tolist()
+    nobody = from_arrays(X, Y, groups={"visit": ["b", "b", "a", "a"] * 3})
+    groups = divide(nobody, Iid(clients=2), split, seed=0).groups
+    assert groups is not None
+    assert groups.tolist() == [1, 1, 0, 0] * 3
+
+
 def test_a_saved_split_is_refused_for_other_data(tmp_path: Path) -> None:
     path = tmp_path / "split.npz"
     federation(X, Y, clients=WHO).save(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,7 +17,13 @@ from fedloom.comparison import MAIN_JOB, run_comparison, run_directory
 from fedloom.experiments import EXPERIMENTS
 from fedloom.experiments.worlds import answers, study, training
 from fedloom.experiments.worlds.answers import MethodRow, WorldRow
-from fedloom.experiments.worlds.world import FEATURES, KINDS, World, draw_world
+from fedloom.experiments.worlds.world import (
+    FEATURES,
+    KINDS,
+    World,
+    draw_world,
+    in_groups,
+)
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import RunOutcomes, read_outcomes
 
@@ -78,6 +85,44 @@ def test_a_regression_has_its_noise_and_no_more() -> None:
     rows = World(**{**vars(world), "sizes": np.full(world.clients, 5000)}).rows()
     within = [rows["y"][rows["client"] == c].var() for c in range(world.clients)]  # type: ignore[attr-defined]
     assert world.variance() == pytest.approx(np.mean(within), rel=0.1)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_rows_of_a_group_are_alike_and_each_follows_the_law(outputs: int) -> None:
+    world = in_groups(world_of("all alike", outputs=outputs))
+    assert (world.sizes % 8 == 0).all()
+    sizes = np.where(np.arange(world.clients) == 1, 16_000, 8)
+    large = dataclasses.replace(world, sizes=sizes)
+    rows = large.rows()
+    x, y, own = rows["x"], rows["y"].astype(float), rows["client"] == 1  # type: ignore[attr-defined]
+    group = rows["group"][own]
+    assert np.bincount(group.astype(int)).tolist() == [8] * 2000
+    # Two neighbours of a group have 0.8 of the variance in common, others nothing.
+    left, right = x[own][::8, 0], x[own][1::8, 0]
+    assert np.corrcoef(left, right)[0, 1] == pytest.approx(0.8, abs=0.05)
+    assert np.corrcoef(left[1:], left[:-1])[0, 1] == pytest.approx(0.0, abs=0.1)
+    law = large.law(1, x[own])  # type: ignore[arg-type]
+    if outputs == 1:
+        luck = (y[own] - law[:, 0]) / (large.unit * large.noise)
+        assert luck.std() == pytest.approx(1.0, abs=0.05)
+    else:
+        is_right = law.argmax(axis=1) == y[own]
+        assert is_right.mean() == pytest.approx(large.score(law, law), abs=0.03)
+        luck = is_right - law.max(axis=1)
+    assert np.corrcoef(luck[::8], luck[1::8])[0, 1] > 0.15
+    assert np.corrcoef(luck[8::8], luck[7:-1:8])[0, 1] == pytest.approx(0, abs=0.1)
+
+
+def test_a_world_in_groups_keeps_them_in_one_piece(tmp_path: Path) -> None:
+    world = in_groups(draw_world(0))
+    training._begin(world, tmp_path / "world")
+    comparison = training.comparison_of(tmp_path / "world", has_groups=True)
+    seed = training._Seed(world, tmp_path / "world", comparison, 0)
+    groups = seed.clients.groups
+    assert groups is not None
+    held = [set(groups[part.indices]) for part in seed.clients.parts]
+    assert not held[0] & held[1] | held[0] & held[2] | held[1] & held[2]
+    assert len(groups) == 8 * len(set.union(*held))
 
 
 def test_nothing_can_be_learnt_where_labels_are_noise() -> None:

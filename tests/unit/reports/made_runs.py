@@ -19,7 +19,13 @@ SAMPLES = 20
 
 
 def clients(
-    names: list[str], seed: int, *, is_same: bool, metric: str = "accuracy"
+    names: list[str],
+    seed: int,
+    *,
+    is_same: bool,
+    metric: str = "accuracy",
+    group_size: int = 0,
+    in_time: bool = False,
 ) -> fedloom.Federation:
     """Forty samples each, held by the same client in every seed or dealt anew."""
     count = 40 * len(names)
@@ -30,7 +36,16 @@ def clients(
     who = np.repeat(np.array(names), 40)
     if not is_same:
         who = np.random.default_rng(seed).permutation(who)
-    return fedloom.federation(x, y, clients=who, test=0.5, seed=seed)
+    numbers = np.arange(count)
+    return fedloom.federation(
+        x,
+        y,
+        clients=who,
+        test=0.5,
+        seed=seed,
+        groups=numbers // group_size if group_size else None,
+        time=numbers if in_time else None,
+    )
 
 
 def scores(
@@ -68,16 +83,25 @@ def write_run(
     has_test: bool = True,
     split: str | None = None,
     outcomes: bool = False,
+    group_size: int = 0,
+    in_time: bool = False,
 ) -> Path:
     """A run whose client scores are `test[round][client]`.
 
     With `outcomes`, the first samples of every client are the right ones, as many as
-    its score says.
+    its score says. With a `group_size`, so many consecutive samples are a group.
     """
     test_scores = np.asarray(test, dtype=float)
     rounds, count = test_scores.shape
     names = names or [f"c{n}" for n in range(count)]
-    federation = clients(names, seed, is_same=is_same, metric=metric)
+    federation = clients(
+        names,
+        seed,
+        is_same=is_same,
+        metric=metric,
+        group_size=group_size,
+        in_time=in_time,
+    )
     order = [names.index(name) for name in federation.names]
     path.mkdir(parents=True)
     directory = RunDirectory(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -14,6 +15,7 @@ from made_runs import clients, outcomes_of, steady, write_comparison, write_run
 from fedloom.reports import collect
 from fedloom.reports.findings import Findings, headline, summary, work_out
 from fedloom.reports.gains import drivers
+from fedloom.reports.report_tables import ranking_table
 from fedloom.results.directory import RunDirectory
 from fedloom.results.gain import Gain
 from fedloom.results.outcomes import RunOutcomes
@@ -261,6 +263,77 @@ def test_clients_are_not_counted_once_per_seed(tmp_path: Path) -> None:
     assert "in 3 seeds, each with clients of its own (6 in all)" in said
 
 
+FEW = {"local": steady(*[[0.5] * 6] * 2), "a": steady(*[[0.75] * 6] * 2)}
+"""Six clients of twenty test samples, two seeds."""
+
+
+def test_groups_are_counted_beside_samples(tmp_path: Path) -> None:
+    grouped = findings_of(tmp_path, FEW, outcomes=True, group_size=10)
+    singly = findings_of(tmp_path / "singly", FEW, outcomes=True)
+    assert grouped.evidence is not None
+    assert singly.evidence is not None
+    samples, groups = grouped.evidence.samples, grouped.evidence.groups
+    assert (singly.evidence.groups, samples) == (0, 10 * groups)
+    assert f", {samples} test samples in {groups} groups)" in text_of(grouped)
+    assert "groups" not in text_of(singly)
+    caption = ranking_table(grouped).caption
+    assert f"{samples} test samples in {groups} groups and over seeds" in caption
+    assert "a group of samples that returns in several seeds counts once" in caption
+    errors = [f.evidence.gains["a"].estimate.error for f in (singly, grouped)]  # type: ignore[union-attr]
+    assert errors[1] > 2 * errors[0]
+
+
+def test_where_groups_are_not_known_clients_take_the_place_of_samples(
+    tmp_path: Path,
+) -> None:
+    path = write_comparison(tmp_path / "g", FEW, outcomes=True, group_size=10)
+    assert not collect([path]).lacks_groups
+    for method in FEW:
+        (path / method / "seed-1" / "split.npz").write_bytes(b"cut short")
+    findings = work_out(collect([path]))
+    assert findings.evidence is not None
+    assert (findings.evidence.samples, findings.evidence.groups) == (0, 0)
+    assert "every client's score counts as one observation" in " ".join(
+        findings.collection.remarks
+    )
+
+
+def test_outcomes_of_samples_that_are_in_no_split_are_left_out(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", FEW["a"][0], outcomes=True, group_size=10)
+    directory = RunDirectory(path)
+    outcomes = directory.read_outcomes()
+    assert outcomes is not None
+    test = outcomes.parts["test"]
+    moved = dataclasses.replace(test, rows=test.rows + 10_000)
+    directory.write_outcomes(1, RunOutcomes({"test": moved}))
+    evidence = work_out(collect([path])).evidence
+    assert evidence is not None
+    assert evidence.samples == 0
+
+
+def test_runs_of_older_versions_do_not_say_which_groups_there_are(
+    tmp_path: Path,
+) -> None:
+    path = write_run(tmp_path / "a", FEW["a"][0], outcomes=True)
+    assert not collect([path]).lacks_groups
+    config = path / "config.toml"
+    config.write_text(f'{config.read_text()}[split]\ngroup = "visit"\n')
+    assert collect([path]).lacks_groups
+
+
+@pytest.mark.parametrize("group_size", [0, 10])
+def test_a_split_in_time_says_what_its_interval_does_not_cover(
+    group_size: int, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"in_time": True, "group_size": group_size}
+    said = text_of(findings_of(tmp_path, FEW, outcomes=True, **options))
+    assert "Tests are the last part of every client (by 'time'), the same in" in said
+    assert "about that one stretch of time and say nothing of another one" in said
+    assert ("and count every row by itself" in said) == (not group_size)
+    # Two seeds of the same last half: no more samples than one seed has.
+    assert "120 test samples" in said
+
+
 def test_last_and_chosen_rounds_stand_side_by_side(tmp_path: Path) -> None:
     test = [[[0.1], [0.8], [0.6]], [[0.1], [0.6], [0.7]]]
     validation = [[[0.1], [0.9], [0.5]], [[0.1], [0.4], [0.5]]]
@@ -357,6 +430,22 @@ def test_each_client_is_advised_what_its_validation_data_prefer(tmp_path: Path) 
     followed = [np.mean([0.80, 0.80]), np.mean([0.82, 0.82]), np.mean([0.78, 0.82])]
     assert advice.followed == pytest.approx(np.mean(followed))
     assert advice.word(1) == "clear"
+
+
+@pytest.mark.parametrize("group_size", [0, 10, 20])
+def test_advice_is_not_clear_because_seeds_decide_on_the_same_samples(
+    group_size: int, tmp_path: Path
+) -> None:
+    """A client is right once more of 20 samples, in all five seeds the same ones."""
+    methods = {"local": steady(*[[0.5] * 6] * 5), "a": steady(*[[0.55] * 6] * 5)}
+    options: dict[str, Any] = {"in_time": True, "group_size": group_size}
+    advice = findings_of(tmp_path, methods, outcomes=True, **options).advice
+    assert advice is not None
+    assert advice.method[0] == "a"
+    # A sample of 20 decides; or a group of two; or nobody knows, of a single group.
+    expected = {0: 0.05, 10: 0.05, 20: math.nan}[group_size]
+    assert advice.error[0] == pytest.approx(expected, nan_ok=True)
+    assert advice.word(0) != "clear"
 
 
 def test_advice_can_be_to_train_alone(tmp_path: Path) -> None:

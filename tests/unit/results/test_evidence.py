@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from scipy import stats
 from synthetic_outcomes import World
 
 from fedloom.results.evidence import Evidence, contrast, in_units, weigh
-from fedloom.results.observations import Design, Observations, spread
+from fedloom.results.observations import Design, Observations, Spread, spread
 
 
 def observed(
@@ -21,6 +23,7 @@ def observed(
     clients: list[int] | None = None,
     seeds: list[int] | None = None,
     alone: list[list[float]] | None = None,
+    groups: list[int] | None = None,
 ) -> Observations:
     """Observations of one seed and client unless said otherwise."""
     scores = np.array(values, dtype=float)
@@ -33,6 +36,7 @@ def observed(
         is_test=np.ones(count, dtype=bool),
         values=scores,
         alone=np.full_like(scores, np.nan) if alone is None else np.array(alone),
+        groups=None if groups is None else np.array(groups),
     )
 
 
@@ -56,7 +60,7 @@ def test_the_variance_of_one_client_is_the_squared_error_of_its_mean() -> None:
     about = spread(design.mean(seen.values[0]), design)
     assert about.variance == pytest.approx(stats.sem(values) ** 2)
     assert about.df == pytest.approx(3)
-    assert about.rows == pytest.approx(4)
+    assert about.units == pytest.approx(4)
 
 
 def test_clients_are_strata() -> None:
@@ -113,6 +117,100 @@ def test_clients_with_a_single_sample_are_one_crowd() -> None:
     about = spread(design.mean(seen.values[0]), design)
     assert about.variance == pytest.approx(stats.sem(values) ** 2)
     assert about.df == pytest.approx(3)
+
+
+def spread_of(seen: Observations) -> Spread:
+    design = Design.of(seen)
+    return spread(design.mean(seen.values[0]), design)
+
+
+def test_the_variance_of_groups_is_the_squared_error_of_the_mean_of_their_means() -> (
+    None
+):
+    groups = [[3.0, 5.0], [4.0, 8.0], [1.0, 0.0]]
+    seen = observed([np.concatenate(groups).tolist()], groups=[0, 0, 1, 1, 2, 2])
+    about = spread_of(seen)
+    assert about.variance == pytest.approx(stats.sem([np.mean(g) for g in groups]) ** 2)
+    assert about.df == pytest.approx(2)
+    assert about.units == pytest.approx(3)
+
+
+def test_groups_of_one_sample_each_are_samples() -> None:
+    values, clients = [3.0, 5.0, 4.0, 8.0, 1.0], [0, 0, 0, 1, 1]
+    alone = spread_of(observed([values], clients=clients))
+    grouped = spread_of(observed([values], clients=clients, groups=[7, 3, 5, 1, 9]))
+    assert dataclasses.astuple(grouped) == pytest.approx(dataclasses.astuple(alone))
+
+
+def test_large_and_small_groups_are_unbiased_where_their_means_scatter_alike() -> None:
+    """Of a mean of groups of 1, 16, 2 and 8 equal rows, over many draws."""
+    sizes = [1, 16, 2, 8]
+    groups = np.repeat(np.arange(4), sizes)
+    rng = np.random.default_rng(3)
+    shares = np.array(sizes) / sum(sizes)
+    variances = [
+        spread_of(observed([y[groups].tolist()], groups=groups.tolist())).variance
+        for y in rng.normal(size=(1000, 4))
+    ]
+    assert np.mean(variances) == pytest.approx((shares**2).sum(), rel=0.1)
+
+
+def test_a_group_that_returns_in_every_seed_counts_once() -> None:
+    values, groups = [1.0, 0, 1, 1, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2, 3, 3]
+    single = observed([values], groups=groups)
+    again = observed(
+        [values * 5],
+        rows=list(range(8)) * 5,
+        groups=groups * 5,
+        seeds=np.repeat(range(5), 8).tolist(),
+    )
+    first, five = (weigh(seen, "accuracy").scores["a"] for seen in (single, again))
+    assert (five.low, five.high) == pytest.approx((first.low, first.high))
+    assert again.repeats_samples
+    assert not single.repeats_samples
+
+
+def test_what_groups_explain_is_not_called_a_difference_of_seeds() -> None:
+    """Two folds that differ because a visit each is easy or hard, not by training."""
+    values = [1.0] * 4 + [0.0] * 4 + [1.0] * 4 + [0.0] * 4
+    folds = [0] * 4 + [1] * 8 + [0] * 4
+    groups = np.repeat(range(4), 4).tolist()
+    about = spread_of(observed([values], seeds=folds, groups=groups))
+    assert about.variance == pytest.approx(stats.sem([1, 0, 1, 0]) ** 2)
+
+
+def test_a_single_group_has_no_interval_and_shows_nothing() -> None:
+    """49 rows, whose weights do not add up to 1 to the last bit."""
+    ours, alone, count = [1.0] * 49, [0.0] * 49, 49
+    seen = observed([ours], alone=[alone], groups=[0] * count)
+    evidence = weigh(seen, "accuracy")
+    assert not evidence.scores["a"].has_interval
+    assert not evidence.gains["a"].is_shown
+    assert (evidence.samples, evidence.groups) == (49, 1)
+
+
+def test_a_client_with_a_single_group_is_a_draw_from_all_of_them() -> None:
+    """It has no error of its own, and its distance from the mean counts all the same:
+    squared, twice for being the only one, times its weight of a half."""
+    values = [1.0, 1, 0, 0, 1, 1, 1, 1]
+    seen = observed([values], clients=[0] * 4 + [1] * 4, groups=[0, 0, 1, 1] + [2] * 4)
+    about = spread_of(seen)
+    first = stats.sem([1.0, 0.0]) ** 2 / 4
+    assert about.variance == pytest.approx(first + 2 * (0.25 / 2) ** 2)
+    errors = Design.of(seen).by_client(seen.values[0]).error
+    assert np.isfinite(errors).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("groups", "is_shown"), [(2, False), (4, False), (5, True)])
+def test_so_few_groups_that_coins_would_fall_alike_show_nothing(
+    groups: int, is_shown: bool
+) -> None:
+    """All groups gain as much, so that their scatter is nil."""
+    codes = np.repeat(range(groups), 8).tolist()
+    ours, alone = [1.0] * len(codes), [0.0] * len(codes)
+    gain = weigh(observed([ours], alone=[alone], groups=codes), "accuracy").gains["a"]
+    assert gain.p == pytest.approx(0.5**groups)
+    assert gain.is_shown == is_shown
 
 
 @pytest.mark.parametrize("right", [0, 1, 19, 20])
@@ -254,11 +352,11 @@ def corrected(evidence: Evidence) -> float:
     return evidence.score_once_chosen(evidence.leader or "").mean
 
 
-@pytest.mark.parametrize("is_folded", [False, True])
+@pytest.mark.parametrize("tests", ["drawn", "folds"])
 def test_intervals_hold_the_truth_and_nothing_is_shown_where_nothing_is(
-    is_folded: bool,
+    tests: Literal["drawn", "folds"],
 ) -> None:
-    shares = tally(World(is_folded=is_folded), 60)
+    shares = tally(World(tests=tests), 60)
     assert shares["gains"] >= 0.92
     assert shares["scores"] >= 0.92
     assert shares["shown"] <= 0.08
@@ -266,7 +364,7 @@ def test_intervals_hold_the_truth_and_nothing_is_shown_where_nothing_is(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_folded", [False, True])
+@pytest.mark.parametrize("tests", ["drawn", "folds"])
 @pytest.mark.parametrize(
     "world",
     [
@@ -277,12 +375,93 @@ def test_intervals_hold_the_truth_and_nothing_is_shown_where_nothing_is(
         World(seed_skill=0.0),
     ],
 )
-def test_nothing_to_gain_is_rarely_called_a_gain(world: World, is_folded: bool) -> None:
-    shares = tally(replace(world, is_folded=is_folded), 300)
+def test_nothing_to_gain_is_rarely_called_a_gain(
+    world: World, tests: Literal["drawn", "folds"]
+) -> None:
+    shares = tally(replace(world, tests=tests), 300)
     assert shares["gains"] >= 0.93
     assert shares["scores"] >= 0.93
     assert shares["shown"] <= 0.05
     assert abs(shares["bias"]) <= 0.005
+
+
+@pytest.mark.parametrize(
+    ("world", "numbers"),
+    [
+        (World(), (-0.0357052669553, 0.0336061433604, 0.85140448546, 0.0134761255300)),
+        (
+            World(tests="folds", smallest=1),
+            (-0.00897601780143, 0.0498546651672, 0.56325479843, 0.0280360696248),
+        ),
+    ],
+)
+def test_without_groups_numbers_are_those_from_before_there_were_any(
+    world: World, numbers: tuple[float, ...]
+) -> None:
+    evidence = weigh(world.draw(0)[0], "accuracy")
+    gain = evidence.gains["m0"]
+    known = gain.estimate.mean, gain.estimate.error, gain.p, evidence.optimism
+    assert known == pytest.approx(numbers, rel=1e-9)
+
+
+GROUPED = {
+    "visits of 8": World(smallest=40, largest=320, group_sizes=(8,)),
+    "of 1 to 16": World(smallest=40, largest=320, group_sizes=(1, 16, 2, 8, 5)),
+    "few": World(clients=10, smallest=16, largest=48, group_sizes=(8,)),
+    "1 or 2 each": World(smallest=8, largest=16, group_sizes=(8,)),
+    "1 each": World(smallest=8, largest=8, group_sizes=(8,)),
+    "less alike": World(
+        clients=20,
+        smallest=40,
+        largest=160,
+        group_sizes=(8,),
+        common=0.3,
+        gains=(0.0,) * 6,
+        seed_skill=0.0,
+    ),
+}
+"""Clients whose samples come in groups; no method gains."""
+
+
+def test_chance_is_not_shown_as_a_gain_where_samples_come_in_groups() -> None:
+    """Counted singly, the same samples show one in every fifth world or so."""
+    world = replace(GROUPED["few"], tests="last", gains=(0.0, 0.0))
+    draws = [world.draw(n)[0] for n in range(40)]
+
+    def is_shown(seen: Observations) -> bool:
+        return any(g.is_shown for g in weigh(seen, "accuracy").gains.values())
+
+    assert np.mean([is_shown(seen) for seen in draws]) <= 0.05
+    assert np.mean([is_shown(replace(seen, groups=None)) for seen in draws]) > 0.12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tests", ["drawn", "folds", "last"])
+@pytest.mark.parametrize("kind", GROUPED)
+def test_nothing_to_gain_is_rarely_called_a_gain_in_groups(
+    kind: str, tests: Literal["drawn", "folds", "last"]
+) -> None:
+    shares = tally(replace(GROUPED[kind], tests=tests), 300)
+    assert shares["gains"] >= 0.93
+    assert shares["scores"] >= 0.9
+    assert shares["shown"] <= 0.05
+
+
+@pytest.mark.slow
+def test_a_gain_of_five_points_is_shown_with_enough_groups() -> None:
+    """20 clients of 20 to 40 groups; no other method gains."""
+    world = World(
+        clients=20,
+        smallest=160,
+        largest=320,
+        group_sizes=(8,),
+        gains=(0.24, 0.0, 0.0, 0.0),
+        seed_skill=0.0,
+        tests="folds",
+    )
+    _, truth, alone = world.draw(0)
+    assert truth[0] - alone[0] == pytest.approx(0.05, abs=0.01)
+    assert tally(world, 60)["shown"] >= 0.9
 
 
 @pytest.mark.slow
@@ -293,7 +472,7 @@ def test_a_large_gain_is_shown() -> None:
         smallest=12,
         largest=80,
         gains=(0.5, 0.0, 0.1, 0.2),
-        is_folded=True,
+        tests="folds",
     )
     shares = tally(world, 100)
     assert shares["shown"] >= 0.9

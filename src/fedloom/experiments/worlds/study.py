@@ -1,6 +1,7 @@
 """Is the answer of a comparison right? Asked in worlds where that is known.
 
     fedloom reproduce worlds
+    fedloom reproduce worlds-in-groups
 
 Every world is a file of rows with a column of clients, on which six methods are
 compared over five seeds as the main job compares them. The report says what to use;
@@ -29,10 +30,13 @@ from fedloom.experiments.worlds.answers import (
     read_answer,
 )
 from fedloom.experiments.worlds.training import ALONE, train_worlds
-from fedloom.experiments.worlds.world import KINDS, draw_world
+from fedloom.experiments.worlds.world import KINDS, draw_world, in_groups
 
 WORLDS = 20 * len(KINDS)
 """How many worlds the study has: twenty of every kind."""
+
+GROUPED = 5 * len(KINDS)
+"""How many of them are studied in groups."""
 
 TOGETHER = 12
 """Most worlds that train in the same passes."""
@@ -49,12 +53,24 @@ def reproduce(out: Path, seed: int, jobs: int | None = None) -> str:
     return study(range(WORLDS), out, seed, jobs=jobs)
 
 
+def reproduce_groups(out: Path, seed: int, jobs: int | None = None) -> str:
+    """The same where rows come in groups that are never torn apart.
+
+    Args:
+        out: as for `reproduce`; another folder.
+        seed: of all worlds.
+        jobs: as for `reproduce`.
+    """
+    return study(range(GROUPED), out, seed, jobs=jobs, has_groups=True)
+
+
 def study(
     numbers: Iterable[int],
     out: Path,
     seed: int = 0,
     *,
     jobs: int | None = None,
+    has_groups: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> str:
     """The same for some of the worlds.
@@ -64,19 +80,20 @@ def study(
         out: as for `reproduce`; worlds that are finished there are not run again.
         seed: of all worlds.
         jobs: as for `reproduce`.
-        tell: is told of every group of worlds that is finished.
+        has_groups: whether rows come in groups.
+        tell: is told of every batch of worlds that is finished.
     """
     numbers = list(numbers)
     left = [n for n in numbers if not _file(out, seed, n).is_file()]
-    groups = [",".join(map(str, group)) for group in _groups(left, seed)]
-    count = min(jobs if jobs is not None else os.cpu_count() or 1, len(groups))
+    batches = [",".join(map(str, batch)) for batch in _batches(left, seed)]
+    count = min(jobs if jobs is not None else os.cpu_count() or 1, len(batches))
     if count <= 1:
-        _begin_worker(out, seed)
-        for group in groups:
-            tell(_work(group))
+        _begin_worker(out, seed, has_groups)
+        for batch in batches:
+            tell(_work(batch))
     else:
-        with workers(count, _begin_worker, (out, seed)) as start:
-            hand_out(groups, lambda group: start(_work, group), count, tell)
+        with workers(count, _begin_worker, (out, seed, has_groups)) as start:
+            hand_out(batches, lambda batch: start(_work, batch), count, tell)
     worlds, methods = _read(out, seed, numbers)
     write_csv([dataclasses.asdict(row) for row in worlds], out / "worlds.csv")
     write_csv([dataclasses.asdict(row) for row in methods], out / "methods.csv")
@@ -86,35 +103,37 @@ def study(
     return table
 
 
-def _groups(numbers: Sequence[int], seed: int) -> list[tuple[int, ...]]:
-    """Worlds whose models have the same shape, largest groups first."""
+def _batches(numbers: Sequence[int], seed: int) -> list[tuple[int, ...]]:
+    """Worlds whose models have the same shape, largest batches first."""
     shapes: dict[tuple[int, int], list[int]] = {}
     for number in numbers:
         world = draw_world(number, seed)
         shapes.setdefault((world.features, world.outputs), []).append(number)
-    groups = []
+    batches = []
     for members in shapes.values():
         size = -(-len(members) // -(-len(members) // TOGETHER))
         starts = range(0, len(members), size)
-        groups += [tuple(members[at : at + size]) for at in starts]
-    return sorted(groups, key=len, reverse=True)
+        batches += [tuple(members[at : at + size]) for at in starts]
+    return sorted(batches, key=len, reverse=True)
 
 
-_here: dict[str, tuple[Path, int]] = {}
-"""In a worker: where the study lies, and its seed."""
+_here: dict[str, tuple[Path, int, bool]] = {}
+"""In a worker: where the study lies, its seed, and whether rows come in groups."""
 
 
-def _begin_worker(out: Path, seed: int) -> None:
+def _begin_worker(out: Path, seed: int, has_groups: bool) -> None:
     # Small models leave several threads waiting for one another.
     torch.set_num_threads(1)
-    _here["study"] = out, seed
+    _here["study"] = out, seed, has_groups
 
 
-def _work(group: str) -> str:
+def _work(batch: str) -> str:
     """Train and judge some worlds; only what came of it stays."""
-    out, seed = _here["study"]
-    worlds = [draw_world(int(number), seed) for number in group.split(",")]
-    runs = out / f"worlds-{group.replace(',', '-')}"
+    out, seed, has_groups = _here["study"]
+    worlds = [draw_world(int(number), seed) for number in batch.split(",")]
+    if has_groups:
+        worlds = [in_groups(world) for world in worlds]
+    runs = out / f"worlds-{batch.replace(',', '-')}"
     shutil.rmtree(runs, ignore_errors=True)
     folders = [runs / f"world-{world.number}" for world in worlds]
     truths = train_worlds(worlds, folders)
@@ -127,7 +146,7 @@ def _work(group: str) -> str:
         with atomic_write(_file(out, seed, world.number)) as part:
             part.write_text(json.dumps(text, indent=1))
     shutil.rmtree(runs)
-    return f"worlds {group}"
+    return f"worlds {batch}"
 
 
 def _file(out: Path, seed: int, number: int) -> Path:

@@ -78,15 +78,22 @@ Truths = dict[tuple[int, str, int], Truth]
 """By world, method and seed."""
 
 
-def comparison_of(folder: Path) -> Comparison:
-    """The main job, on the file of one world; scored at the end only."""
+def comparison_of(folder: Path, *, has_groups: bool = False) -> Comparison:
+    """The main job, on the file of one world; scored at the end only.
+
+    Args:
+        folder: of the comparison.
+        has_groups: whether the file says which rows belong together.
+    """
     rounds = MAIN_JOB["rounds"]
+    groups = {"group": "group"} if has_groups else {}
     return parse_comparison(
         {
             **{k: v for k, v in MAIN_JOB.items() if k != "teams"},
             "evaluate_every": rounds,
             "checkpoint_every": rounds,
             "engine": {"compile": "off"},
+            "split": {**MAIN_JOB.get("split", {}), **groups},
             "data": {"name": "file", "path": str(_file(folder)), "client": "client"},
             "methods": {arm: dict(settings) for arm, settings in ARMS.items()},
             "seeds": SEEDS,
@@ -105,7 +112,7 @@ def train_worlds(worlds: Sequence[World], folders: Sequence[Path]) -> Truths:
         The truth behind every run.
     """
     bundle = [
-        _Seed(world, folder, comparison_of(folder), seed)
+        _Seed(world, folder, comparison_of(folder, has_groups=world.has_groups), seed)
         for world, folder in zip(worlds, folders, strict=True)
         for seed in _begin(world, folder)
     ]
@@ -113,11 +120,11 @@ def train_worlds(worlds: Sequence[World], folders: Sequence[Path]) -> Truths:
     alone, tried = _train_alone(bundle, trained)
     preferred = {
         folder: finish_yardsticks(
-            comparison_of(folder),
+            comparison_of(folder, has_groups=world.has_groups),
             folder,
             [run.clients for run in bundle if run.folder == folder],
         )
-        for folder in folders
+        for world, folder in zip(worlds, folders, strict=True)
     }
     fresh = {world.number: _Fresh(world) for world in worlds}
     truths: Truths = {}
@@ -147,7 +154,7 @@ def _begin(world: World, folder: Path) -> tuple[int, ...]:
     folder.mkdir(parents=True)
     rows: dict[str, Any] = dict(world.rows())
     np.savez(_file(folder), **rows)
-    comparison = comparison_of(folder)
+    comparison = comparison_of(folder, has_groups=world.has_groups)
     with atomic_write(folder / COMPARISON) as part:
         part.write_text(to_toml(comparison.to_tables()))
     return comparison.seeds

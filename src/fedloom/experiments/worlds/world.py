@@ -8,10 +8,11 @@ can be told to within a fraction of a point instead of being estimated from a fe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from fedloom.core.streams import generator
@@ -23,6 +24,17 @@ FEATURES = (5, 10, 20)
 
 OUTPUTS = (2, 3, 4, 2, 1)
 """Classes of a world, drawn with equal chance; 1 is a regression."""
+
+
+GROUP = 8
+"""Rows that belong together in a world in groups."""
+
+COMMON = 0.8
+"""Share of the variance of inputs, and of what targets owe to chance, that the rows of
+a group have in common."""
+
+MORE_ROWS = 3
+"""How many times as many rows clients have in a world in groups: whole groups."""
 
 
 class _Size(NamedTuple):
@@ -107,6 +119,8 @@ class World:
     unit: float
     """What 1 is in the units of the target of a regression."""
     seed: int
+    group_size: int = 1
+    """Consecutive rows of a client that belong together."""
 
     @property
     def clients(self) -> int:
@@ -117,6 +131,11 @@ class World:
     def features(self) -> int:
         """Length of an input."""
         return int(self.centres.shape[1])
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether rows come in groups."""
+        return self.group_size > 1
 
     @property
     def is_regression(self) -> bool:
@@ -145,24 +164,54 @@ class World:
         return np.asarray(z / z.sum(axis=1, keepdims=True))
 
     def rows(self) -> dict[str, NDArray[np.generic]]:
-        """All rows of all clients, as the arrays x, y and client of a file."""
-        inputs, targets = [], []
+        """All rows of all clients, as the arrays x, y and client of a file.
+
+        And `group`, where they come in groups. Rows of a group have much of their
+        inputs and of their luck in common; any one of them by itself follows the law.
+        """
+        inputs, targets, groups = [], [], []
         for client, size in enumerate(self.sizes.tolist()):
-            x = self.draw_inputs(client, size, "rows")
+            group = np.arange(size) // self.group_size
+            x = self._grouped_inputs(client, group)
             law = self.law(client, x)
             draw = generator(self.seed, "world targets", self.number, client)
             if self.is_regression:
-                scatter = self.unit * self.noise * draw.standard_normal(size)
-                y = (law[:, 0] + scatter).astype(np.float32)
+                luck = self._luck(client, group, draw.standard_normal(size))
+                y = (law[:, 0] + self.unit * self.noise * luck).astype(np.float32)
             else:
-                y = (draw.random((size, 1)) > law.cumsum(axis=1)[:, :-1]).sum(axis=1)
+                chance = draw.random((size, 1))
+                if self.has_groups:
+                    luck = self._luck(client, group, scipy.stats.norm.ppf(chance[:, 0]))
+                    chance = scipy.stats.norm.cdf(luck)[:, None]
+                y = (chance > law.cumsum(axis=1)[:, :-1]).sum(axis=1)
             inputs.append(x)
             targets.append(y)
-        return {
+            groups.append(group)
+        rows: dict[str, NDArray[np.generic]] = {
             "x": np.concatenate(inputs),
             "y": np.concatenate(targets),
             "client": np.repeat(np.arange(self.clients), self.sizes),
         }
+        return {**rows, "group": np.concatenate(groups)} if self.has_groups else rows
+
+    def _grouped_inputs(
+        self, client: int, group: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """(rows, features) the inputs of a client's rows."""
+        x = self.draw_inputs(client, len(group), "rows")
+        if not self.has_groups:
+            return x
+        centre = self.centres[client]
+        common = self.draw_inputs(client, int(group.max()) + 1, "groups")[group]
+        mixed = centre + _mix(common - centre, x - centre)
+        return np.asarray(mixed, dtype=np.float32)
+
+    def _luck(self, client: int, group: NDArray[np.int64], own: Numbers) -> Numbers:
+        """(rows,) standard normal numbers, those of a group alike."""
+        if not self.has_groups:
+            return own
+        draw = generator(self.seed, "world group luck", self.number, client)
+        return _mix(draw.standard_normal(int(group.max()) + 1)[group], own)
 
     def variance(self) -> float:
         """Of the targets of a regression within a client, mean over clients."""
@@ -186,6 +235,17 @@ class World:
             noise = (self.unit * self.noise) ** 2
             return float(np.square(answers[:, 0] - law[:, 0]).mean() + noise)
         return float(law[np.arange(len(law)), answers.argmax(axis=1)].mean())
+
+
+def _mix(common: Numbers, own: Numbers) -> Numbers:
+    """What has a variance of 1, as both have, and is in part common."""
+    return np.asarray(np.sqrt(COMMON) * common + np.sqrt(1 - COMMON) * own)
+
+
+def in_groups(world: World) -> World:
+    """The same law, with rows that come in groups, and more of them."""
+    sizes = -(-MORE_ROWS * world.sizes // GROUP) * GROUP
+    return replace(world, sizes=sizes, group_size=GROUP)
 
 
 def draw_world(number: int, seed: int = 0) -> World:
