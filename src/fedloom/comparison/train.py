@@ -133,7 +133,7 @@ def run_comparison(
             for arm in comparison.arms
             if not _is_done(comparison, out, arm)
         ]
-        if not left and has_yardsticks(out) and not _left_beside(comparison, out):
+        if not left and has_yardsticks(out):
             report(out)
             return out
         # By all methods, not those that are left: the share of each stays the same.

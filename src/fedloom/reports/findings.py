@@ -73,8 +73,19 @@ class Findings:
         return about.who if about is not None else ()
 
     def name(self, method: str) -> str:
-        """A method in a sentence: the baseline is training alone."""
-        return "training alone" if method == self.collection.baseline else method
+        """A method in a sentence: of the baseline it is said how long it trains."""
+        if method != self.collection.baseline:
+            return method
+        return f"training alone for {counted(self.collection.planned, 'round')}"
+
+    @property
+    def longer(self) -> str:
+        """Training alone for as long as suits it, in a sentence."""
+        yardstick = self.collection.yardsticks.get(LONGER)
+        chosen = yardstick.rounds.values() if yardstick is not None else ()
+        ends = sorted({min(chosen), max(chosen)}) if chosen else []
+        rounds = f" ({' to '.join(map(str, ends))})" if ends else ""
+        return f"training alone for as many rounds as validation data prefer{rounds}"
 
 
 def work_out(collection: Collection) -> Findings:
@@ -96,7 +107,10 @@ def headline(findings: Findings) -> str:
         failed = sum(run.state == "failed" for run in collection.runs.values())
         if failed and failed == len(collection.runs):
             every = f"all {failed} runs" if failed > 1 else "the run"
-            return f"No answer: {every} failed."
+            return (
+                f"No answer: {every} diverged. Try again in another directory with a "
+                "lower learning rate, or have it found: --set algorithm.lr=auto."
+            )
         return "No answer yet: there is no run with scores."
     pick, best = decision.pick, decision.best
     if len(collection.methods) == 1:
@@ -109,7 +123,7 @@ def headline(findings: Findings) -> str:
             )
         case "alone":
             reached = f": {_reached(findings, pick)}" if pick is not None else ""
-            return f"Train alone{reached}.{_for_longer(findings)}{_not_ahead(findings)}"
+            return f"Train alone{reached}.{_not_ahead(findings)}"
         case "longer":
             return (
                 f"Train alone{_how_long(findings)}. {best} does not reach that, "
@@ -124,7 +138,8 @@ def headline(findings: Findings) -> str:
             return (
                 f"No method is of use: {_usual(findings)}, and on all held-out data "
                 f"none does better{_unless_by_chance(findings)}. There may be nothing "
-                "to learn here, or training fails."
+                "to learn here, or training fails: try another learning rate "
+                "(fedloom tune), another model or more features."
             )
         case "open":
             return (
@@ -203,30 +218,63 @@ def _ahead(findings: Findings, method: str | None) -> str:
 
 
 def _how_long(findings: Findings) -> str:
-    """`, for as many rounds as validation data prefer: the accuracy is then 77.3 %`."""
+    """` for as many rounds as validation data prefer (4): the accuracy is then ...`."""
     evidence, pick, metric = findings.evidence, findings.pick, findings.metric
     assert evidence is not None
-    longer = evidence.yardsticks.get(LONGER)
-    own = evidence.scores[pick].mean if pick is not None else math.nan
-    if longer is not None and not is_better(own, longer.mean, metric):
-        score = findings.unit.score(longer.mean)
-        return (
-            f", for as many rounds as validation data prefer: the {metric} is then "
-            f"{score}"
-        )
+    if _is_for_longer(findings):
+        length = findings.longer.removeprefix("training alone")
+        score = findings.unit.score(evidence.yardsticks[LONGER].mean)
+        return f"{length}: the {metric} is then {score}"
     return f": {_reached(findings, pick)}" if pick is not None else ""
 
 
-def _for_longer(findings: Findings) -> str:
-    """What training alone reaches with another number of rounds, if that is more."""
-    evidence, pick = findings.evidence, findings.pick
-    if evidence is None or LONGER not in evidence.yardsticks or pick is None:
+def _is_for_longer(findings: Findings) -> bool:
+    """Whether the answer is to train alone for another number of rounds."""
+    evidence, decision = findings.evidence, findings.decision
+    if decision.verdict != "longer" or evidence is None:
+        return False
+    longer, pick = evidence.yardsticks.get(LONGER), decision.pick
+    own = evidence.scores[pick].mean if pick is not None else math.nan
+    return longer is not None and not is_better(own, longer.mean, findings.metric)
+
+
+def _alone_for_longer(findings: Findings) -> str:
+    """What training alone reaches if it stops when validation data say."""
+    evidence, verdict = findings.evidence, findings.decision.verdict
+    if evidence is None or LONGER not in evidence.yardsticks or verdict == "longer":
         return ""
-    longer = evidence.yardsticks[LONGER].mean
-    if not is_better(longer, evidence.scores[pick].mean, findings.metric):
-        return ""
-    score = findings.unit.score(longer)
-    return f" With as many rounds as validation data prefer it is at {score}."
+    score = findings.unit.score(evidence.yardsticks[LONGER].mean)
+    text = f"{_capital(findings.longer)} is at {score}"
+    best = findings.decision.best
+    lead = evidence.over_longer.get(best) if best is not None else None
+    if lead is None or verdict == "constant":
+        return f"{text}."
+    if lead.estimate.mean < 0:
+        return f"{text}, which {best} does not reach."
+    if verdict != "use":
+        return f"{text}."
+    if lead.is_shown and not _is_like_baseline(findings):
+        return f"{text}; {best} is better than that, too, beyond chance."
+    return (
+        f"{text}, and test data do not show that {best} is better than that: where a "
+        "federation costs much, train alone for so long, or gather more data."
+    )
+
+
+def _is_like_baseline(findings: Findings) -> bool:
+    """Whether test data cannot tell the answer from the arm that trains alone."""
+    evidence, baseline = findings.evidence, findings.collection.baseline
+    if evidence is None or evidence.leader != findings.decision.best:
+        return False
+    if baseline is None or baseline not in evidence.behind:
+        return False
+    return not evidence.behind[baseline].adjusted < ALPHA
+
+
+def _capital(text: str) -> str:
+    """A sentence that begins with words of ours; names of methods stay as they are."""
+    is_name = not text.startswith("training alone")
+    return text if is_name else f"{text[0].upper()}{text[1:]}"
 
 
 def _losers(findings: Findings) -> str:
@@ -242,29 +290,54 @@ def summary(findings: Findings) -> list[str]:
     about = decision.best or decision.pick
     if about is None:
         return []
-    texts = (
+    texts = [
+        _alone_for_longer(findings),
         " ".join(cautions(findings.collection, findings.gains, about)),
-        _sureness(findings, decision.pick or about),
-        _alike(findings),
-        _who_gains(findings, about),
-        *_yardsticks(findings),
-        _advised(findings),
-    )
+    ]
+    if decision.verdict == "constant":
+        # Who leads and who gains does not matter among methods of no use.
+        texts.append(_best_of_no_use(findings, about))
+    else:
+        texts += [_sureness(findings), _alike(findings), _who_gains(findings, about)]
+    texts += _yardsticks(findings)
+    if decision.verdict != "constant":
+        texts.append(_advised(findings))
     return [text for text in texts if text]
 
 
-def _sureness(findings: Findings, method: str) -> str:
+def _best_of_no_use(findings: Findings, method: str) -> str:
+    """How far the best method gets where a constant does better."""
+    score = findings.ranking.standing(method).last
+    interval = ""
+    if score.has_interval:
+        low, high = findings.unit.score(score.low), findings.unit.score(score.high)
+        interval = f" (95{SPACE}% interval from {low} to {high})"
+    return (
+        f"{method} does best of all methods on held-out data; its {findings.metric} on "
+        f"{findings.part} data is {findings.unit.score(score.mean)}{interval}."
+    )
+
+
+def _sureness(findings: Findings) -> str:
+    """The interval of the answer's score, and why that is not the table's."""
     unit, evidence = findings.unit, findings.evidence
-    score = answer_score(findings, method)
-    if evidence is None or not score.has_interval:
+    method = findings.decision.pick or findings.decision.best
+    if evidence is None or method is None:
+        return ""
+    whose, score = f"{method}'s score", answer_score(findings, method)
+    if _is_for_longer(findings):
+        whose, score = "that score", evidence.yardsticks[LONGER]
+    if not score.has_interval:
         return ""
     over = f"{counted(evidence.clients, 'client')}, {counted(evidence.seeds, 'seed')}"
     if evidence.samples:
         over += f", {counted(evidence.samples, f'{findings.part} sample')}"
     text = (
-        f"The 95{SPACE}% interval of {method}'s score goes from "
-        f"{unit.score(score.low)} to {unit.score(score.high)} ({over})."
+        f"The 95{SPACE}% interval of {whose} goes from {unit.score(score.low)} to "
+        f"{unit.score(score.high)} ({over})."
     )
+    if _is_for_longer(findings):
+        return text
     raw = findings.ranking.standing(method).last.mean
     if unit.score(raw) != unit.score(score.mean):
         text += (
@@ -285,11 +358,15 @@ def _alike(findings: Findings) -> str:
         s.method for s in findings.ranking.standings if s.method in evidence.behind
     ]
     tested = [m for m in order if math.isfinite(evidence.behind[m].adjusted)]
+    gains = findings.gains
+    if findings.decision.verdict == "use" and gains and not gains.has_equal_work:
+        # The answer has said that its gain over just this arm is shown.
+        tested = [m for m in tested if m != findings.collection.baseline]
     alike = [m for m in tested if not evidence.behind[m].adjusted < ALPHA]
     apart = [findings.name(m) for m in tested if m not in alike]
     if not tested:
         return ""
-    first = f"{leader[0].upper()}{leader[1:]}" if leader == "training alone" else leader
+    first = _capital(leader)
     if not alike:
         return (
             f"{first} does best on all held-out data, and on test data it is better "
@@ -382,11 +459,6 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
             "An ordinary model on each client's own data (gradient boosting or a "
             f"linear model) does better than every method: its {metric} is {score}"
             f"{_chance(findings, 'ordinary')}."
-        )
-    if (score := beats(LONGER)) and findings.decision.verdict != "alone":
-        yield (
-            f"Training alone for as many rounds as validation data prefer does better "
-            f"than every method: its {metric} is {score}{_chance(findings, LONGER)}."
         )
     if "pooled" in evidence.yardsticks:
         score = unit.score(evidence.yardsticks["pooled"].mean)
