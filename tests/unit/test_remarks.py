@@ -64,11 +64,11 @@ FEW, HELD, ENDS, START = (
     [
         ({"least_steps": 1}, [[0, 0], [5, 4]], set()),  # 10, 10, 5 and 4 of 10
         ({"least_steps": 1}, [[0], [2], [2], [2], [2]], {FEW}),
-        ({"least_steps": 1}, [[0], [1], [1], [1], [1]], {FEW, ENDS}),
+        ({"least_steps": 1}, [[0], [1], [1], [1], [1]], {FEW}),
         ({}, [[0, 0], [40, 40]], {ENDS}),
         ({}, [[0, 0], [10, 40]], {ENDS}),
         ({}, [[0, 0], [20, 40]], set()),
-        ({"most_steps": 4}, [[0]] + [[4]] * 8, {FEW, ENDS}),
+        ({"most_steps": 4}, [[0]] + [[4]] * 8, {FEW}),
         ({"use_steps": False, "least_steps": 1}, [[1], [1], [1]], set()),
         ({}, [[40]] * 5 + [[20]] * 10, set()),  # the last ten rounds count
         ({}, [[0], [0]], set()),
@@ -94,8 +94,22 @@ def test_a_floor_that_holds_clients_up_while_they_learn_is_warned_of(
     log["wanted"][3::4] = wanted
     log["train_loss"][24:] = 1 - fall
     assert topics(SelfFL(), log) == expected
+    if expected:  # at their floor, too: still one remark
+        at_floor = {**log, "computed": np.full(log["computed"].shape, 10)}
+        assert topics(SelfFL(), at_floor) == expected
     log["wanted"][3] = 20.0
     assert not topics(SelfFL(), log)
+
+
+@pytest.mark.parametrize(
+    ("computed", "advice"),
+    [([40, 40, 10], "raise most_steps,"), ([10, 10, 40], "set least_steps to")],
+)
+def test_steps_at_an_end_of_their_range_say_what_to_change(
+    computed: list[int], advice: str
+) -> None:
+    (remark,) = SelfFL().remarks(columns([[0, 0, 0], computed]))
+    assert advice in remark.text
 
 
 def test_a_start_that_was_switched_off_is_noted() -> None:

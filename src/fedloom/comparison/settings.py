@@ -31,7 +31,7 @@ MAIN: Mapping[str, Mapping[str, Any]] = {
     "pfedmt": {},
     "local": {},
     "fedavg": {},
-    "fedavg-tuned": {"name": "fedavg", "tuning": 5},
+    "fedavg-finetuned": {"name": "fedavg", "tuning": 5},
     "ditto": {},
     "pfedme": {},
     "per-fedavg": {},

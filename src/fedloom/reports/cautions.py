@@ -23,6 +23,11 @@ _RISE = 0.005
 """A score that still rises by more is said; an error, by this share of itself."""
 
 
+_NOT_SEARCHED = ("name", "tuning")
+"""Settings that say what an arm is (`tuning`: FedAvg, fine-tuned before use), and not
+that somebody searched for good ones."""
+
+
 def cautions(
     collection: Collection, gains: Gains | None, about: str | None
 ) -> Iterator[str]:
@@ -68,7 +73,7 @@ def _not_tuned(collection: Collection) -> Iterator[str]:
     if not isinstance(sections, dict) or not sections:
         return
     settings = [
-        {key: repr(v) for key, v in section.items() if key != "name"}
+        {key: repr(v) for key, v in section.items() if key not in _NOT_SEARCHED}
         for section in sections.values()
     ]
     common = set.intersection(*(set(own.items()) for own in settings))
