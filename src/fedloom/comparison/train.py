@@ -63,7 +63,7 @@ from fedloom.comparison.yardsticks import (
     yardsticks_left,
 )
 from fedloom.config import read_toml, to_toml
-from fedloom.core.errors import ConfigError, FedloomError, with_resume_hint
+from fedloom.core.errors import ConfigError, DataError, FedloomError, with_resume_hint
 from fedloom.core.files import atomic_write, remove_private_folders
 from fedloom.engine.range_test import FoundRate
 from fedloom.engine.threads import on_threads
@@ -125,6 +125,7 @@ def run_comparison(
         # Before anything is written or replaced: data that cannot be used, or a model
         # that does not fit them, leave everything as it was.
         clients = load_clients(comparison, data_dir)
+        _refuse_untested(clients)
         if comparison.own is None:
             built_in_module(*clients[0])
     with _claimed(comparison, out, fresh=fresh), with_resume_hint(command):
@@ -225,6 +226,25 @@ def _can_share(clients: Clients) -> bool:
     size = sum(t.nbytes for d in data for t in (*d.inputs, d.targets))
     place = Path("/dev/shm")
     return place.is_dir() and 2 * size < shutil.disk_usage(place).free
+
+
+def _refuse_untested(clients: Clients) -> None:
+    """Refuse clients of whom nothing would be known in the end.
+
+    Raises:
+        DataError: nobody has a sample that is held out.
+    """
+    federations = [federation for _, federation in clients]
+    if any(len(f.test.indices) + len(f.validation.indices) for f in federations):
+        return
+    first = federations[0]
+    most = int(first.sizes.max())
+    raise DataError(
+        f"{first.dataset.name}: no client has a sample to test its model on: after the "
+        f"split all samples are for training ({counted(len(first.names), 'client')} of "
+        f"{most} at most). Clients need two samples or more, and split.test above 0; "
+        "join clients that have fewer, or leave them out."
+    )
 
 
 def _refuse_place(comparison: Comparison, out: Path, *, fresh: bool) -> None:

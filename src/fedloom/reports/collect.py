@@ -339,8 +339,9 @@ def _remarks(collection: Collection) -> Iterator[str]:
         yield "There are no test data; all scores are on validation data."
     elif runs and all(run.chosen_round is None for run in runs):
         yield (
-            "There are no validation data, so no round could be chosen without looking "
-            "at the test data; --set split.validation=0.1 keeps some."
+            "There are no validation data, so neither a round nor how long to train "
+            "alone could be chosen without looking at the test data; --set "
+            "split.validation=0.25 keeps some."
         )
     warnings = (str(run.manifest.get("split_warning", "")) for run in runs)
     # Every run splits the same rows in the same way, so that one of them says it all.

@@ -13,7 +13,7 @@ from fedloom.reports.gains import Advice, Gains, MethodGain, advise, gains
 from fedloom.reports.held_out import Who, observe, seats_of
 from fedloom.reports.ranking import Ranking, rank
 from fedloom.reports.units import SPACE, Unit, counted, is_zero, p_value, unit_of, words
-from fedloom.results.evidence import ALPHA, Evidence, weigh
+from fedloom.results.evidence import ALPHA, Contrast, Evidence, weigh
 from fedloom.results.observations import CONSTANT, LONGER
 from fedloom.results.statistics import Estimate, is_better, is_error
 
@@ -84,7 +84,8 @@ class Findings:
         yardstick = self.collection.yardsticks.get(LONGER)
         chosen = yardstick.rounds.values() if yardstick is not None else ()
         ends = sorted({min(chosen), max(chosen)}) if chosen else []
-        rounds = f" ({' to '.join(map(str, ends))})" if ends else ""
+        by_seed = ", by seed" if len(ends) > 1 else ""
+        rounds = f" ({' to '.join(map(str, ends))}{by_seed})" if ends else ""
         return f"training alone for as many rounds as validation data prefer{rounds}"
 
 
@@ -183,9 +184,12 @@ def _unless_by_chance(findings: Findings) -> str:
 def _reached(findings: Findings, method: str) -> str:
     score = findings.unit.score(answer_score(findings, method).mean)
     where = f"on the average client's own {findings.part} data"
+    time = ""
+    if method == findings.collection.baseline:
+        time = f"for {counted(findings.collection.planned, 'round')} "
     if is_error(findings.metric):
-        return f"its {findings.metric} is {score} {where}"
-    return f"it reaches {score} {findings.metric} {where}"
+        return f"{time}its {findings.metric} is {score} {where}"
+    return f"{time}it reaches {score} {findings.metric} {where}"
 
 
 def answer_score(findings: Findings, method: str) -> Estimate:
@@ -198,23 +202,30 @@ def answer_score(findings: Findings, method: str) -> Estimate:
 
 
 def _is_ahead(findings: Findings, method: str | None) -> str:
-    """`ditto is 2.1 points ahead of training alone`, `ditto has 12 % less mse than`."""
-    if not is_error(findings.metric):
-        return f"{method} is {_ahead(findings, method)}"
-    return f"{method}'s {findings.metric} is {_ahead(findings, method)}"
+    """`ditto is 2.1 points ahead of training alone with as much work`."""
+    return f"{_subject(findings, method)} is {_ahead(findings, method)}"
 
 
 def _ahead(findings: Findings, method: str | None) -> str:
-    """By how much a method is better than training alone."""
-    gain, gains, evidence = findings.gain_of(method), findings.gains, findings.evidence
-    assert gain is not None
-    assert gains is not None
+    """By how much a method is better than training alone with as much work."""
+    evidence, gains = findings.evidence, findings.gains
     assert evidence is not None
+    assert gains is not None
+    return _better_by(findings, evidence.gains[method or ""], gains.reference)
+
+
+def _subject(findings: Findings, method: str | None) -> str:
+    """What is better or worse: the method, or its error."""
+    return f"{method}'s {findings.metric}" if is_error(findings.metric) else f"{method}"
+
+
+def _better_by(findings: Findings, lead: Contrast, than: str = "") -> str:
+    """`2.1 points ahead of ditto`, `12 % less than that of ditto`; `than` what."""
     if not is_error(findings.metric):
-        points = f"{findings.unit.number(gain.mean.mean)}{findings.unit.points}"
-        return f"{points} ahead of {gains.reference}"
-    less = 1 - math.exp(-evidence.gains[gain.method].estimate.mean)
-    return f"{100 * less:.0f}{SPACE}% less than that of {gains.reference}"
+        points = f"{findings.unit.number(lead.estimate.mean)}{findings.unit.points}"
+        return f"{points} ahead of {than or 'that'}"
+    less = f"{100 * (1 - math.exp(-lead.estimate.mean)):.0f}{SPACE}% less"
+    return f"{less} than that of {than}" if than else f"{less} than that"
 
 
 def _how_long(findings: Findings) -> str:
@@ -253,22 +264,28 @@ def _alone_for_longer(findings: Findings) -> str:
         return f"{text}, which {best} does not reach."
     if verdict != "use":
         return f"{text}."
-    if lead.is_shown and not _is_like_baseline(findings):
-        return f"{text}; {best} is better than that, too, beyond chance."
+    subject = _subject(findings, best)
+    ahead = f"{text}; {subject} is {_better_by(findings, lead)}"
+    baseline, other = findings.collection.baseline, _unsure_over_baseline(findings)
+    if lead.is_shown and other is None:
+        return f"{ahead}, beyond chance."
+    advice = "where a federation costs much, train alone, or gather more data."
+    if other is None:
+        return f"{ahead}, which may be chance: {advice}"
+    sure = "beyond chance" if lead.is_shown else "which may be chance"
+    rest = _better_by(findings, other, findings.name(baseline or ""))
     return (
-        f"{text}, and test data do not show that {best} is better than that: where a "
-        "federation costs much, train alone for so long, or gather more data."
+        f"{ahead}, {sure}. Besides, {subject} is {rest}, which may be chance: {advice}"
     )
 
 
-def _is_like_baseline(findings: Findings) -> bool:
-    """Whether test data cannot tell the answer from the arm that trains alone."""
+def _unsure_over_baseline(findings: Findings) -> Contrast | None:
+    """The lead of the answer's method over the arm that trains alone, if unsure."""
     evidence, baseline = findings.evidence, findings.collection.baseline
     if evidence is None or evidence.leader != findings.decision.best:
-        return False
-    if baseline is None or baseline not in evidence.behind:
-        return False
-    return not evidence.behind[baseline].adjusted < ALPHA
+        return None
+    lead = evidence.behind.get(baseline) if baseline is not None else None
+    return lead if lead is not None and not lead.adjusted < ALPHA else None
 
 
 def _capital(text: str) -> str:
@@ -292,7 +309,9 @@ def summary(findings: Findings) -> list[str]:
         return []
     texts = [
         _alone_for_longer(findings),
-        " ".join(cautions(findings.collection, findings.gains, about)),
+        " ".join(
+            cautions(findings.collection, findings.gains, findings.evidence, about)
+        ),
     ]
     if decision.verdict == "constant":
         # Who leads and who gains does not matter among methods of no use.
@@ -325,8 +344,11 @@ def _sureness(findings: Findings) -> str:
     if evidence is None or method is None:
         return ""
     whose, score = f"{method}'s score", answer_score(findings, method)
+    if method == findings.collection.baseline:
+        whose = f"the score of {findings.name(method)}"
     if _is_for_longer(findings):
-        whose, score = "that score", evidence.yardsticks[LONGER]
+        score = evidence.yardsticks[LONGER]
+        whose = f"that {findings.metric} of {unit.score(score.mean)}"
     if not score.has_interval:
         return ""
     over = f"{counted(evidence.clients, 'client')}, {counted(evidence.seeds, 'seed')}"
@@ -369,14 +391,27 @@ def _alike(findings: Findings) -> str:
     first = _capital(leader)
     if not alike:
         return (
-            f"{first} does best on all held-out data, and on test data it is better "
-            f"than every other method, beyond chance: {words(apart)}."
+            f"{first} does best on all held-out data{_why_not(findings)}, and on test "
+            f"data it is better than every other method, beyond chance: {words(apart)}."
         )
     text = (
-        f"{first} does best on all held-out data; test data cannot tell it apart from "
-        f"{words([findings.name(m) for m in alike])}"
+        f"{first} does best on all held-out data{_why_not(findings)}; test data cannot "
+        f"tell it apart from {words([findings.name(m) for m in alike])}"
     )
     return text + (f", but they can from {words(apart)}." if apart else ".")
+
+
+def _why_not(findings: Findings) -> str:
+    """Why the leader is not what is recommended, although another method is."""
+    evidence, decision, gains = findings.evidence, findings.decision, findings.gains
+    if evidence is None or decision.verdict != "use" or gains is None:
+        return ""
+    gain = findings.gain_of(evidence.leader)
+    if gain is None or gain.method == decision.pick:
+        return ""
+    if not gain.is_shown:
+        return f", but its gain over {gains.reference} is not shown"
+    return ", but most clients lose by it" if 2 * gain.losing > gain.known else ""
 
 
 def _who_gains(findings: Findings, method: str) -> str:
@@ -395,13 +430,18 @@ def _who_gains(findings: Findings, method: str) -> str:
     interval = ""
     if gain.mean.has_interval:
         chance = f", one-sided {_p(gain.p)}" if gain.mean.mean > 0 else ""
+        if gain.is_shown and gain.mean.low < 0:
+            chance += ", because only a gain is a reason to act"
         interval = (
             f" (95{SPACE}% interval from {unit.gap(gain.mean.low)} to "
             f"{unit.gap(gain.mean.high)}{chance})"
         )
+    amount = f"{unit.number(abs(gain.mean.mean))}{unit.points}"
+    if is_error(findings.metric):
+        amount += f" in {findings.metric}"
     return (
-        f"With {method} the average client {verb} {unit.number(abs(gain.mean.mean))}"
-        f"{unit.points} {over} {gains.reference}{interval}: {_counts(findings, gain)}."
+        f"With {method} the average client {verb} {amount} {over} {gains.reference}"
+        f"{interval}: {_counts(findings, gain)}."
     )
 
 
@@ -451,8 +491,9 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
 
     if beats(CONSTANT) and findings.decision.verdict != "constant":
         yield (
-            f"Every model is worse than always saying what is usual: {_usual(findings)}"
-            ". There may be nothing to learn here, or training fails."
+            "On test data every model is worse than always saying what is usual: "
+            f"{_usual(findings)}. The answer above may then be worth nothing: there "
+            "may be nothing to learn here, or training fails."
         )
     if score := beats("ordinary"):
         yield (
@@ -482,8 +523,11 @@ def _advised(findings: Findings) -> str:
     change = advice.against_pick
     if not math.isfinite(change.p):
         return ""
+    is_alone = findings.pick == findings.collection.baseline
+    everybody = "trained alone" if is_alone else f"used {findings.pick}"
     if set(advice.method) == {findings.pick}:
-        return f"Every single client's own validation data prefer {findings.pick}, too."
+        prefer = findings.name(findings.pick)
+        return f"Every single client's own validation data prefer {prefer}, too."
     pick = findings.ranking.standing(findings.pick).last.mean
     gap = unit.number(abs(advice.followed - pick))
     is_more = is_better(advice.followed, pick, findings.metric)
@@ -494,10 +538,10 @@ def _advised(findings: Findings) -> str:
             if is_more
             else "so one method for all is the better choice"
         )
-    change_by = f"{gap}{unit.points} {'better' if is_more else 'worse'} than"
+    change_by = f"{gap}{unit.points} {'better' if is_more else 'worse'} than if"
     if is_zero(gap):
-        change_by, verdict = "as well as", "so one method for all will do"
+        change_by, verdict = "as well as if", "so one method for all will do"
     return (
         "If each client used what its own validation data prefer, the average client "
-        f"would do {change_by} with {findings.pick} for all, {verdict}."
+        f"would do {change_by} everybody {everybody}, {verdict}."
     )

@@ -115,7 +115,7 @@ def test_training_alone_is_recommended_if_it_is_best(tmp_path: Path) -> None:
     methods = {"local": many(0.8), "a": many(0.7), "b": many(0.6)}
     findings = findings_of(tmp_path, methods)
     assert findings.decision.verdict == "alone"
-    assert headline(findings).startswith("Train alone: it reaches")
+    assert headline(findings).startswith("Train alone: for 1 round it reaches")
 
 
 def test_a_gain_by_which_most_clients_lose_is_not_recommended(tmp_path: Path) -> None:
@@ -245,10 +245,10 @@ def test_training_alone_for_longer_can_be_the_answer(tmp_path: Path) -> None:
     findings = work_out(collect([path]))
     assert findings.decision.verdict == "longer"
     assert headline(findings).startswith(
-        "Train alone for as many rounds as validation data prefer (4 to 16): the "
-        "accuracy is then 75.0"
+        "Train alone for as many rounds as validation data prefer (4 to 16, by seed): "
+        "the accuracy is then 75.0"
     )
-    assert "interval of that score goes from" in summary(findings)[1]
+    assert "interval of that accuracy of 75.0" in summary(findings)[1]
     assert "a does not reach that, although a is 20.0 points ahead" in headline(
         findings
     )
@@ -257,8 +257,8 @@ def test_training_alone_for_longer_can_be_the_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shares", "sentence"),
     [
-        ((0.5,), "; a is better than that, too, beyond chance."),
-        ((1.0, 0.35), ", and test data do not show that a is better than that: "),
+        ((0.5,), "; a is 20.0 points ahead of that, beyond chance."),
+        ((1.0, 0.35), "; a is 2.5 points ahead of that, which may be chance: where"),
     ],
 )
 def test_what_is_used_is_tested_against_training_alone_for_longer(
@@ -286,7 +286,8 @@ def test_arms_that_train_alone_are_told_apart(tmp_path: Path) -> None:
     assert findings.decision.verdict == "use"
     said = " ".join(summary(findings))
     assert "test data cannot tell it apart from training alone for 1 round." in said
-    assert "beyond chance" not in said
+    assert "a is 30.0 points ahead of that, beyond chance. Besides, a is 2.5" in said
+    assert "ahead of training alone for 1 round, which may be chance: where a" in said
     assert "apart from training alone." not in said
 
 
@@ -296,7 +297,7 @@ def test_how_far_training_alone_gets_is_next_to_the_headline(tmp_path: Path) -> 
     )
     write_yardstick(path, "alone-longer", 0.75)
     findings = work_out(collect([path]))
-    assert headline(findings).startswith("Train alone: it reaches 70.0")
+    assert headline(findings).startswith("Train alone: for 1 round it reaches 70.0")
     longer = "Training alone for as many rounds as validation data prefer is at 75.0"
     assert summary(findings)[0].startswith(longer)
     assert "which a does not reach" in summary(findings)[0]
@@ -351,7 +352,7 @@ def test_unequal_work_is_said(tmp_path: Path) -> None:
         file = path / "a" / f"seed-{seed}" / "rounds.jsonl"
         file.write_text(file.read_text().replace('"steps": 120', '"steps": 1320'))
     said = summary(work_out(collect([path])))[0]
-    assert "a did 11 times the work of local, so its gain may come from that" in said
+    assert "alone for 1 round, so its gain may come from that" in said
 
 
 def test_gains_are_paired_by_client_and_averaged_over_seeds(tmp_path: Path) -> None:
@@ -470,7 +471,9 @@ def test_the_answer_says_what_is_less_and_who_loses(tmp_path: Path) -> None:
     findings = work_out(
         collect([write_comparison(tmp_path / "c", METHODS, metric="mse")])
     )
-    assert headline(findings).startswith("Train alone: its mse is 0.5600 on")
+    assert headline(findings).startswith(
+        "Train alone: for 1 round its mse is 0.5600 on"
+    )
     assert "the best federated method, is not ahead of training alone" in headline(
         findings
     )
