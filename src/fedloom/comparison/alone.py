@@ -6,7 +6,7 @@ cohorts of the methods; a client stops when no method has given it more work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -49,11 +49,20 @@ class AloneRun:
     """Rounds at which everybody's outcomes are wanted, whatever the methods did."""
 
 
-def alone_runs(comparison: Comparison) -> list[AloneRun]:
-    """How clients train alone, once for every group of equal settings."""
+def alone_runs(comparison: Comparison, clients: Sequence[Federation]) -> list[AloneRun]:
+    """How clients train alone, once for every group of equal settings.
+
+    How long they train for their own sake is tried only where validation data can
+    choose.
+
+    Args:
+        comparison: whose methods are measured by it.
+        clients: those of every seed.
+    """
     methods = comparison.algorithms
     base = base_settings(methods)
-    groups: dict[Local, list[str]] = {base: []}
+    can_choose = any(len(federation.validation.indices) for federation in clients)
+    groups: dict[Local, list[str]] = {base: []} if can_choose else {}
     for arm, method in methods.items():
         if not isinstance(method, Local):
             groups.setdefault(alone_for(method, base), []).append(arm)
@@ -61,7 +70,8 @@ def alone_runs(comparison: Comparison) -> list[AloneRun]:
     own = next((arm for arm, method in methods.items() if method == base), free)
     runs = []
     for local, arms in groups.items():
-        tried = tried_rounds(comparison) if local == base else ()
+        is_tried = can_choose and local == base
+        tried = tried_rounds(comparison) if is_tried else ()
         title = own if local == base else arms[0]
         runs.append(AloneRun(title, local, tuple(arms), tried))
     return runs

@@ -106,6 +106,8 @@ class Comparison:
         """The config of one run."""
         tables = {**self.common, "seed": seed}
         where = f"{where} [methods.{arm}]"
+        if self.own is None and not tables.get("split"):
+            tables["split"] = {"validation": VALIDATION}
         if self.folds and self.own is None:
             fold: dict[str, Any] = {"fold": self.seeds.index(seed)}
             fold["folds"] = len(self.seeds)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedloom.clients import Federation
 from fedloom.comparison.alone import (
     alone_config,
     alone_directory,
@@ -142,14 +143,15 @@ def run_comparison(
         job = Job(comparison, out, data_dir, track, _threads(comparison, out, count))
         if clients is None:
             clients = load_clients(comparison, data_dir)
-        first = clients[0][1]
+        federations = [federation for _, federation in clients]
+        first = federations[0]
         tell(first.describe(has_all_folds=comparison.folds))
         if first.split_warning:
             tell(f"warning: {first.split_warning}")
         with _together(job, clients, count, tell) as do:
             do(left)
-            do(_left_beside(comparison, out))
-        finish_yardsticks(comparison, out, [federation for _, federation in clients])
+            do(_left_beside(comparison, out, federations))
+        finish_yardsticks(comparison, out, federations)
         report(out)
     return out
 
@@ -158,11 +160,13 @@ _Task = tuple[Callable[["Job", str, "Clients"], str], str]
 """What trains something, and the title of what it trains; it gives a line to tell."""
 
 
-def _left_beside(comparison: Comparison, out: Path) -> list[_Task]:
+def _left_beside(
+    comparison: Comparison, out: Path, clients: Sequence[Federation]
+) -> list[_Task]:
     """What is still to be done once the methods are trained, the longest first."""
     tasks: list[_Task] = [
         (_train_alone, run.title)
-        for run in alone_runs(comparison)
+        for run in alone_runs(comparison, clients)
         if not is_alone_done(run, comparison, out)
     ]
     for name in yardsticks_left(comparison, out):
@@ -377,8 +381,8 @@ def _train_arm(job: Job, arm: str, clients: Clients) -> str:
 def _train_alone(job: Job, title: str, clients: Clients) -> str:
     """Training alone, as long as each client of each method of a group worked."""
     comparison, out = job.comparison, job.out
-    (run,) = (run for run in alone_runs(comparison) if run.title == title)
     federations = [federation for _, federation in clients]
+    (run,) = (r for r in alone_runs(comparison, federations) if r.title == title)
     alone = plan_alone(run, comparison, out, federations)
     arm = next(iter(run.arms or comparison.arms))
     configs = [

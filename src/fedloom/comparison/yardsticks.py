@@ -14,6 +14,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def finish_yardsticks(
         without validation data.
     """
     write_yardstick(comparison, out, CONSTANT, clients, constant)
-    chosen = _write_longer(comparison, out)
+    chosen = _write_longer(comparison, out, clients)
     names = (ORDINARY, POOLED, CONSTANT) if comparison.yardsticks else (CONSTANT,)
     made: dict[str, Any] = {
         name: _ABOUT[name]
@@ -247,11 +248,13 @@ def of_pooled(federation: Federation, pooled: RunOutcomes) -> RunOutcomes:
     return RunOutcomes(parts)
 
 
-def _write_longer(comparison: Comparison, out: Path) -> dict[int, int]:
+def _write_longer(
+    comparison: Comparison, out: Path, clients: Sequence[Federation]
+) -> dict[int, int]:
     """Training alone for as long as validation data prefer; by seed, how long."""
-    chosen = {}
-    (run,) = (run for run in alone_runs(comparison) if run.tried)
-    for seed in comparison.seeds:
+    chosen: dict[int, int] = {}
+    runs = [run for run in alone_runs(comparison, clients) if run.tried]
+    for run, seed in product(runs, comparison.seeds):
         directory = RunDirectory(alone_directory(out, run.title, seed))
         best, best_score = None, np.nan
         for round_ in run.tried:
