@@ -13,7 +13,7 @@ from fedloom.reports.gains import Advice, Gains, MethodGain, advise, gains
 from fedloom.reports.held_out import Who, observe, seats_of
 from fedloom.reports.ranking import Ranking, rank
 from fedloom.reports.units import SPACE, Unit, counted, is_zero, p_value, unit_of, words
-from fedloom.results.evidence import ALPHA, Contrast, Evidence, weigh
+from fedloom.results.evidence import ALPHA, Evidence, weigh
 from fedloom.results.observations import CONSTANT, LONGER
 from fedloom.results.statistics import Estimate, is_better, is_error
 
@@ -211,21 +211,17 @@ def _ahead(findings: Findings, method: str | None) -> str:
     evidence, gains = findings.evidence, findings.gains
     assert evidence is not None
     assert gains is not None
-    return _better_by(findings, evidence.gains[method or ""], gains.reference)
+    lead = evidence.gains[method or ""].estimate.mean
+    if not is_error(findings.metric):
+        points = f"{findings.unit.number(lead)}{findings.unit.points}"
+        return f"{points} ahead of {gains.reference}"
+    less = f"{100 * (1 - math.exp(-lead)):.0f}{SPACE}% less"
+    return f"{less} than that of {gains.reference}"
 
 
 def _subject(findings: Findings, method: str | None) -> str:
     """What is better or worse: the method, or its error."""
     return f"{method}'s {findings.metric}" if is_error(findings.metric) else f"{method}"
-
-
-def _better_by(findings: Findings, lead: Contrast, than: str = "") -> str:
-    """`2.1 points ahead of ditto`, `12 % less than that of ditto`; `than` what."""
-    if not is_error(findings.metric):
-        points = f"{findings.unit.number(lead.estimate.mean)}{findings.unit.points}"
-        return f"{points} ahead of {than or 'that'}"
-    less = f"{100 * (1 - math.exp(-lead.estimate.mean)):.0f}{SPACE}% less"
-    return f"{less} than that of {than}" if than else f"{less} than that"
 
 
 def _how_long(findings: Findings) -> str:
@@ -264,28 +260,30 @@ def _alone_for_longer(findings: Findings) -> str:
         return f"{text}, which {best} does not reach."
     if verdict != "use":
         return f"{text}."
-    subject = _subject(findings, best)
-    ahead = f"{text}; {subject} is {_better_by(findings, lead)}"
-    baseline, other = findings.collection.baseline, _unsure_over_baseline(findings)
-    if lead.is_shown and other is None:
-        return f"{ahead}, beyond chance."
+    ahead = "less than" if is_error(findings.metric) else "ahead of"
+    ahead = f"{_subject(findings, best)} is {ahead}"
     advice = "where a federation costs much, train alone, or gather more data."
-    if other is None:
-        return f"{ahead}, which may be chance: {advice}"
-    sure = "beyond chance" if lead.is_shown else "which may be chance"
-    rest = _better_by(findings, other, findings.name(baseline or ""))
-    return (
-        f"{ahead}, {sure}. Besides, {subject} is {rest}, which may be chance: {advice}"
-    )
+    if lead.estimate.mean == 0:
+        return f"{text}, and so is {best}: {advice}"
+    if _is_like_baseline(findings):
+        other = findings.name(findings.collection.baseline or "")
+        sure = "beyond chance" if lead.is_shown else "which may be chance"
+        return (
+            f"{text}; {ahead} that, {sure}. Over {other} it is not shown to be ahead: "
+            f"{advice}"
+        )
+    if lead.is_shown:
+        return f"{text}; {ahead} that, beyond chance."
+    return f"{text}; {ahead} that, which may be chance: {advice}"
 
 
-def _unsure_over_baseline(findings: Findings) -> Contrast | None:
-    """The lead of the answer's method over the arm that trains alone, if unsure."""
+def _is_like_baseline(findings: Findings) -> bool:
+    """Whether test data cannot tell the answer from the arm that trains alone."""
     evidence, baseline = findings.evidence, findings.collection.baseline
     if evidence is None or evidence.leader != findings.decision.best:
-        return None
+        return False
     lead = evidence.behind.get(baseline) if baseline is not None else None
-    return lead if lead is not None and not lead.adjusted < ALPHA else None
+    return lead is not None and not lead.adjusted < ALPHA
 
 
 def _capital(text: str) -> str:

@@ -97,7 +97,8 @@ def _tiles(findings: Findings) -> Iterator[tuple[str, str]]:
         yield f"{findings.part} {findings.metric} of always saying what is usual", usual
     elif gain is not None:
         points = "points gained" if unit.is_share else "gain"
-        yield f"{points} over training alone", unit.gap_estimate(gain.mean)
+        over = findings.gains.reference if findings.gains is not None else ""
+        yield f"{points} over {over}", unit.gap_estimate(gain.mean)
         yield "clients that gain", f"{gain.gaining} of {gain.known}"
     if best.worst.count:
         yield "worst tenth of the clients", unit.score(best.worst.mean)

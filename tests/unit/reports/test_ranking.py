@@ -257,8 +257,8 @@ def test_training_alone_for_longer_can_be_the_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shares", "sentence"),
     [
-        ((0.5,), "; a is 20.0 points ahead of that, beyond chance."),
-        ((1.0, 0.35), "; a is 2.5 points ahead of that, which may be chance: where"),
+        ((0.5,), "; a is ahead of that, beyond chance."),
+        ((1.0, 0.35), "; a is ahead of that, which may be chance: where"),
     ],
 )
 def test_what_is_used_is_tested_against_training_alone_for_longer(
@@ -286,8 +286,8 @@ def test_arms_that_train_alone_are_told_apart(tmp_path: Path) -> None:
     assert findings.decision.verdict == "use"
     said = " ".join(summary(findings))
     assert "test data cannot tell it apart from training alone for 1 round." in said
-    assert "a is 30.0 points ahead of that, beyond chance. Besides, a is 2.5" in said
-    assert "ahead of training alone for 1 round, which may be chance: where a" in said
+    assert "a is ahead of that, beyond chance. Over training alone for 1 round" in said
+    assert "it is not shown to be ahead: where a federation" in said
     assert "apart from training alone." not in said
 
 
