@@ -265,16 +265,13 @@ def _alone_for_longer(findings: Findings) -> str:
     advice = "where a federation costs much, train alone, or gather more data."
     if lead.estimate.mean == 0:
         return f"{text}, and so is {best}: {advice}"
+    if not lead.is_shown:
+        return f"{text}; {ahead} that, which may be chance: {advice}"
     if _is_like_baseline(findings):
         other = findings.name(findings.collection.baseline or "")
-        sure = "beyond chance" if lead.is_shown else "which may be chance"
-        return (
-            f"{text}; {ahead} that, {sure}. Over {other} it is not shown to be ahead: "
-            f"{advice}"
-        )
-    if lead.is_shown:
-        return f"{text}; {ahead} that, beyond chance."
-    return f"{text}; {ahead} that, which may be chance: {advice}"
+        over = f"Over {other} it is not shown to be ahead: {advice}"
+        return f"{text}; {ahead} that, beyond chance. {over}"
+    return f"{text}; {ahead} that, beyond chance."
 
 
 def _is_like_baseline(findings: Findings) -> bool:
@@ -487,11 +484,13 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
         is_ahead = is_better(score, best, metric)
         return unit.score(score) if is_ahead and unit.score(score) != shown else ""
 
-    if beats(CONSTANT) and findings.decision.verdict != "constant":
+    over_usual = evidence.over_constant.values()
+    is_useful = any(lead.is_shown for lead in over_usual)
+    if over_usual and not is_useful and findings.decision.verdict != "constant":
         yield (
-            "On test data every model is worse than always saying what is usual: "
-            f"{_usual(findings)}. The answer above may then be worth nothing: there "
-            "may be nothing to learn here, or training fails."
+            "No method is shown to be better than always saying what is usual: "
+            f"{_usual(findings)}. There may be nothing to learn here, or training "
+            "fails, or there are too few data to tell."
         )
     if score := beats("ordinary"):
         yield (

@@ -213,11 +213,20 @@ def test_no_method_is_of_use_if_a_constant_does_better(
     )
     assert f"on all held-out data none does better{chance}." in headline(findings)
     said = text_of(findings)
-    assert "Every model is worse" not in said
+    assert "is shown to be better than always" not in said
     assert "a does best of all methods on held-out data" in said
     assert not any(word in said for word in ("gain", "beyond chance", "prefer a"))
     tiles = re.findall("<dt>(.*?)</dt>", page(findings))
     assert not any("gain" in tile for tile in tiles)
+
+
+def test_what_may_be_no_better_than_a_constant_is_said(tmp_path: Path) -> None:
+    methods = {"local": many(0.6), "a": many(0.7)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    write_yardstick(path, "constant", 1.0, 0.35)
+    findings = work_out(collect([path]))
+    assert findings.decision.verdict == "use"
+    assert "No method is shown to be better than always saying" in text_of(findings)
 
 
 def test_what_is_behind_a_constant_is_not_recommended(tmp_path: Path) -> None:
