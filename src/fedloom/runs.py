@@ -349,8 +349,8 @@ def resume(
     directory = RunDirectory.open(Path(path))
     above = directory.path.resolve().parents
     comparison = next((p for p in above[1:3] if (p / COMPARISON).is_file()), None)
+    _refuse_diverged(directory)
     if comparison is not None:
-        _refuse_diverged(directory)
         raise ConfigError(
             f"{path}: this run is part of a comparison, which trains its seeds "
             f"together. Go on with all of it: `fedloom resume {_quoted(comparison)}`."

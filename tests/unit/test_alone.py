@@ -23,11 +23,17 @@ from fedloom.comparison import (
     run_directory,
     with_equal_work,
 )
-from fedloom.comparison.alone import alone_directory, alone_runs, base_settings
+from fedloom.comparison.alone import (
+    alone_directory,
+    alone_runs,
+    base_settings,
+    tried_rounds,
+)
+from fedloom.comparison.seeds import load_clients
 from fedloom.comparison.yardsticks import constant, of_pooled, ordinary
 from fedloom.comparison.yardsticks import pooled_federation as pooled
 from fedloom.config import parse
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, DataError
 from fedloom.export import alone
 from fedloom.export.alone import alone_for, rounds_for, work_per_round
 from fedloom.reports.collect import collect
@@ -148,7 +154,9 @@ QUICK_RUN = {k: QUICK[k] for k in ("partition", "model", "split", "engine")}
 
 
 def test_plain_sgd_keeps_its_rate_and_others_have_that_of_local(done: Path) -> None:
-    runs = {run.title: run for run in alone_runs(load_comparison(done))}
+    comparison = load_comparison(done)
+    clients = [federation for _, federation in load_clients(comparison, None)]
+    runs = {run.title: run for run in alone_runs(comparison, clients)}
     assert runs["local"].arms == ("fedavg", "ditto")
     assert runs["fast"].local == Local(epochs=2, lr=0.2)
     assert alone_directory(done, "fast", 1).is_dir()
@@ -157,6 +165,47 @@ def test_plain_sgd_keeps_its_rate_and_others_have_that_of_local(done: Path) -> N
     assert set(alone._PLAIN) <= set(REGISTRY)
     plain = {n for n, kind in REGISTRY.items() if alone_for(kind(lr=0.011)).lr == 0.011}
     assert plain == set(alone._PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("change", "tried"),
+    [
+        ({}, (5, 10, 20, 40, 80)),
+        ({"sampling": {"rate": 0.1}}, (1, 2, 4, 8)),
+        ({"sampling": {"rate": 0.1, "protocol": "train-all"}}, (5, 10, 20, 40, 80)),
+        ({"sampling": {"rate": 0.1}, "methods": ["local"]}, (1, 2, 4, 8, 20)),
+    ],
+)
+def test_training_alone_is_tried_around_what_methods_do(
+    change: dict[str, Any], tried: tuple[int, ...]
+) -> None:
+    """Small cohorts train little, and so does what they are compared with."""
+    tables = {"methods": ["fedavg"], "rounds": 20, **change}
+    assert tried_rounds(parse_comparison(tables)) == tried
+
+
+def test_how_long_is_tried_in_every_comparison_that_can_choose(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(36, 2)).astype("float32")
+    many = fedloom.federation(x, x[:, 0] > 0, clients=np.arange(36) % 3, test=0.25)
+    out = fedloom.compare(["fedavg"], "mlr", many, rounds=2, out=tmp_path / "a")
+    longer = read_yardsticks(out)["alone-longer"]
+    assert set(longer.rounds) == set(longer.outcomes) == set(range(5))
+    assert set(longer.rounds.values()) <= {1, 2, 4, 8}
+    few = {"seeds": 1, "rounds": 2, "out": tmp_path / "b"}
+    assert set(read_yardsticks(fedloom.compare(["fedavg"], "mlr", many, **few))) == {
+        "constant"
+    }
+    assert parse_comparison({"seeds": 1}).config("local", 0).split.validation > 0
+    keeps = parse_comparison({"seeds": 1, "split": {"validation": 0}})
+    assert keeps.config("local", 0).split.validation == 0
+
+
+def test_clients_that_nobody_can_test_are_refused(tmp_path: Path) -> None:
+    x = np.zeros((6, 2), dtype="float32")
+    single = fedloom.federation(x, np.arange(6) % 2, clients=np.arange(6))
+    with pytest.raises(DataError, match="no client has a sample to test its model on"):
+        fedloom.compare(["fedavg"], "mlr", single, out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 def test_without_an_arm_of_local_what_was_given_to_all_is_taken() -> None:
@@ -223,6 +272,7 @@ def test_fresh_removes_training_alone_and_yardsticks(
     out = tmp_path / "out"
     shutil.copytree(done, out)
     other = {**QUICK, "methods": ["local"], "yardsticks": False, "rounds": 1}
+    other["split"] = {"test": 0.2}  # no validation data, so nothing is tried alone
     run_comparison(parse_comparison(other), out, jobs=1, fresh=True)
     assert not list(out.glob("alone/*/*/manifest.json"))
     assert list(read_yardsticks(out)) == ["constant"]

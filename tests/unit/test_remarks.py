@@ -13,14 +13,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.algorithms import REGISTRY, SelfFL
+import fedloom
+from fedloom.algorithms import REGISTRY, FedAvg, SelfFL
 from fedloom.clients import federation
 from fedloom.comparison import parse_comparison, run_comparison
 from fedloom.config import RunConfig, parse, to_toml
-from fedloom.core.remarks import Remark, on_training_loss
+from fedloom.core.errors import NumericalError
+from fedloom.core.remarks import Remark, divergence, on_training_loss
 from fedloom.core.task import Task
 from fedloom.plan import plan_for
-from fedloom.reports import write_report
+from fedloom.reports import collect, write_report
 from fedloom.results.directory import RunDirectory
 from fedloom.runs import load, resume, run_config
 
@@ -29,6 +31,7 @@ STARVED: dict[str, Any] = {
     "evaluate_every": 5,
     "partition": {"name": "iid", "clients": 4},
     "model": {"name": "mlr"},
+    "engine": {"compile": "off", "device": "cpu"},
 }
 STARVING = {"name": "self-fl", "lr": 1e-4, "least_steps": 1}
 """A rate so small that a client's variance asks for one step."""
@@ -64,11 +67,11 @@ FEW, HELD, ENDS, START = (
     [
         ({"least_steps": 1}, [[0, 0], [5, 4]], set()),  # 10, 10, 5 and 4 of 10
         ({"least_steps": 1}, [[0], [2], [2], [2], [2]], {FEW}),
-        ({"least_steps": 1}, [[0], [1], [1], [1], [1]], {FEW, ENDS}),
+        ({"least_steps": 1}, [[0], [1], [1], [1], [1]], {FEW}),
         ({}, [[0, 0], [40, 40]], {ENDS}),
         ({}, [[0, 0], [10, 40]], {ENDS}),
         ({}, [[0, 0], [20, 40]], set()),
-        ({"most_steps": 4}, [[0]] + [[4]] * 8, {FEW, ENDS}),
+        ({"most_steps": 4}, [[0]] + [[4]] * 8, {FEW}),
         ({"use_steps": False, "least_steps": 1}, [[1], [1], [1]], set()),
         ({}, [[40]] * 5 + [[20]] * 10, set()),  # the last ten rounds count
         ({}, [[0], [0]], set()),
@@ -94,8 +97,22 @@ def test_a_floor_that_holds_clients_up_while_they_learn_is_warned_of(
     log["wanted"][3::4] = wanted
     log["train_loss"][24:] = 1 - fall
     assert topics(SelfFL(), log) == expected
+    if expected:  # at their floor, too: still one remark
+        at_floor = {**log, "computed": np.full(log["computed"].shape, 10)}
+        assert topics(SelfFL(), at_floor) == expected
     log["wanted"][3] = 20.0
     assert not topics(SelfFL(), log)
+
+
+@pytest.mark.parametrize(
+    ("computed", "advice"),
+    [([40, 40, 10], "raise most_steps,"), ([10, 10, 40], "set least_steps to")],
+)
+def test_steps_at_an_end_of_their_range_say_what_to_change(
+    computed: list[int], advice: str
+) -> None:
+    (remark,) = SelfFL().remarks(columns([[0, 0, 0], computed]))
+    assert advice in remark.text
 
 
 def test_a_start_that_was_switched_off_is_noted() -> None:
@@ -185,6 +202,49 @@ def test_the_loss_of_a_constant_model_is_that_of_the_best_one(
     # Standardised, both numbers are 1 from their mean, so that the squared error is 1.
     expected = 1.0 if is_regression else math.log(2)
     assert plan.simulation.constant_loss == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("losses", "has_classes", "is_diverged"),
+    [
+        ((10.1, 1.0), False, True),
+        ((9.9, 1.0), False, False),
+        ((9.9, 0.01), True, False),  # a rare class, and a model that has just begun
+        ((23.1, 2.3), True, True),
+        ((5.0, 0.0), False, False),  # all targets are the same
+        ((1e9, None), False, False),
+    ],
+)
+def test_a_loss_far_above_that_of_a_constant_is_divergence(
+    losses: tuple[float, float | None], has_classes: bool, is_diverged: bool
+) -> None:
+    why = divergence(*losses, 0.5, has_classes=has_classes)
+    assert (why is not None) == is_diverged
+    if why is not None:
+        assert "lr is 0.5. Lower algorithm.lr" in why
+
+
+def test_finite_numbers_can_have_diverged_too(tmp_path: Path) -> None:
+    """Clipped steps of a thousand lead far away and never overflow."""
+    x = np.random.default_rng(0).normal(size=(80, 2)).astype("float32")
+    clients = federation(x, x[:, 0] + 0.5, clients=[n % 4 for n in range(80)])
+    out = tmp_path / "run"
+    with pytest.raises(NumericalError, match=r"training diverged\. lr is 1000\. Lower"):
+        fedloom.run(FedAvg(lr=1000.0), "mlr", clients, rounds=2, out=out)
+    assert RunDirectory(out).read_failure() is not None
+    with pytest.raises(NumericalError, match=r"this run diverged\. At the end"):
+        resume(out, "mlr", clients)
+    methods = {"wild": FedAvg(lr=1000.0), "tame": FedAvg(lr=0.1)}
+    both = fedloom.compare(
+        methods, "mlr", clients, rounds=2, seeds=2, out=tmp_path / "c"
+    )
+    states = {key: run.state for key, run in collect([both]).runs.items()}
+    assert states == {
+        ("wild", 0): "failed",
+        ("wild", 1): "failed",
+        ("tame", 0): "finished",
+        ("tame", 1): "finished",
+    }
 
 
 def test_a_loss_of_ones_own_has_no_constant_model() -> None:

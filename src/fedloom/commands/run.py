@@ -97,9 +97,8 @@ def compare_command(
     yardsticks: Annotated[
         bool | None,
         option(
-            "Also measure by ordinary models of each client's own data, by the model "
-            "on all data in one place and by training alone for longer; on if no "
-            "methods are named.",
+            "Also measure by ordinary models of each client's own data and by the "
+            "model on all data in one place; on if no methods are named.",
             "--yardsticks/--no-yardsticks",
         ),
     ] = None,

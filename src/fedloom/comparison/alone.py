@@ -6,7 +6,7 @@ cohorts of the methods; a client stops when no method has given it more work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from fedloom.results.directory import RunDirectory
 from fedloom.results.reader import ALONE
 
 _TIMES = (0.25, 0.5, 1, 2, 4)
-"""Of the comparison's rounds, how long training alone is tried for its own sake."""
+"""How long training alone is tried for its own sake, for each round that the average
+client of a method takes part in."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,20 @@ class AloneRun:
     """Rounds at which everybody's outcomes are wanted, whatever the methods did."""
 
 
-def alone_runs(comparison: Comparison) -> list[AloneRun]:
-    """How clients train alone, once for every group of equal settings."""
+def alone_runs(comparison: Comparison, clients: Sequence[Federation]) -> list[AloneRun]:
+    """How clients train alone, once for every group of equal settings.
+
+    How long they train for their own sake is tried only where validation data can
+    choose.
+
+    Args:
+        comparison: whose methods are measured by it.
+        clients: those of every seed.
+    """
     methods = comparison.algorithms
     base = base_settings(methods)
-    groups: dict[Local, list[str]] = {}
-    if comparison.yardsticks:
-        groups[base] = []
+    can_choose = any(len(federation.validation.indices) for federation in clients)
+    groups: dict[Local, list[str]] = {base: []} if can_choose else {}
     for arm, method in methods.items():
         if not isinstance(method, Local):
             groups.setdefault(alone_for(method, base), []).append(arm)
@@ -62,7 +70,7 @@ def alone_runs(comparison: Comparison) -> list[AloneRun]:
     own = next((arm for arm, method in methods.items() if method == base), free)
     runs = []
     for local, arms in groups.items():
-        is_tried = comparison.yardsticks and local == base
+        is_tried = can_choose and local == base
         tried = tried_rounds(comparison) if is_tried else ()
         title = own if local == base else arms[0]
         runs.append(AloneRun(title, local, tuple(arms), tried))
@@ -95,10 +103,18 @@ def base_settings(methods: Mapping[str, AnyAlgorithm]) -> Local:
 
 
 def tried_rounds(comparison: Comparison) -> tuple[int, ...]:
-    """How long training alone is tried, from the shortest to the longest."""
-    rounds = comparison.config(next(iter(comparison.arms)), comparison.seeds[0])
-    tried = (max(1, round(times * rounds.schedule.rounds)) for times in _TIMES)
-    return tuple(dict.fromkeys(tried))
+    """How long training alone is tried, from the shortest to the longest.
+
+    As long as an arm of Local trains, and around the rounds that the average client of
+    a method takes part in, so that it costs no more where cohorts are small.
+    """
+    config = comparison.config(next(iter(comparison.arms)), comparison.seeds[0])
+    rounds, sampling = config.schedule.rounds, config.sampling
+    part = sampling.rate if sampling.protocol == "train-selected" else 1.0
+    tried = {max(1, round(times * part * rounds)) for times in _TIMES}
+    if any(isinstance(method, Local) for method in comparison.algorithms.values()):
+        tried.add(rounds)
+    return tuple(sorted(tried))
 
 
 def alone_directory(out: Path, title: str, seed: int) -> Path:

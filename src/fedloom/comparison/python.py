@@ -78,8 +78,7 @@ def compare(
             each seed; all by default.
         checkpoint_every: rounds between checkpoints.
         yardsticks: whether the methods are also measured by an ordinary model of each
-            client's own data, by the model on all data in one place, and by training
-            alone for as long as validation data prefer.
+            client's own data, and by the model on all data in one place.
         fresh: replace a comparison that is already in `out`.
         tell: is told in one line of each method that is finished.
 

@@ -31,7 +31,7 @@ MAIN: Mapping[str, Mapping[str, Any]] = {
     "pfedmt": {},
     "local": {},
     "fedavg": {},
-    "fedavg-tuned": {"name": "fedavg", "tuning": 5},
+    "fedavg-finetuned": {"name": "fedavg", "tuning": 5},
     "ditto": {},
     "pfedme": {},
     "per-fedavg": {},
@@ -106,6 +106,8 @@ class Comparison:
         """The config of one run."""
         tables = {**self.common, "seed": seed}
         where = f"{where} [methods.{arm}]"
+        if self.own is None and not tables.get("split"):
+            tables["split"] = {"validation": VALIDATION}
         if self.folds and self.own is None:
             fold: dict[str, Any] = {"fold": self.seeds.index(seed)}
             fold["folds"] = len(self.seeds)

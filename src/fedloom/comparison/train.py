@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedloom.clients import Federation
 from fedloom.comparison.alone import (
     alone_config,
     alone_directory,
@@ -63,7 +64,7 @@ from fedloom.comparison.yardsticks import (
     yardsticks_left,
 )
 from fedloom.config import read_toml, to_toml
-from fedloom.core.errors import ConfigError, FedloomError, with_resume_hint
+from fedloom.core.errors import ConfigError, DataError, FedloomError, with_resume_hint
 from fedloom.core.files import atomic_write, remove_private_folders
 from fedloom.engine.range_test import FoundRate
 from fedloom.engine.threads import on_threads
@@ -125,6 +126,7 @@ def run_comparison(
         # Before anything is written or replaced: data that cannot be used, or a model
         # that does not fit them, leave everything as it was.
         clients = load_clients(comparison, data_dir)
+        _refuse_untested(clients)
         if comparison.own is None:
             built_in_module(*clients[0])
     with _claimed(comparison, out, fresh=fresh), with_resume_hint(command):
@@ -133,7 +135,7 @@ def run_comparison(
             for arm in comparison.arms
             if not _is_done(comparison, out, arm)
         ]
-        if not left and has_yardsticks(out) and not _left_beside(comparison, out):
+        if not left and has_yardsticks(out):
             report(out)
             return out
         # By all methods, not those that are left: the share of each stays the same.
@@ -141,14 +143,15 @@ def run_comparison(
         job = Job(comparison, out, data_dir, track, _threads(comparison, out, count))
         if clients is None:
             clients = load_clients(comparison, data_dir)
-        first = clients[0][1]
+        federations = [federation for _, federation in clients]
+        first = federations[0]
         tell(first.describe(has_all_folds=comparison.folds))
         if first.split_warning:
             tell(f"warning: {first.split_warning}")
         with _together(job, clients, count, tell) as do:
             do(left)
-            do(_left_beside(comparison, out))
-        finish_yardsticks(comparison, out, [federation for _, federation in clients])
+            do(_left_beside(comparison, out, federations))
+        finish_yardsticks(comparison, out, federations)
         report(out)
     return out
 
@@ -157,11 +160,13 @@ _Task = tuple[Callable[["Job", str, "Clients"], str], str]
 """What trains something, and the title of what it trains; it gives a line to tell."""
 
 
-def _left_beside(comparison: Comparison, out: Path) -> list[_Task]:
+def _left_beside(
+    comparison: Comparison, out: Path, clients: Sequence[Federation]
+) -> list[_Task]:
     """What is still to be done once the methods are trained, the longest first."""
     tasks: list[_Task] = [
         (_train_alone, run.title)
-        for run in alone_runs(comparison)
+        for run in alone_runs(comparison, clients)
         if not is_alone_done(run, comparison, out)
     ]
     for name in yardsticks_left(comparison, out):
@@ -225,6 +230,25 @@ def _can_share(clients: Clients) -> bool:
     size = sum(t.nbytes for d in data for t in (*d.inputs, d.targets))
     place = Path("/dev/shm")
     return place.is_dir() and 2 * size < shutil.disk_usage(place).free
+
+
+def _refuse_untested(clients: Clients) -> None:
+    """Refuse clients of whom nothing would be known in the end.
+
+    Raises:
+        DataError: nobody has a sample that is held out.
+    """
+    federations = [federation for _, federation in clients]
+    if any(len(f.test.indices) + len(f.validation.indices) for f in federations):
+        return
+    first = federations[0]
+    most = int(first.sizes.max())
+    raise DataError(
+        f"{first.dataset.name}: no client has a sample to test its model on: after the "
+        f"split all samples are for training ({counted(len(first.names), 'client')} of "
+        f"{most} at most). Clients need two samples or more, and split.test above 0; "
+        "join clients that have fewer, or leave them out."
+    )
 
 
 def _refuse_place(comparison: Comparison, out: Path, *, fresh: bool) -> None:
@@ -357,8 +381,8 @@ def _train_arm(job: Job, arm: str, clients: Clients) -> str:
 def _train_alone(job: Job, title: str, clients: Clients) -> str:
     """Training alone, as long as each client of each method of a group worked."""
     comparison, out = job.comparison, job.out
-    (run,) = (run for run in alone_runs(comparison) if run.title == title)
     federations = [federation for _, federation in clients]
+    (run,) = (r for r in alone_runs(comparison, federations) if r.title == title)
     alone = plan_alone(run, comparison, out, federations)
     arm = next(iter(run.arms or comparison.arms))
     configs = [

@@ -3,8 +3,9 @@
     yardsticks/NAME/seed-N.npz   outcomes of the same samples as those of the runs
     yardsticks/yardsticks.json   how each was made, in sentences
 
-The constant model is always there, for it costs nothing. The others are made where a
-comparison asks for `yardsticks`.
+The constant model and training alone for as long as validation data prefer are always
+there, for they cost little. The others are made where a comparison asks for
+`yardsticks`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -106,24 +108,22 @@ def finish_yardsticks(
         clients: those of every seed.
 
     Returns:
-        By seed, for how many rounds validation data prefer to train alone, where that
-        is known.
+        By seed, for how many rounds validation data prefer to train alone; empty
+        without validation data.
     """
-    chosen: dict[int, int] = {}
-    about = {CONSTANT: _ABOUT[CONSTANT]}
     write_yardstick(comparison, out, CONSTANT, clients, constant)
-    if comparison.yardsticks:
-        about |= {name: _ABOUT[name] for name in (ORDINARY, POOLED)}
-        chosen = _write_longer(comparison, out)
-        if chosen:
-            tried = ", ".join(str(n) for n in tried_rounds(comparison))
-            by_seed = ", ".join(f"{n} in seed {seed}" for seed, n in chosen.items())
-            about[LONGER] = _ABOUT[LONGER].format(tried=tried, chosen=by_seed)
-    made = {
-        name: sentences
-        for name, sentences in about.items()
+    chosen = _write_longer(comparison, out, clients)
+    names = (ORDINARY, POOLED, CONSTANT) if comparison.yardsticks else (CONSTANT,)
+    made: dict[str, Any] = {
+        name: _ABOUT[name]
+        for name in names
         if any(yardstick_file(out, name, seed).is_file() for seed in comparison.seeds)
     }
+    if chosen:
+        tried = ", ".join(str(n) for n in tried_rounds(comparison))
+        by_seed = ", ".join(f"{n} in seed {seed}" for seed, n in chosen.items())
+        about = _ABOUT[LONGER].format(tried=tried, chosen=by_seed)
+        made[LONGER] = {"about": about, "rounds": chosen}
     with atomic_write(_about_file(out), lasting=True) as part:
         part.write_text(json.dumps(made, indent=2) + "\n")
     return chosen
@@ -248,11 +248,13 @@ def of_pooled(federation: Federation, pooled: RunOutcomes) -> RunOutcomes:
     return RunOutcomes(parts)
 
 
-def _write_longer(comparison: Comparison, out: Path) -> dict[int, int]:
+def _write_longer(
+    comparison: Comparison, out: Path, clients: Sequence[Federation]
+) -> dict[int, int]:
     """Training alone for as long as validation data prefer; by seed, how long."""
-    chosen = {}
-    (run,) = (run for run in alone_runs(comparison) if run.tried)
-    for seed in comparison.seeds:
+    chosen: dict[int, int] = {}
+    runs = [run for run in alone_runs(comparison, clients) if run.tried]
+    for run, seed in product(runs, comparison.seeds):
         directory = RunDirectory(alone_directory(out, run.title, seed))
         best, best_score = None, np.nan
         for round_ in run.tried:

@@ -29,6 +29,37 @@ _LITTLE = 0.9
 """Share of the loss of a constant model from which on a model has learnt little."""
 
 
+_BLOWN_UP = 10.0
+"""Times the loss of a constant model from which on a model is worse than none."""
+
+
+def divergence(
+    last: float, constant: float | None, lr: float, *, has_classes: bool
+) -> str | None:
+    """Why a run counts as diverged although its numbers are finite; None if it doesn't.
+
+    Clipped steps that are far too long do not overflow, they only lead nowhere.
+
+    Args:
+        last: the mean loss of the personal models on training data at the end.
+        constant: the same of a model that says the same of every sample, if it is
+            known.
+        lr: the learning rate.
+        has_classes: whether the loss is that of classes. Where one of them is rare a
+            constant has a loss near 0, and a model that has just begun may have more.
+    """
+    if constant is None or constant <= 0:
+        return None
+    usual = max(constant, 1.0) if has_classes else constant
+    if not last > _BLOWN_UP * usual:
+        return None
+    return (
+        f"At the end the loss on training data is {last:.3g}, and a model that says "
+        f"the same of every sample would have {constant:.3g}: training diverged. lr is "
+        f"{lr:g}. Lower algorithm.lr, or have it found by algorithm.lr=auto."
+    )
+
+
 def on_training_loss(
     last: float, first: float | None, constant: float | None
 ) -> Iterator[Remark]:

@@ -31,7 +31,7 @@ ELSEWHERE = {"fedbn"}
 ARMS: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in REGISTRY if name not in ELSEWHERE},
     "local, 5 epochs": {"name": "local", "epochs": 5},
-    "fedavg, 5 epochs, tuned": {"name": "fedavg", "epochs": 5, "tuning": 5},
+    "fedavg, 5 epochs, fine-tuned": {"name": "fedavg", "epochs": 5, "tuning": 5},
 }
 """Methods as they are, and two baselines with as much local work as the systems."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from fedloom.reports.collect import Collection
 from fedloom.reports.gains import Gains
 from fedloom.reports.units import counted, plain, unit_of, words
+from fedloom.results.evidence import Evidence
 from fedloom.results.statistics import improvement, over_seeds
 
 _SEEDS = 5
@@ -23,18 +24,32 @@ _RISE = 0.005
 """A score that still rises by more is said; an error, by this share of itself."""
 
 
+_NOT_SEARCHED = ("name", "tuning")
+"""Settings that say what an arm is (`tuning`: FedAvg, fine-tuned before use), and not
+that somebody searched for good ones."""
+
+
+_FEW_SAMPLES = 3
+"""Test samples of the average client below which it is said that they are few."""
+
+
 def cautions(
-    collection: Collection, gains: Gains | None, about: str | None
+    collection: Collection,
+    gains: Gains | None,
+    evidence: Evidence | None,
+    about: str | None,
 ) -> Iterator[str]:
     """Sentences that belong right after the answer.
 
     Args:
         collection: all runs.
         gains: of their methods.
+        evidence: what their held-out data say.
         about: the method that the answer speaks of.
     """
     yield from _sampled_clients(collection)
     yield from _one_stretch(collection)
+    yield from _few_samples(collection, evidence)
     if len(collection.methods) < 2:
         return
     seeds = len(collection.seeds)
@@ -82,13 +97,34 @@ def _one_stretch(collection: Collection) -> Iterator[str]:
     yield f"{text}."
 
 
+def _few_samples(collection: Collection, evidence: Evidence | None) -> Iterator[str]:
+    """Clients that are hardly tested, or not at all."""
+    run = collection.first_run()
+    if evidence is None or not evidence.samples or run is None or run.last is None:
+        return
+    untested = len(run.last.clients) - evidence.clients
+    if untested > 0 and collection.has_same_clients:
+        has = "has" if untested == 1 else "have"
+        yield (
+            f"{untested} of {counted(len(run.last.clients), 'client')} {has} no "
+            f"{run.part} sample, so nothing is said of what becomes of them."
+        )
+    if evidence.samples < _FEW_SAMPLES * evidence.clients:
+        more = "" if collection.has_folds else ", or compare over three to ten seeds"
+        yield (
+            f"There are {counted(evidence.samples, f'{run.part} sample')} for "
+            f"{counted(evidence.clients, 'client')}: what a single client gains is "
+            f"chance, and the answer is unsure. Gather more rows{more}."
+        )
+
+
 def _not_tuned(collection: Collection) -> Iterator[str]:
     """Methods of a comparison that have no setting of their own."""
     sections = tomllib.loads(collection.source).get("methods", {})
     if not isinstance(sections, dict) or not sections:
         return
     settings = [
-        {key: repr(v) for key, v in section.items() if key != "name"}
+        {key: repr(v) for key, v in section.items() if key not in _NOT_SEARCHED}
         for section in sections.values()
     ]
     common = set.intersection(*(set(own.items()) for own in settings))
@@ -144,8 +180,11 @@ def _unequal_work(
     gain = gains.of(about) if gains is not None and about is not None else None
     if gains is None or gain is None or not gain.work > _MORE_WORK:
         return
-    text = f"{about} did {plain(gain.work)} times the work of {collection.baseline}"
+    text = (
+        f"{about} did {plain(gain.work)} times the work of {collection.baseline}, "
+        f"which trains alone for {counted(collection.planned, 'round')}"
+    )
     if gains.has_equal_work:
-        yield f"{text}; it is compared with training alone that did as much."
+        yield f"{text}; its gain is over training alone that did as much."
     elif gain.mean.mean > 0:
         yield f"{text}, so its gain may come from that work and not from others."

@@ -130,6 +130,11 @@ class Collection:
         """What the methods of a comparison are measured by, by name."""
         return read_yardsticks(self.paths[0]) if self.source else {}
 
+    @property
+    def planned(self) -> int:
+        """Rounds that the runs were meant to have; 0 if unknown."""
+        return max((run.planned for run in self.runs.values()), default=0)
+
     def first_run(
         self, seed: int | None = None, method: str | None = None
     ) -> Run | None:
@@ -345,7 +350,8 @@ def _remarks(collection: Collection) -> Iterator[str]:
         yield "The runs are on different datasets; their scores do not compare."
     if len({run.planned for run in runs}) > 1:
         yield "The runs were meant to have different numbers of rounds."
-    if runs and not any(run.state == "finished" for run in runs):
+    states = {run.state for run in runs}
+    if "unfinished" in states and "finished" not in states:
         yield "No run has finished; the scores are those of the last evaluated round."
     if collection.lacks_groups:
         yield (
@@ -357,8 +363,9 @@ def _remarks(collection: Collection) -> Iterator[str]:
         yield "There are no test data; all scores are on validation data."
     elif runs and all(run.chosen_round is None for run in runs):
         yield (
-            "There are no validation data, so no round could be chosen without looking "
-            "at the test data; --set split.validation=0.1 keeps some."
+            "There are no validation data, so neither a round nor how long to train "
+            "alone could be chosen without looking at the test data; --set "
+            "split.validation=0.25 keeps some."
         )
     warnings = (str(run.manifest.get("split_warning", "")) for run in runs)
     # Every run splits the same rows in the same way, so that one of them says it all.

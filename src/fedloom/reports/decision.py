@@ -10,7 +10,6 @@ from fedloom.reports.collect import Collection
 from fedloom.reports.gains import Gains
 from fedloom.reports.ranking import Ranking
 from fedloom.results.evidence import Evidence
-from fedloom.results.observations import LONGER
 from fedloom.results.statistics import is_better
 
 Verdict = Literal["use", "alone", "longer", "losing", "open", "constant", "unknown"]
@@ -101,10 +100,8 @@ def _is_beaten(evidence: Evidence, method: str, alone: Sequence[str]) -> bool:
     """Whether something that trains alone has a better test score."""
     if _is_behind(evidence, method, alone):
         return True
-    if LONGER not in evidence.yardsticks:
-        return False
-    longer, own = evidence.yardsticks[LONGER].mean, evidence.scores[method].mean
-    return is_better(longer, own, evidence.metric)
+    lead = evidence.over_longer.get(method)
+    return lead is not None and lead.estimate.mean < 0
 
 
 def _is_behind(evidence: Evidence, method: str, alone: Sequence[str]) -> bool:

@@ -82,8 +82,20 @@ class Findings:
         return about.who if about is not None else ()
 
     def name(self, method: str) -> str:
-        """A method in a sentence: the baseline is training alone."""
-        return "training alone" if method == self.collection.baseline else method
+        """A method in a sentence: of the baseline it is said how long it trains."""
+        if method != self.collection.baseline:
+            return method
+        return f"training alone for {counted(self.collection.planned, 'round')}"
+
+    @property
+    def longer(self) -> str:
+        """Training alone for as long as suits it, in a sentence."""
+        yardstick = self.collection.yardsticks.get(LONGER)
+        chosen = yardstick.rounds.values() if yardstick is not None else ()
+        ends = sorted({min(chosen), max(chosen)}) if chosen else []
+        by_seed = ", by seed" if len(ends) > 1 else ""
+        rounds = f" ({' to '.join(map(str, ends))}{by_seed})" if ends else ""
+        return f"training alone for as many rounds as validation data prefer{rounds}"
 
 
 def work_out(collection: Collection) -> Findings:
@@ -105,7 +117,10 @@ def headline(findings: Findings) -> str:
         failed = sum(run.state == "failed" for run in collection.runs.values())
         if failed and failed == len(collection.runs):
             every = f"all {failed} runs" if failed > 1 else "the run"
-            return f"No answer: {every} failed."
+            return (
+                f"No answer: {every} diverged. Try again in another directory with a "
+                "lower learning rate, or have it found: --set algorithm.lr=auto."
+            )
         return "No answer yet: there is no run with scores."
     pick, best = decision.pick, decision.best
     if len(collection.methods) == 1:
@@ -118,7 +133,7 @@ def headline(findings: Findings) -> str:
             )
         case "alone":
             reached = f": {_reached(findings, pick)}" if pick is not None else ""
-            return f"Train alone{reached}.{_for_longer(findings)}{_not_ahead(findings)}"
+            return f"Train alone{reached}.{_not_ahead(findings)}"
         case "longer":
             return (
                 f"Train alone{_how_long(findings)}. {best} does not reach that, "
@@ -133,7 +148,8 @@ def headline(findings: Findings) -> str:
             return (
                 f"No method is of use: {_usual(findings)}, and on all held-out data "
                 f"none does better{_unless_by_chance(findings)}. There may be nothing "
-                "to learn here, or training fails."
+                "to learn here, or training fails: try another learning rate "
+                "(fedloom tune), another model or more features."
             )
         case "open":
             return (
@@ -177,9 +193,12 @@ def _unless_by_chance(findings: Findings) -> str:
 def _reached(findings: Findings, method: str) -> str:
     score = findings.unit.score(answer_score(findings, method).mean)
     where = f"on the average client's own {findings.part} data"
+    time = ""
+    if method == findings.collection.baseline:
+        time = f"for {counted(findings.collection.planned, 'round')} "
     if is_error(findings.metric):
-        return f"its {findings.metric} is {score} {where}"
-    return f"it reaches {score} {findings.metric} {where}"
+        return f"{time}its {findings.metric} is {score} {where}"
+    return f"{time}it reaches {score} {findings.metric} {where}"
 
 
 def answer_score(findings: Findings, method: str) -> Estimate:
@@ -192,50 +211,91 @@ def answer_score(findings: Findings, method: str) -> Estimate:
 
 
 def _is_ahead(findings: Findings, method: str | None) -> str:
-    """`ditto is 2.1 points ahead of training alone`, `ditto has 12 % less mse than`."""
-    if not is_error(findings.metric):
-        return f"{method} is {_ahead(findings, method)}"
-    return f"{method}'s {findings.metric} is {_ahead(findings, method)}"
+    """`ditto is 2.1 points ahead of training alone with as much work`."""
+    return f"{_subject(findings, method)} is {_ahead(findings, method)}"
 
 
 def _ahead(findings: Findings, method: str | None) -> str:
-    """By how much a method is better than training alone."""
-    gain, gains, evidence = findings.gain_of(method), findings.gains, findings.evidence
-    assert gain is not None
-    assert gains is not None
+    """By how much a method is better than training alone with as much work."""
+    evidence, gains = findings.evidence, findings.gains
     assert evidence is not None
+    assert gains is not None
+    lead = evidence.gains[method or ""].estimate.mean
     if not is_error(findings.metric):
-        points = f"{findings.unit.number(gain.mean.mean)}{findings.unit.points}"
+        points = f"{findings.unit.number(lead)}{findings.unit.points}"
         return f"{points} ahead of {gains.reference}"
-    less = 1 - math.exp(-evidence.gains[gain.method].estimate.mean)
-    return f"{100 * less:.0f}{SPACE}% less than that of {gains.reference}"
+    less = f"{100 * (1 - math.exp(-lead)):.0f}{SPACE}% less"
+    return f"{less} than that of {gains.reference}"
+
+
+def _subject(findings: Findings, method: str | None) -> str:
+    """What is better or worse: the method, or its error."""
+    return f"{method}'s {findings.metric}" if is_error(findings.metric) else f"{method}"
 
 
 def _how_long(findings: Findings) -> str:
-    """`, for as many rounds as validation data prefer: the accuracy is then 77.3 %`."""
+    """` for as many rounds as validation data prefer (4): the accuracy is then ...`."""
     evidence, pick, metric = findings.evidence, findings.pick, findings.metric
     assert evidence is not None
-    longer = evidence.yardsticks.get(LONGER)
-    own = evidence.scores[pick].mean if pick is not None else math.nan
-    if longer is not None and not is_better(own, longer.mean, metric):
-        score = findings.unit.score(longer.mean)
-        return (
-            f", for as many rounds as validation data prefer: the {metric} is then "
-            f"{score}"
-        )
+    if _is_for_longer(findings):
+        length = findings.longer.removeprefix("training alone")
+        score = findings.unit.score(evidence.yardsticks[LONGER].mean)
+        return f"{length}: the {metric} is then {score}"
     return f": {_reached(findings, pick)}" if pick is not None else ""
 
 
-def _for_longer(findings: Findings) -> str:
-    """What training alone reaches with another number of rounds, if that is more."""
-    evidence, pick = findings.evidence, findings.pick
-    if evidence is None or LONGER not in evidence.yardsticks or pick is None:
+def _is_for_longer(findings: Findings) -> bool:
+    """Whether the answer is to train alone for another number of rounds."""
+    evidence, decision = findings.evidence, findings.decision
+    if decision.verdict != "longer" or evidence is None:
+        return False
+    longer, pick = evidence.yardsticks.get(LONGER), decision.pick
+    own = evidence.scores[pick].mean if pick is not None else math.nan
+    return longer is not None and not is_better(own, longer.mean, findings.metric)
+
+
+def _alone_for_longer(findings: Findings) -> str:
+    """What training alone reaches if it stops when validation data say."""
+    evidence, verdict = findings.evidence, findings.decision.verdict
+    if evidence is None or LONGER not in evidence.yardsticks or verdict == "longer":
         return ""
-    longer = evidence.yardsticks[LONGER].mean
-    if not is_better(longer, evidence.scores[pick].mean, findings.metric):
-        return ""
-    score = findings.unit.score(longer)
-    return f" With as many rounds as validation data prefer it is at {score}."
+    score = findings.unit.score(evidence.yardsticks[LONGER].mean)
+    text = f"{_capital(findings.longer)} is at {score}"
+    best = findings.decision.best
+    lead = evidence.over_longer.get(best) if best is not None else None
+    if lead is None or verdict == "constant":
+        return f"{text}."
+    if lead.estimate.mean < 0:
+        return f"{text}, which {best} does not reach."
+    if verdict != "use":
+        return f"{text}."
+    ahead = "less than" if is_error(findings.metric) else "ahead of"
+    ahead = f"{_subject(findings, best)} is {ahead}"
+    advice = "where a federation costs much, train alone, or gather more data."
+    if lead.estimate.mean == 0:
+        return f"{text}, and so is {best}: {advice}"
+    if not lead.is_shown:
+        return f"{text}; {ahead} that, which may be chance: {advice}"
+    if _is_like_baseline(findings):
+        other = findings.name(findings.collection.baseline or "")
+        over = f"Over {other} it is not shown to be ahead: {advice}"
+        return f"{text}; {ahead} that, beyond chance. {over}"
+    return f"{text}; {ahead} that, beyond chance."
+
+
+def _is_like_baseline(findings: Findings) -> bool:
+    """Whether test data cannot tell the answer from the arm that trains alone."""
+    evidence, baseline = findings.evidence, findings.collection.baseline
+    if evidence is None or evidence.leader != findings.decision.best:
+        return False
+    lead = evidence.behind.get(baseline) if baseline is not None else None
+    return lead is not None and not lead.adjusted < ALPHA
+
+
+def _capital(text: str) -> str:
+    """A sentence that begins with words of ours; names of methods stay as they are."""
+    is_name = not text.startswith("training alone")
+    return text if is_name else f"{text[0].upper()}{text[1:]}"
 
 
 def _losers(findings: Findings) -> str:
@@ -251,29 +311,59 @@ def summary(findings: Findings) -> list[str]:
     about = decision.best or decision.pick
     if about is None:
         return []
-    texts = (
-        " ".join(cautions(findings.collection, findings.gains, about)),
-        _sureness(findings, decision.pick or about),
-        _alike(findings),
-        _who_gains(findings, about),
-        *_yardsticks(findings),
-        _advised(findings),
-    )
+    texts = [
+        _alone_for_longer(findings),
+        " ".join(
+            cautions(findings.collection, findings.gains, findings.evidence, about)
+        ),
+    ]
+    if decision.verdict == "constant":
+        # Who leads and who gains does not matter among methods of no use.
+        texts.append(_best_of_no_use(findings, about))
+    else:
+        texts += [_sureness(findings), _alike(findings), _who_gains(findings, about)]
+    texts += _yardsticks(findings)
+    if decision.verdict != "constant":
+        texts.append(_advised(findings))
     return [text for text in texts if text]
 
 
-def _sureness(findings: Findings, method: str) -> str:
+def _best_of_no_use(findings: Findings, method: str) -> str:
+    """How far the best method gets where a constant does better."""
+    score = findings.ranking.standing(method).last
+    interval = ""
+    if score.has_interval:
+        low, high = findings.unit.score(score.low), findings.unit.score(score.high)
+        interval = f" (95{SPACE}% interval from {low} to {high})"
+    return (
+        f"{method} does best of all methods on held-out data; its {findings.metric} on "
+        f"{findings.part} data is {findings.unit.score(score.mean)}{interval}."
+    )
+
+
+def _sureness(findings: Findings) -> str:
+    """The interval of the answer's score, and why that is not the table's."""
     unit, evidence = findings.unit, findings.evidence
-    score = answer_score(findings, method)
-    if evidence is None or not score.has_interval:
+    method = findings.decision.pick or findings.decision.best
+    if evidence is None or method is None:
+        return ""
+    whose, score = f"{method}'s score", answer_score(findings, method)
+    if method == findings.collection.baseline:
+        whose = f"the score of {findings.name(method)}"
+    if _is_for_longer(findings):
+        score = evidence.yardsticks[LONGER]
+        whose = f"that {findings.metric} of {unit.score(score.mean)}"
+    if not score.has_interval:
         return ""
     over = f"{counted(evidence.clients, 'client')}, {counted(evidence.seeds, 'seed')}"
     if findings.samples:
         over += f", {findings.samples}"
     text = (
-        f"The 95{SPACE}% interval of {method}'s score goes from "
-        f"{unit.score(score.low)} to {unit.score(score.high)} ({over})."
+        f"The 95{SPACE}% interval of {whose} goes from {unit.score(score.low)} to "
+        f"{unit.score(score.high)} ({over})."
     )
+    if _is_for_longer(findings):
+        return text
     raw = findings.ranking.standing(method).last.mean
     if unit.score(raw) != unit.score(score.mean):
         text += (
@@ -294,21 +384,38 @@ def _alike(findings: Findings) -> str:
         s.method for s in findings.ranking.standings if s.method in evidence.behind
     ]
     tested = [m for m in order if math.isfinite(evidence.behind[m].adjusted)]
+    gains = findings.gains
+    if findings.decision.verdict == "use" and gains and not gains.has_equal_work:
+        # The answer has said that its gain over just this arm is shown.
+        tested = [m for m in tested if m != findings.collection.baseline]
     alike = [m for m in tested if not evidence.behind[m].adjusted < ALPHA]
     apart = [findings.name(m) for m in tested if m not in alike]
     if not tested:
         return ""
-    first = f"{leader[0].upper()}{leader[1:]}" if leader == "training alone" else leader
+    first = _capital(leader)
     if not alike:
         return (
-            f"{first} does best on all held-out data, and on test data it is better "
-            f"than every other method, beyond chance: {words(apart)}."
+            f"{first} does best on all held-out data{_why_not(findings)}, and on test "
+            f"data it is better than every other method, beyond chance: {words(apart)}."
         )
     text = (
-        f"{first} does best on all held-out data; test data cannot tell it apart from "
-        f"{words([findings.name(m) for m in alike])}"
+        f"{first} does best on all held-out data{_why_not(findings)}; test data cannot "
+        f"tell it apart from {words([findings.name(m) for m in alike])}"
     )
     return text + (f", but they can from {words(apart)}." if apart else ".")
+
+
+def _why_not(findings: Findings) -> str:
+    """Why the leader is not what is recommended, although another method is."""
+    evidence, decision, gains = findings.evidence, findings.decision, findings.gains
+    if evidence is None or decision.verdict != "use" or gains is None:
+        return ""
+    gain = findings.gain_of(evidence.leader)
+    if gain is None or gain.method == decision.pick:
+        return ""
+    if not gain.is_shown:
+        return f", but its gain over {gains.reference} is not shown"
+    return ", but most clients lose by it" if 2 * gain.losing > gain.known else ""
 
 
 def _who_gains(findings: Findings, method: str) -> str:
@@ -327,13 +434,18 @@ def _who_gains(findings: Findings, method: str) -> str:
     interval = ""
     if gain.mean.has_interval:
         chance = f", one-sided {_p(gain.p)}" if gain.mean.mean > 0 else ""
+        if gain.is_shown and gain.mean.low < 0:
+            chance += ", because only a gain is a reason to act"
         interval = (
             f" (95{SPACE}% interval from {unit.gap(gain.mean.low)} to "
             f"{unit.gap(gain.mean.high)}{chance})"
         )
+    amount = f"{unit.number(abs(gain.mean.mean))}{unit.points}"
+    if is_error(findings.metric):
+        amount += f" in {findings.metric}"
     return (
-        f"With {method} the average client {verb} {unit.number(abs(gain.mean.mean))}"
-        f"{unit.points} {over} {gains.reference}{interval}: {_counts(findings, gain)}."
+        f"With {method} the average client {verb} {amount} {over} {gains.reference}"
+        f"{interval}: {_counts(findings, gain)}."
     )
 
 
@@ -381,21 +493,19 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
         is_ahead = is_better(score, best, metric)
         return unit.score(score) if is_ahead and unit.score(score) != shown else ""
 
-    if beats(CONSTANT) and findings.decision.verdict != "constant":
+    over_usual = evidence.over_constant.values()
+    is_useful = any(lead.is_shown for lead in over_usual)
+    if over_usual and not is_useful and findings.decision.verdict != "constant":
         yield (
-            f"Every model is worse than always saying what is usual: {_usual(findings)}"
-            ". There may be nothing to learn here, or training fails."
+            "No method is shown to be better than always saying what is usual: "
+            f"{_usual(findings)}. There may be nothing to learn here, or training "
+            "fails, or there are too few data to tell."
         )
     if score := beats("ordinary"):
         yield (
             "An ordinary model on each client's own data (gradient boosting or a "
             f"linear model) does better than every method: its {metric} is {score}"
             f"{_chance(findings, 'ordinary')}."
-        )
-    if (score := beats(LONGER)) and findings.decision.verdict != "alone":
-        yield (
-            f"Training alone for as many rounds as validation data prefer does better "
-            f"than every method: its {metric} is {score}{_chance(findings, LONGER)}."
         )
     if "pooled" in evidence.yardsticks:
         score = unit.score(evidence.yardsticks["pooled"].mean)
@@ -419,8 +529,11 @@ def _advised(findings: Findings) -> str:
     change = advice.against_pick
     if not math.isfinite(change.p):
         return ""
+    is_alone = findings.pick == findings.collection.baseline
+    everybody = "trained alone" if is_alone else f"used {findings.pick}"
     if set(advice.method) == {findings.pick}:
-        return f"Every single client's own validation data prefer {findings.pick}, too."
+        prefer = findings.name(findings.pick)
+        return f"Every single client's own validation data prefer {prefer}, too."
     pick = findings.ranking.standing(findings.pick).last.mean
     gap = unit.number(abs(advice.followed - pick))
     is_more = is_better(advice.followed, pick, findings.metric)
@@ -431,10 +544,10 @@ def _advised(findings: Findings) -> str:
             if is_more
             else "so one method for all is the better choice"
         )
-    change_by = f"{gap}{unit.points} {'better' if is_more else 'worse'} than"
+    change_by = f"{gap}{unit.points} {'better' if is_more else 'worse'} than if"
     if is_zero(gap):
-        change_by, verdict = "as well as", "so one method for all will do"
+        change_by, verdict = "as well as if", "so one method for all will do"
     return (
         "If each client used what its own validation data prefer, the average client "
-        f"would do {change_by} with {findings.pick} for all, {verdict}."
+        f"would do {change_by} everybody {everybody}, {verdict}."
     )

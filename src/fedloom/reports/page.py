@@ -15,6 +15,7 @@ from fedloom.reports.sections.ranking import ranking
 from fedloom.reports.sections.recorded import drivers
 from fedloom.reports.sections.setup import cost, data, setup
 from fedloom.reports.units import counted
+from fedloom.results.observations import CONSTANT
 
 ASSETS = ("page.css", "page.js")
 """The style sheet and the script that are in the page."""
@@ -89,9 +90,15 @@ def _tiles(findings: Findings) -> Iterator[tuple[str, str]]:
     title = f"{findings.part} {findings.metric} of {best.method}"
     yield title, unit.score_estimate(answer_score(findings, about))
     gain = findings.gain_of(best.method)
-    if gain is not None:
+    if findings.decision.verdict == "constant":
+        evidence = findings.evidence
+        assert evidence is not None
+        usual = unit.score_estimate(evidence.yardsticks[CONSTANT])
+        yield f"{findings.part} {findings.metric} of always saying what is usual", usual
+    elif gain is not None:
         points = "points gained" if unit.is_share else "gain"
-        yield f"{points} over training alone", unit.gap_estimate(gain.mean)
+        over = findings.gains.reference if findings.gains is not None else ""
+        yield f"{points} over {over}", unit.gap_estimate(gain.mean)
         yield "clients that gain", f"{gain.gaining} of {gain.known}"
     if best.worst.count:
         yield "worst tenth of the clients", unit.score(best.worst.mean)

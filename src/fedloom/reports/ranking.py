@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedloom.reports.collect import Collection
 from fedloom.reports.runs import KIND
+from fedloom.reports.units import metric_of, unit_of
 from fedloom.results.evidence import Contrast, Evidence, in_units
-from fedloom.results.statistics import Estimate, is_error, over_seeds
+from fedloom.results.statistics import Estimate, is_error, over_seeds, within_range
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,19 @@ def estimate_of(
     collection: Collection, method: str, number: str, kind: str = KIND, part: str = ""
 ) -> Estimate:
     """A number at the last round, over seeds."""
-    return over_seeds(
+    return _over_seeds(
         [
             run.number(run.last_round, number, kind=kind, part=part)
             for run in collection.of(method)
-        ]
+        ],
+        number,
     )
+
+
+def _over_seeds(values: Sequence[float], number: str) -> Estimate:
+    """A mean over seeds; its interval stays where the number can be."""
+    metric = metric_of(number)
+    return within_range(over_seeds(values), metric, is_share=unit_of(metric).is_share)
 
 
 def kinds_of(collection: Collection, method: str) -> list[str]:
@@ -123,7 +131,9 @@ def _standing(
         method=method,
         algorithm=every[0].algorithm if every else method,
         last=scores.get(method) or estimate_of(collection, method, metric),
-        chosen=over_seeds([run.number(run.chosen_round, metric) for run in runs]),
+        chosen=_over_seeds(
+            [run.number(run.chosen_round, metric) for run in runs], metric
+        ),
         chosen_rounds=tuple(
             run.chosen_round for run in runs if run.chosen_round is not None
         ),

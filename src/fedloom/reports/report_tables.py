@@ -46,8 +46,8 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
     title = title_of(findings.metric)
     caption = (
         f"{title[0].upper()}{title[1:]} of the personal models on each client's "
-        f"{findings.part} data: mean over clients ± half the 95 % interval. "
-        f"{_interval_of(findings)}"
+        f"{findings.part} data: mean over clients ± half the 95 % interval, or with "
+        f"its ends. {_interval_of(findings)}"
     )
     table = TableBuilder(ranking.standings)
     table.words("method", lambda s: method_cell(findings, s.method))
@@ -67,7 +67,7 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
     table.numbers(
         f"worst 10{SPACE}%",
         lambda s: estimate_cell(unit, s.worst),
-        note="mean over the clients that do worst",
+        note="mean over the clients that do worst; interval over seeds alone",
     )
     if evidence is not None and evidence.behind and not is_short:
         leader = evidence.leader

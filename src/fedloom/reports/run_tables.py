@@ -89,7 +89,9 @@ def settings_table(findings: Findings) -> Table:
             f"{key} = {_value(v)}" for key, v in row[1].items() if key != "name"
         ),
     )
-    return table.table("Settings of every method.")
+    is_fine_tuned = any(run.config.get("algorithm", {}).get("tuning") for run in runs)
+    tuning = " tuning: epochs for which a client trains the shared model before use."
+    return table.table(f"Settings of every method.{tuning if is_fine_tuned else ''}")
 
 
 def common_table(findings: Findings) -> Table:

@@ -18,6 +18,10 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 _SUMMARIES = ("weighted", "worst_decile", "largest_decile", "spread", "error", "pooled")
 """How numbers over clients are summed up, as the ends of their names."""
 
+_LARGE, _SMALL = 1e3, 1e-6
+"""What is so many times the usual score is not written with the digits of that. What is
+a thousandth of it still is: differences that small are as good as none."""
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -59,9 +63,15 @@ class Unit:
             return NOTHING
         if self.is_share:
             return _sign(f"{value * self.scale:.1f}", value)
-        power = _power(self.size)
-        text = f"{value / 10**power:,.{_decimals(self.size, power)}f}"
+        size = abs(value) if self._is_far(value) else self.size
+        power = _power(size)
+        text = f"{value / 10**power:,.{_decimals(size, power)}f}"
         return _sign(text + (f"e{power}" if power else ""), value)
+
+    def _is_far(self, value: float) -> bool:
+        """Whether the digits of usual scores would hide a score, or make it long."""
+        is_large = abs(value) >= _LARGE * self.size
+        return is_large or (self.size >= 1e6 and 0 < abs(value) < self.size * _SMALL)
 
     def tick(self, value: float) -> str:
         """A score on an axis, in as few digits as it needs."""
@@ -82,12 +92,24 @@ class Unit:
         return _with_sign(self.number(abs(value)), value)
 
     def estimate(self, estimate: Estimate) -> str:
-        """A mean with half its interval's width."""
-        return self._with_half(self.number(estimate.mean), estimate)
+        """A score with half its interval's width, or with the ends of the interval.
+
+        With its ends where mean and half of a lopsided interval read as if the score
+        could be below 0 or above 100 %.
+        """
+        text, (least, most) = self.number(estimate.mean), self.bounds
+        half = (estimate.high - estimate.low) / 2
+        is_below = estimate.mean - half < least <= estimate.low
+        is_above = most is not None and estimate.high <= most < estimate.mean + half
+        if is_below or is_above:
+            low, high = self.number(estimate.low), self.number(estimate.high)
+            return f"{text} ({low} to {high})"
+        return self._with_half(text, estimate)
 
     def score_estimate(self, estimate: Estimate) -> str:
         """The same with its suffix."""
-        return self.estimate(estimate) + self.suffix
+        text, space, rest = self.estimate(estimate).partition(" (")
+        return text + self.suffix + space + rest
 
     def gap_estimate(self, estimate: Estimate) -> str:
         """A difference with half its interval's width."""
@@ -110,11 +132,17 @@ def unit_of(number: str, scores: Iterable[float] = ()) -> Unit:
         number: a metric, or what sums it up, such as `auc_pooled`.
         scores: some of its values, which show how large they are; by default about 1.
     """
-    for ending in _SUMMARIES:
-        number = number.removesuffix(f"_{ending}")
-    is_share = number in METRICS and METRICS[number].is_share
+    metric = metric_of(number)
+    is_share = metric in METRICS and METRICS[metric].is_share
     sizes = [abs(score) for score in scores if math.isfinite(score) and score != 0]
     return Unit(is_share, statistics.median(sizes) if sizes else 1.0)
+
+
+def metric_of(number: str) -> str:
+    """The metric that a number sums up: `accuracy` for `accuracy_worst_decile`."""
+    for ending in _SUMMARIES:
+        number = number.removesuffix(f"_{ending}")
+    return number
 
 
 def is_zero(text: str) -> bool:

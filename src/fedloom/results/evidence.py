@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedloom.results.observations import (
     CONSTANT,
+    LONGER,
     Codes,
     Design,
     Mean,
@@ -101,6 +102,9 @@ class Evidence:
     over_constant: Mapping[str, Contrast]
     """Each method over always saying what is usual, on the data that gains are read
     from, adjusted together; empty if that is not known."""
+    over_longer: Mapping[str, Contrast]
+    """Each method but training alone over training alone for as many rounds as
+    validation data prefer: on test data, for the others chose; adjusted together."""
     optimism: float
     """By how much the leader's test score flatters it because it was chosen on it; of
     errors, on the log scale."""
@@ -225,7 +229,15 @@ def weigh(observations: Observations, metric: str) -> Evidence:
         over_yardsticks=_by_name(
             measured, contrasts(measured.values(), is_joint=False)
         ),
-        over_constant=_over_constant(compared, wide, places, metric),
+        over_constant=_over_yardstick(CONSTANT, compared, wide, places, metric),
+        over_longer=_over_yardstick(
+            LONGER,
+            tested,
+            design,
+            {m: places[m] for m in with_alone},
+            metric,
+            is_directed=True,
+        ),
         optimism=_optimism(observations, list(places.values()), metric),
         seeds=seeds,
         clients=design.clients
@@ -237,15 +249,22 @@ def weigh(observations: Observations, metric: str) -> Evidence:
     )
 
 
-def _over_constant(
-    compared: Observations, design: Design, places: Mapping[str, int], metric: str
+def _over_yardstick(
+    name: str,
+    compared: Observations,
+    design: Design,
+    places: Mapping[str, int],
+    metric: str,
+    *,
+    is_directed: bool = False,
 ) -> dict[str, Contrast]:
-    """Each method over always saying what is usual."""
-    usual = compared.yardsticks.get(CONSTANT)
-    if usual is None:
+    """Each of some methods over a yardstick; empty if that is not known."""
+    values = compared.yardsticks.get(name)
+    if values is None or not np.isfinite(values).any():
         return {}
-    pairs = [_paired(design, compared.values[n], usual) for n in places.values()]
-    return _by_name(places, _contrasts(pairs, design, metric, is_joint=True))
+    pairs = [_paired(design, compared.values[n], values) for n in places.values()]
+    tests = _contrasts(pairs, design, metric, is_joint=True, is_directed=is_directed)
+    return _by_name(places, tests)
 
 
 def contrast(

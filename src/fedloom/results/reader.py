@@ -10,7 +10,7 @@ import json
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -352,6 +352,8 @@ class Yardstick:
     """How it was made, in sentences."""
     outcomes: Mapping[int, dict[str, Outcomes]]
     """By seed, then by part: the samples of the runs of that seed, in their order."""
+    rounds: Mapping[int, int] = field(default_factory=dict)
+    """By seed, for how many rounds it trained, where validation data chose that."""
 
 
 def read_yardsticks(path: Path) -> dict[str, Yardstick]:
@@ -362,18 +364,27 @@ def read_yardsticks(path: Path) -> dict[str, Yardstick]:
     """
     folder = path / YARDSTICKS
     try:
-        about = json.loads((folder / f"{YARDSTICKS}.json").read_text())
+        entries = json.loads((folder / f"{YARDSTICKS}.json").read_text())
+        about = {str(name): _about(entry) for name, entry in dict(entries).items()}
     except _UNREADABLE:
         return {}
     yardsticks = {}
-    for name, sentences in about.items():
+    for name, (sentences, rounds) in about.items():
         outcomes = {
             int(file.stem.removeprefix("seed-")): parts
             for file in sorted((folder / name).glob("seed-*.npz"))
             if (parts := _parts(_whole_outcomes(file))) is not None
         }
-        yardsticks[str(name)] = Yardstick(str(sentences), outcomes)
+        yardsticks[name] = Yardstick(sentences, outcomes, rounds)
     return yardsticks
+
+
+def _about(entry: Any) -> tuple[str, dict[int, int]]:
+    """How a yardstick was made, and by seed for how many rounds, if that was chosen."""
+    if isinstance(entry, str):
+        return entry, {}
+    rounds = {int(seed): int(number) for seed, number in dict(entry["rounds"]).items()}
+    return str(entry["about"]), rounds
 
 
 def _whole_outcomes(path: Path) -> RunOutcomes | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -72,6 +72,37 @@ def over_seeds(values: ArrayLike, level: float = LEVEL) -> Estimate:
     error = float(known.std(ddof=1) / math.sqrt(count))
     half = float(scipy.stats.t.ppf(0.5 + level / 2, count - 1)) * error
     return Estimate(mean, error, mean - half, mean + half, count)
+
+
+def within_range(estimate: Estimate, metric: str, *, is_share: bool) -> Estimate:
+    """A mean over seeds with an interval that stays where the number can be.
+
+    Wilson's for a share, one on the log scale for an error. None where all seeds gave
+    the same, for then nothing is known of what others would give.
+
+    Args:
+        estimate: as `over_seeds` gives it.
+        metric: what it is a mean of.
+        is_share: whether it lies between 0 and 1.
+    """
+    mean, error = estimate.mean, estimate.error
+    if not estimate.has_interval:
+        return estimate
+    if error == 0:
+        return replace(estimate, error=math.nan, low=math.nan, high=math.nan)
+    df = estimate.count - 1
+    if is_share and 0 < mean < 1:
+        low, high = share_interval(mean, mean * (1 - mean) / error**2, df=df)
+        return replace(estimate, low=low, high=high)
+    if is_error(metric) and mean > 0:
+        width = float(scipy.stats.t.ppf(0.5 + LEVEL / 2, df)) * error / mean
+        factor = math.exp(min(width, _WIDEST))
+        return replace(estimate, low=mean / factor, high=mean * factor)
+    return estimate
+
+
+_WIDEST = 100.0
+"""An interval on the log scale is not wider, so that its ends are numbers."""
 
 
 def over_clients(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.messages import HELD_OUT, PARTS
 from fedloom.core.records import client_dims, named
-from fedloom.core.remarks import Remark, on_training_loss
+from fedloom.core.remarks import Remark, divergence, on_training_loss
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.row_files import RowFiles
@@ -52,6 +52,8 @@ class History:
         """Every client's, at the last evaluated round."""
         self.remarks = directory.read_remarks() if directory is not None else ()
         """What there is to say of the run, once it is over."""
+        self.divergence: str | None = None
+        """Why the run counts as diverged, once it is over, if it does."""
         self.outcomes: dict[int, RunOutcomes] = {}
         """By round, what personal models said of every held-out sample."""
         self.wanted: Mapping[int, NDArray[np.int64]] = {}
@@ -95,19 +97,29 @@ class History:
 
     def close_run(self) -> None:
         """Record what there is to say of the run, whose last round is over."""
-        self.remarks = (*self._method_remarks(), *self._on_training_loss())
-        if self.directory is not None:
-            self.directory.write_remarks(self.remarks)
-
-    def _on_training_loss(self) -> Iterator[Remark]:
-        """Whether models learnt anything, if training data were scored."""
         first, last = (
             row.scores.get("personal", {}).get("train", {}).get("loss")
             for row in (self.rounds[0], self.rounds[-1])
         )
-        if len(self.rounds) > 1 and last is not None:
-            constant = self.training.constant_loss
-            yield from on_training_loss(last, first, constant)
+        remarks = list(self._method_remarks())
+        if len(self.rounds) > 1 and last is not None:  # training data were scored
+            constant, task = self.training.constant_loss, self.training.task
+            self.divergence = divergence(
+                last,
+                constant,
+                self.training.algorithm.lr,
+                has_classes=task.metric == "accuracy",
+            )
+            if self.divergence is None:
+                remarks += on_training_loss(last, first, constant)
+        self.remarks = tuple(remarks)
+        if self.directory is not None:
+            self.directory.write_remarks(self.remarks)
+            if self.divergence is not None:
+                state = self.training.state
+                self.directory.write_failure(
+                    self.divergence, state.round, state.exchange
+                )
 
     def _method_remarks(self) -> Iterable[Remark]:
         algorithm = self.training.algorithm

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fedloom.core.errors import NumericalError
 from fedloom.core.settings import Count, Positive, Seed, check
 from fedloom.results.rows import Round
 from fedloom.server import checkpoint
@@ -70,6 +71,10 @@ def train(
 
     Ctrl-C, SIGTERM and a lost terminal let the exchange under way finish and secure it
     before they end the run.
+
+    Raises:
+        NumericalError: numbers stopped being finite; or the run is over, and its models
+            are far worse than none.
     """
 
     def run_exchange() -> dict[int, RoundCost]:
@@ -77,6 +82,8 @@ def train(
         return {} if cost is None else {0: cost}
 
     _drive(run_exchange, lambda: [0], [history], schedule, progress)
+    if history.divergence is not None:
+        raise NumericalError(history.divergence)
 
 
 def train_together(
@@ -100,6 +107,10 @@ def train_together(
         return closed
 
     _drive(run_exchange, lambda: bundle.going, histories, schedule, progress)
+    for n in bundle.going:
+        why = histories[n].divergence
+        if why is not None:
+            bundle.failures[n] = NumericalError(why)
 
 
 def _drive(

@@ -226,7 +226,8 @@ def test_a_comparison_without_a_finished_run_has_a_page(tmp_path: Path) -> None:
         run.write_failure("round 1, client <c0>: loss is nan", 1, 0)
     text = page(work_out(collect([path])))
     check(text)
-    assert "all 2 runs failed" in text
+    assert "all 2 runs diverged" in text
+    assert "the scores are those of the last evaluated round" not in text
     assert "client &lt;c0&gt;: loss is nan" in text
     (path / "a" / "seed-0" / "manifest.json").unlink()
     (path / "b" / "seed-0" / "manifest.json").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from made_runs import clients, outcomes_of, steady, write_comparison, write_run
 from fedloom.reports import collect
 from fedloom.reports.findings import Findings, headline, summary, work_out
 from fedloom.reports.gains import drivers
+from fedloom.reports.page import page
 from fedloom.reports.report_tables import ranking_table
 from fedloom.results.directory import RunDirectory
 from fedloom.results.gain import Gain
@@ -115,7 +117,7 @@ def test_training_alone_is_recommended_if_it_is_best(tmp_path: Path) -> None:
     methods = {"local": many(0.8), "a": many(0.7), "b": many(0.6)}
     findings = findings_of(tmp_path, methods)
     assert findings.decision.verdict == "alone"
-    assert headline(findings).startswith("Train alone: it reaches")
+    assert headline(findings).startswith("Train alone: for 1 round it reaches")
 
 
 def test_a_gain_by_which_most_clients_lose_is_not_recommended(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_gains_are_over_training_alone_with_as_much_work(tmp_path: Path) -> None
     assert "training alone with as much work" in text_of(findings)
 
 
-def write_yardstick(path: Path, name: str, *shares: float) -> None:
+def write_yardstick(path: Path, name: str, *shares: float, rounds: Any = None) -> None:
     """One whose models are right on a share of every client's test samples.
 
     Clients take turns among several shares.
@@ -176,7 +178,10 @@ def write_yardstick(path: Path, name: str, *shares: float) -> None:
         RunOutcomes({"test": own}).write(file)
     about = path / "yardsticks" / "yardsticks.json"
     known = json.loads(about.read_text()) if about.is_file() else {}
-    about.write_text(json.dumps({**known, name: "Made up."}))
+    entry: Any = "Made up."
+    if rounds is not None:
+        entry = {"about": entry, "rounds": dict(enumerate(rounds))}
+    about.write_text(json.dumps({**known, name: entry}))
 
 
 def test_yardsticks_that_beat_every_method_are_said(tmp_path: Path) -> None:
@@ -209,7 +214,21 @@ def test_no_method_is_of_use_if_a_constant_does_better(
         "No method is of use: if each client always predicted its most frequent class"
     )
     assert f"on all held-out data none does better{chance}." in headline(findings)
-    assert "Every model is worse" not in text_of(findings)
+    said = text_of(findings)
+    assert "is shown to be better than always" not in said
+    assert "a does best of all methods on held-out data" in said
+    assert not any(word in said for word in ("gain", "beyond chance", "prefer a"))
+    tiles = re.findall("<dt>(.*?)</dt>", page(findings))
+    assert not any("gain" in tile for tile in tiles)
+
+
+def test_what_may_be_no_better_than_a_constant_is_said(tmp_path: Path) -> None:
+    methods = {"local": many(0.6), "a": many(0.7)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    write_yardstick(path, "constant", 1.0, 0.35)
+    findings = work_out(collect([path]))
+    assert findings.decision.verdict == "use"
+    assert "No method is shown to be better than always saying" in text_of(findings)
 
 
 def test_what_is_behind_a_constant_is_not_recommended(tmp_path: Path) -> None:
@@ -233,25 +252,66 @@ def test_training_alone_for_longer_can_be_the_answer(tmp_path: Path) -> None:
     methods = {"local": many(0.5), "a": many(0.7)}
     path = write_comparison(tmp_path / "c", methods, outcomes=True)
     assert work_out(collect([path])).decision.verdict == "use"
-    write_yardstick(path, "alone-longer", 0.75)
+    write_yardstick(path, "alone-longer", 0.75, rounds=[8, 4, 16, 4, 4])
     findings = work_out(collect([path]))
     assert findings.decision.verdict == "longer"
     assert headline(findings).startswith(
-        "Train alone, for as many rounds as validation data prefer: the accuracy is"
+        "Train alone for as many rounds as validation data prefer (4 to 16, by seed): "
+        "the accuracy is then 75.0"
     )
+    assert "interval of that accuracy of 75.0" in summary(findings)[1]
     assert "a does not reach that, although a is 20.0 points ahead" in headline(
         findings
     )
 
 
-def test_how_far_training_alone_gets_is_in_the_headline(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("shares", "sentence"),
+    [
+        ((0.5,), "; a is ahead of that, beyond chance."),
+        ((1.0, 0.35), "; a is ahead of that, which may be chance: where"),
+    ],
+)
+def test_what_is_used_is_tested_against_training_alone_for_longer(
+    shares: tuple[float, ...], sentence: str, tmp_path: Path
+) -> None:
+    methods = {"local": many(0.5), "a": many(0.7)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    write_alone(path, "a", 0.5)
+    write_yardstick(path, "alone-longer", *shares, rounds=[8] * 5)
+    findings = work_out(collect([path]))
+    assert findings.decision.verdict == "use"
+    assert "ahead of training alone with as much work" in headline(findings)
+    longer = "Training alone for as many rounds as validation data prefer (8) is at "
+    assert summary(findings)[0].startswith(longer)
+    assert sentence in summary(findings)[0]
+
+
+def test_arms_that_train_alone_are_told_apart(tmp_path: Path) -> None:
+    """The gain at equal work is shown; over the arm that trains alone it is not."""
+    methods = {"local": many(1.0, 0.35), "a": many(0.7)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    write_alone(path, "a", 0.5)
+    write_yardstick(path, "alone-longer", 0.4)
+    findings = work_out(collect([path]))
+    assert findings.decision.verdict == "use"
+    said = " ".join(summary(findings))
+    assert "test data cannot tell it apart from training alone for 1 round." in said
+    assert "a is ahead of that, beyond chance. Over training alone for 1 round" in said
+    assert "it is not shown to be ahead: where a federation" in said
+    assert "apart from training alone." not in said
+
+
+def test_how_far_training_alone_gets_is_next_to_the_headline(tmp_path: Path) -> None:
     path = write_comparison(
         tmp_path / "c", {"local": many(0.7), "a": many(0.5)}, outcomes=True
     )
     write_yardstick(path, "alone-longer", 0.75)
-    answer = headline(work_out(collect([path])))
-    assert answer.startswith("Train alone: it reaches 70.0")
-    assert "With as many rounds as validation data prefer it is at 75.0" in answer
+    findings = work_out(collect([path]))
+    assert headline(findings).startswith("Train alone: for 1 round it reaches 70.0")
+    longer = "Training alone for as many rounds as validation data prefer is at 75.0"
+    assert summary(findings)[0].startswith(longer)
+    assert "which a does not reach" in summary(findings)[0]
 
 
 def test_clients_are_not_counted_once_per_seed(tmp_path: Path) -> None:
@@ -374,7 +434,7 @@ def test_unequal_work_is_said(tmp_path: Path) -> None:
         file = path / "a" / f"seed-{seed}" / "rounds.jsonl"
         file.write_text(file.read_text().replace('"steps": 120', '"steps": 1320'))
     said = summary(work_out(collect([path])))[0]
-    assert "a did 11 times the work of local, so its gain may come from that" in said
+    assert "alone for 1 round, so its gain may come from that" in said
 
 
 def test_gains_are_paired_by_client_and_averaged_over_seeds(tmp_path: Path) -> None:
@@ -480,8 +540,9 @@ def test_recorded_columns_are_related_to_the_gain(tmp_path: Path) -> None:
 def test_the_answer_when_every_run_failed(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", LOCAL[0], failure="round 1: loss is nan")
     findings = work_out(collect([path]))
-    assert headline(findings) == "No answer: the run failed."
+    assert headline(findings).startswith("No answer: the run diverged. Try again")
     assert summary(findings) == []
+    assert not any("last evaluated round" in r for r in findings.collection.remarks)
 
 
 def test_a_run_with_a_gain_of_its_own_needs_no_other(tmp_path: Path) -> None:
@@ -508,7 +569,9 @@ def test_the_answer_says_what_is_less_and_who_loses(tmp_path: Path) -> None:
     findings = work_out(
         collect([write_comparison(tmp_path / "c", METHODS, metric="mse")])
     )
-    assert headline(findings).startswith("Train alone: its mse is 0.5600 on")
+    assert headline(findings).startswith(
+        "Train alone: for 1 round its mse is 0.5600 on"
+    )
     assert "the best federated method, is not ahead of training alone" in headline(
         findings
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from fedloom.reports import report, write_report
 from fedloom.reports.markup import latex
 from fedloom.reports.tables import Cell, Column, Table, to_csv
 from fedloom.reports.units import count, plain, seconds, signed, size, unit_of, words
-from fedloom.results.statistics import over_seeds
+from fedloom.results.statistics import over_seeds, within_range
 
 ODD = Table(
     'A & B <x> "q" 5 %',
@@ -98,6 +99,39 @@ def test_errors_have_as_many_digits_as_they_are_large() -> None:
     assert unit_of("mse", [5e5]).score(float("inf")) == "\N{EN DASH}"
 
 
+def test_scores_that_are_far_apart_have_digits_of_their_own() -> None:
+    blown_up = unit_of("mse", [3e21, 2e21, 1.25])
+    assert [blown_up.score(v) for v in (3e21, 1.25, 0.0)] == [
+        "3.000e21",
+        "1.2500",
+        "0.000e21",
+    ]
+    assert unit_of("mse", [1.0, 1.2, 4e21]).score(4e21) == "4.000e21"
+    assert unit_of("mse", [1.0, 1.2]).gap(0.00001) == "0.0000"
+
+
+def test_intervals_stay_where_a_score_can_be() -> None:
+    """Worst tenths: shares near 0, errors that differ by much, and seeds all alike."""
+    share = within_range(
+        over_seeds([0.0, 0.1, 0.0, 0.3, 0.0]), "accuracy", is_share=True
+    )
+    assert 0 < share.low < share.mean < share.high < 1
+    text = unit_of("accuracy").estimate(share)
+    assert re.fullmatch(r"8\.0 \(\d\.\d to \d\d\.\d\)", text)
+    assert (
+        unit_of("accuracy").score_estimate(share).startswith("8.0\N{NO-BREAK SPACE}% (")
+    )
+    error = within_range(over_seeds([0.1, 9.0, 0.2]), "mse", is_share=False)
+    assert 0 < error.low < error.mean < error.high
+    assert "±" not in unit_of("mse").estimate(error)
+    for values in ([0.5, 0.5, 0.5], [0.0, 0.0]):
+        same = within_range(over_seeds(values), "accuracy", is_share=True)
+        assert not same.has_interval
+        assert "±" not in unit_of("accuracy").estimate(same)
+    middle = within_range(over_seeds([0.5, 0.52, 0.48]), "accuracy", is_share=True)
+    assert "±" in unit_of("accuracy").estimate(middle)
+
+
 def rows_of(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_text())))
 
@@ -143,7 +177,7 @@ def test_a_report_is_a_page_with_its_tables_beside(comparison: Path) -> None:
     [
         (
             "md",
-            ["| **better** | 76.3 ±", "Use better: it reaches", "2 of 2 clients gain"],
+            ["| **better** | 76.3 (", "Use better: it reaches", "2 of 2 clients gain"],
         ),
         ("latex", [r"\toprule", r"\label{tab:gains}", "booktabs"]),
         ("csv", ["place,method,algorithm,last_mean"]),

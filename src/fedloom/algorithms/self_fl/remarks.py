@@ -24,7 +24,9 @@ _MOST = 0.9
 def on_steps(
     log: LogColumns, floors: NDArray[np.int64], most_steps: int
 ) -> Iterator[Remark]:
-    """Whether clients trained enough, and whether the step rule decided anything.
+    """Whether clients trained enough, or else whether the step rule decided anything.
+
+    At most one remark: what matters most.
 
     Args:
         log: the client log.
@@ -46,6 +48,7 @@ def on_steps(
             ),
             is_warning=True,
         )
+        return
     if not is_computed.any():
         return
     held = (np.round(log["wanted"]) < floors)[is_computed].mean()
@@ -55,13 +58,14 @@ def on_steps(
             topic="step rule below its floor",
             text=(
                 f"In {held:.0%} of the cases the step rule asked for fewer local steps "
-                f"than its floor, and the training loss was still falling at the end "
-                f"(by {fall:.0%}): clients may have trained too little. Train for more "
-                "rounds, raise lr, since a smaller one asks for fewer steps, or set "
-                'target = "posterior".'
+                "than least_steps allows, so that these decided instead, and the "
+                f"training loss was still falling at the end (by {fall:.0%}): clients "
+                "may have trained too little. Train for more rounds, raise lr, since "
+                'a smaller one asks for fewer steps, or set target = "posterior".'
             ),
             is_warning=True,
         )
+        return
     is_late = is_computed & (log["round"] > log["round"].max() - _LATE)
     if not is_late.any():
         return
@@ -72,12 +76,20 @@ def on_steps(
         yield Remark(
             topic="steps at the ends of their range",
             text=(
-                f"In the last {rounds} rounds {at_end:.0%} of the computed steps were "
-                f"at their floor or cap ({at_cap:.0%} at the cap of {most_steps}). "
-                "There the step rule decides nothing: as many constant steps "
-                "(use_steps = false) would do the same."
+                f"The step rule hardly decided how long clients train: in the last "
+                f"{rounds} rounds {at_end:.0%} of its numbers were at the fewest steps "
+                f"that least_steps allows or at the most (most_steps = {most_steps}: "
+                f"{at_cap:.0%}). To let it decide, {_wider(at_cap, at_end)}, or do "
+                "without it (use_steps = false)."
             ),
         )
+
+
+def _wider(at_cap: float, at_end: float) -> str:
+    """What to change so that fewer steps are at an end of their range."""
+    if at_cap >= at_end / 2:
+        return "raise most_steps"
+    return "set least_steps to a smaller number"
 
 
 def _fall(log: LogColumns) -> float:
