@@ -13,9 +13,10 @@ from fedloom.commands.console import out as console
 from fedloom.commands.options import argument, option
 from fedloom.core.errors import DataError
 from fedloom.reports import write_report
-from fedloom.reports.findings import headline, summary
+from fedloom.reports.headline import headline
 from fedloom.reports.live import Server, Watch
 from fedloom.reports.report_tables import ranking_table
+from fedloom.reports.summary import summary
 from fedloom.reports.units import SPACE
 
 

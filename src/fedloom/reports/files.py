@@ -17,12 +17,14 @@ from fedloom.core.errors import ConfigError, MessageError, unknown
 from fedloom.core.files import atomic_write
 from fedloom.reports import csv_tables
 from fedloom.reports.collect import collect
-from fedloom.reports.findings import Findings, headline, summary, work_out
+from fedloom.reports.findings import Findings, work_out
 from fedloom.reports.gain_tables import gains_table
+from fedloom.reports.headline import headline
 from fedloom.reports.markup import render
 from fedloom.reports.page import page
 from fedloom.reports.report_tables import ranking_table
 from fedloom.reports.run_tables import cost_table, failures_table
+from fedloom.reports.summary import summary
 
 
 def _text(template: str, findings: Findings) -> str:

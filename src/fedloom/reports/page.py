@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedloom.reports.charts import legend_sign
-from fedloom.reports.findings import Findings, answer_score, headline, summary
+from fedloom.reports.findings import Findings
+from fedloom.reports.headline import answer_score, headline
 from fedloom.reports.markup import content_policy, render
 from fedloom.reports.sections.clients import calibration, clients
 from fedloom.reports.sections.gain import who_gains
@@ -14,6 +15,7 @@ from fedloom.reports.sections.parts import Section, styles_of
 from fedloom.reports.sections.ranking import ranking
 from fedloom.reports.sections.recorded import drivers
 from fedloom.reports.sections.setup import cost, data, setup
+from fedloom.reports.summary import summary
 from fedloom.reports.units import counted
 from fedloom.results.observations import CONSTANT
 

@@ -252,8 +252,8 @@ def test_the_live_view_follows_a_run_while_it_goes_on(
             run.start()
             assert reached.wait(PATIENCE_S)
             wait_for(browser, says("1 run: 1 going on"))
-            row = browser.find_element(By.CSS_SELECTOR, "#runs tbody tr").text
-            assert "2 of 6" in row
+            row = (By.CSS_SELECTOR, "#runs tbody tr")
+            wait_for(browser, lambda _: "2 of 6" in browser.find_element(*row).text)
             before = len(_line(browser))
             seen.set()
             wait_for(browser, says("1 run: 1 finished"))

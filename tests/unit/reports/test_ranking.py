@@ -14,10 +14,12 @@ import pytest
 from made_runs import clients, outcomes_of, steady, write_comparison, write_run
 
 from fedloom.reports import collect
-from fedloom.reports.findings import Findings, headline, summary, work_out
+from fedloom.reports.findings import Findings, work_out
 from fedloom.reports.gains import drivers
+from fedloom.reports.headline import headline
 from fedloom.reports.page import page
 from fedloom.reports.report_tables import ranking_table
+from fedloom.reports.summary import summary
 from fedloom.results.directory import RunDirectory
 from fedloom.results.gain import Gain
 from fedloom.results.outcomes import RunOutcomes

@@ -11,7 +11,8 @@ import numpy as np
 from fedloom.experiments.worlds.training import ALONE, ARMS, SEEDS, Truth, Truths
 from fedloom.experiments.worlds.world import World
 from fedloom.reports.collect import collect
-from fedloom.reports.findings import headline, work_out
+from fedloom.reports.findings import work_out
+from fedloom.reports.headline import headline
 from fedloom.results.observations import CONSTANT, LONGER
 from fedloom.results.statistics import Estimate
 

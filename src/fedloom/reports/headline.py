@@ -1,0 +1,161 @@
+"""The answer, in a sentence or two."""
+
+from __future__ import annotations
+
+import math
+
+from fedloom.reports.findings import Findings
+from fedloom.reports.units import SPACE, counted
+from fedloom.results.observations import CONSTANT, LONGER
+from fedloom.results.statistics import Estimate, is_better, is_error
+
+
+def headline(findings: Findings) -> str:
+    """The answer, in a sentence or two."""
+    collection, decision = findings.collection, findings.decision
+    if decision.pick is None and decision.best is None:
+        failed = sum(run.state == "failed" for run in collection.runs.values())
+        if failed and failed == len(collection.runs):
+            every = f"all {failed} runs" if failed > 1 else "the run"
+            return (
+                f"No answer: {every} diverged. Try again in another directory with a "
+                "lower learning rate, or have it found: --set algorithm.lr=auto."
+            )
+        return "No answer yet: there is no run with scores."
+    pick, best = decision.pick, decision.best
+    if len(collection.methods) == 1:
+        return f"{pick or best}: {_reached(findings, pick or best or '')}."
+    match decision.verdict:
+        case "use":
+            return (
+                f"Use {best}: {_reached(findings, best or '')}, "
+                f"{_ahead(findings, best)}.{_losers(findings)}"
+            )
+        case "alone":
+            reached = f": {_reached(findings, pick)}" if pick is not None else ""
+            return f"Train alone{reached}.{_not_ahead(findings)}"
+        case "longer":
+            return (
+                f"Train alone{_how_long(findings)}. {best} does not reach that, "
+                f"although {_is_ahead(findings, best)}."
+            )
+        case "losing":
+            return (
+                f"Train alone: on average {_is_ahead(findings, best)}, but most "
+                "clients lose by it."
+            )
+        case "constant":
+            return (
+                f"No method is of use: {usual(findings)}, and on all held-out data "
+                f"none does better{_unless_by_chance(findings)}. There may be nothing "
+                "to learn here, or training fails: try another learning rate "
+                "(fedloom tune), another model or more features."
+            )
+        case "open":
+            return (
+                f"Not shown: {_is_ahead(findings, best)}, which these data cannot tell "
+                "from chance. Train alone, or gather more data."
+                f"{_losers(findings)}"
+            )
+    leads = f"{pick} does best: {_reached(findings, pick or '')}"
+    if findings.evidence is None:
+        return f"{leads}, but the methods did not meet the same clients."
+    return f"{leads}; whether that beats training alone is not known."
+
+
+def _not_ahead(findings: Findings) -> str:
+    """Why the best federated method is not the answer."""
+    gain, gains = findings.gain_of(findings.decision.best), findings.gains
+    if gain is None or gains is None:
+        return ""
+    best = f" {gain.method}, the best federated method,"
+    if gain.mean.mean > 0:
+        return f"{best} does not reach that."
+    return f"{best} is not ahead of {gains.reference}."
+
+
+def usual(findings: Findings) -> str:
+    """What a constant reaches."""
+    evidence, metric = findings.evidence, findings.metric
+    assert evidence is not None
+    what = "its mean" if is_error(metric) else "its most frequent class"
+    score = findings.unit.score(evidence.yardsticks[CONSTANT].mean)
+    return f"if each client always predicted {what}, the {metric} would be {score}"
+
+
+def _unless_by_chance(findings: Findings) -> str:
+    evidence = findings.evidence
+    assert evidence is not None
+    are_sure = [lead.turned().is_shown for lead in evidence.over_constant.values()]
+    return "" if all(are_sure) else ", though that may be chance"
+
+
+def _reached(findings: Findings, method: str) -> str:
+    score = findings.unit.score(answer_score(findings, method).mean)
+    where = f"on the average client's own {findings.part} data"
+    time = ""
+    if method == findings.collection.baseline:
+        time = f"for {counted(findings.collection.planned, 'round')} "
+    if is_error(findings.metric):
+        return f"{time}its {findings.metric} is {score} {where}"
+    return f"{time}it reaches {score} {findings.metric} {where}"
+
+
+def answer_score(findings: Findings, method: str) -> Estimate:
+    """The score that the answer gives: corrected for being the best of several."""
+    evidence = findings.evidence
+    is_chosen = method in (findings.decision.best, evidence and evidence.leader)
+    if evidence is None or method not in evidence.scores or not is_chosen:
+        return findings.ranking.standing(method).last
+    return evidence.score_once_chosen(method)
+
+
+def _is_ahead(findings: Findings, method: str | None) -> str:
+    """`ditto is 2.1 points ahead of training alone with as much work`."""
+    return f"{subject(findings, method)} is {_ahead(findings, method)}"
+
+
+def _ahead(findings: Findings, method: str | None) -> str:
+    """By how much a method is better than training alone with as much work."""
+    evidence, gains = findings.evidence, findings.gains
+    assert evidence is not None
+    assert gains is not None
+    lead = evidence.gains[method or ""].estimate.mean
+    if not is_error(findings.metric):
+        points = f"{findings.unit.number(lead)}{findings.unit.points}"
+        return f"{points} ahead of {gains.reference}"
+    less = f"{100 * (1 - math.exp(-lead)):.0f}{SPACE}% less"
+    return f"{less} than that of {gains.reference}"
+
+
+def subject(findings: Findings, method: str | None) -> str:
+    """What is better or worse: the method, or its error."""
+    return f"{method}'s {findings.metric}" if is_error(findings.metric) else f"{method}"
+
+
+def _how_long(findings: Findings) -> str:
+    """` for as many rounds as validation data prefer (4): the accuracy is then ...`."""
+    evidence, pick, metric = findings.evidence, findings.pick, findings.metric
+    assert evidence is not None
+    if is_for_longer(findings):
+        length = findings.longer.removeprefix("training alone")
+        score = findings.unit.score(evidence.yardsticks[LONGER].mean)
+        return f"{length}: the {metric} is then {score}"
+    return f": {_reached(findings, pick)}" if pick is not None else ""
+
+
+def is_for_longer(findings: Findings) -> bool:
+    """Whether the answer is to train alone for another number of rounds."""
+    evidence, decision = findings.evidence, findings.decision
+    if decision.verdict != "longer" or evidence is None:
+        return False
+    longer, pick = evidence.yardsticks.get(LONGER), decision.pick
+    own = evidence.scores[pick].mean if pick is not None else math.nan
+    return longer is not None and not is_better(own, longer.mean, findings.metric)
+
+
+def _losers(findings: Findings) -> str:
+    gain = findings.gain_of(findings.decision.best)
+    if gain is None or gain.losing <= gain.gaining:
+        return ""
+    return f" More clients lose by it ({gain.losing}) than gain ({gain.gaining})."
