@@ -53,6 +53,13 @@ def test_a_client_without_samples_is_left_out_of_everything() -> None:
     assert not any(math.isnan(value) for value in found.values())
 
 
+def test_infinite_scores_are_summed_up_without_a_word() -> None:
+    """Warnings are errors in this suite."""
+    summary = scores("mse", [1.0, np.inf, 1e200, 2.0]).summary(SIZES)
+    assert summary["mse"] == np.inf
+    assert math.isnan(summary["mse_spread"])
+
+
 def test_a_number_that_nobody_has_is_nan_and_a_dash_in_the_table() -> None:
     nobody = np.full(4, np.nan)
     found = scores(
