@@ -78,7 +78,7 @@ def run_command(
             progress=progress,
             track=trackers,
         )
-    _show(result, result.gain().sentence() if gain else "")
+    _show(result, has_gain=gain)
 
 
 def compare_command(
@@ -186,14 +186,14 @@ def _column(metric: str, values: Sequence[float]) -> list[str]:
     return [unit_of(metric, values).score(value) for value in values]
 
 
-def _show(result: Result, sentence: str = "") -> None:
+def _show(result: Result, *, has_gain: bool = False) -> None:
     """Print the closing table, what there is to say of it, and where the run is."""
     closing = result.table()
     heading, *rows = closing.cells(_column)
     console.print()
     print_numbers(heading[:2], heading[2:], rows, title=closing.title)
-    if sentence:
-        say(f"\n{sentence}")
+    if has_gain:
+        say(f"\n{result.gain().sentence()}")
     for remark in result.remarks:
         say(f"\n{remark}")
     if result.path is not None:
