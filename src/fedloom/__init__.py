@@ -1,5 +1,8 @@
 """Personalised federated learning: every client leaves with a model of its own."""
 
+import fedloom_command  # noqa: F401  # first, so that Ctrl-C is quiet from here on
+
+# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,6 +1,6 @@
 """`python -m fedloom` is the command line."""
 
-from fedloom.cli import main
+from fedloom_command import main
 
 if __name__ == "__main__":
     main()

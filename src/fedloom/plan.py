@@ -35,6 +35,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.describe import logged, record_fields, returned
 from fedloom.core.errors import (
     ConfigError,
+    DataError,
     MessageError,
     unknown,
 )
@@ -115,10 +116,38 @@ def make_clients(
         transform=config.transform,
         seed=seed,
     )
+    _refuse_without_test(clients)
     if partition is DEFAULT_PARTITION:
         by_default = f"{clients.clients_from} (by default)"
         clients = replace(clients, clients_from=by_default)
     return replace(config, partition=partition), clients
+
+
+def _refuse_without_test(clients: Federation) -> None:
+    """Refuse a split that should test models and leaves nobody a sample to test on.
+
+    Raises:
+        DataError: it does.
+    """
+    split, where = clients.split, clients.dataset.name
+    if split is None or clients.test.sizes.any():
+        return
+    if not (split.test or split.fixed or split.test_column or split.folds):
+        return
+    if split.test_column is not None:
+        raise DataError(
+            f"{where}: expected rows for testing, found none: column "
+            f"{split.test_column!r} (split.test_column) says test, or 1, of no row of "
+            "these clients. Mark some, or leave out split.test_column."
+        )
+    most = int((clients.train.sizes + clients.validation.sizes).max())
+    raise DataError(
+        f"{where}: expected clients with enough samples to keep some for testing, "
+        f"found {clients.count} clients {clients.clients_from} with at most {most}. "
+        "Name a column of which many rows have the same value (--set "
+        "data.client=COLUMN), make fewer clients, or raise split.test; split.test=0 "
+        "trains without a test."
+    )
 
 
 def make_plan(

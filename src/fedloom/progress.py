@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.reports.units import unit_of
 from fedloom.results.rows import Round
 from fedloom.server.schedule import Schedule
 from fedloom.server.simulation import Simulation
@@ -84,9 +85,13 @@ class Watcher:
             if kind == next(iter(row.scores)):
                 self._scores = ""
             part = "test" if "test" in parts else next(iter(parts))
-            self._scores += f"  {kind} {parts[part][self._metric]:.4f}"
+            score = parts[part][self._metric]
+            # Each in its own size, which may grow without bound from round to round.
+            self._scores += f"  {kind} {unit_of(self._metric, [score]).score(score)}"
         speed = row.participants / max(row.seconds, 1e-9)
-        loss = f"{row.train_loss:.4f}" if row.train_loss is not None else "-"
+        loss = "-"
+        if row.train_loss is not None:
+            loss = unit_of("loss", [row.train_loss]).number(row.train_loss)
         text = (
             f"round {row.round}/{self._rounds}  loss {loss}{self._scores}  "
             f"{speed:.0f} clients/s"

@@ -154,6 +154,7 @@ class Result(Models):
         use included. The same clients and start; every client trains in every round
         until it has worked as much as in this run, to the nearest round. Plain SGD
         keeps the method's own settings; beside other methods Local has its own.
+        Clients that the run does not score (`evaluate_clients`) do not train alone.
         Written to gain.parquet and outcomes/alone.npz if the run has a directory.
 
         Args:
@@ -162,14 +163,17 @@ class Result(Models):
         """
         plan, sizes = self._plan, self.federation.sizes
         together = self.scores(number=number)
-        own = self.history.collect_outcomes(plan.simulation.coordinator.everyone)
+        scored = plan.simulation.scored
+        own = self.history.collect_outcomes(scored)
         assert own is not None
         assert own.work is not None
         local = alone_for(plan.simulation.algorithm)
-        rounds = rounds_for(local, sizes, own.work)
+        rounds = np.zeros_like(own.work)
+        at = scored.cpu().numpy()
+        rounds[at] = rounds_for(local, sizes, own.work)[at]
         alone = _plan_alone(plan, local, rounds)
         history = History(alone.simulation)
-        history.wanted = clients_at(rounds)
+        history.wanted = {r: c for r, c in clients_at(rounds).items() if r > 0}
         with on_threads(plan.engine.threads):
             _go_on(alone, history, progress, ())
         gain = Gain(
@@ -445,7 +449,7 @@ def _plan_alone(plan: Plan, local: Local, rounds: NDArray[np.int64]) -> Plan:
     Args:
         plan: of the run.
         local: how they train alone.
-        rounds: (M,) the last round of each.
+        rounds: (M,) the last round of each; 0 for one that does not train.
     """
     simulation, last = plan.simulation, int(rounds.max())
     schedule = replace(plan.schedule, rounds=last, evaluate_every=last)
@@ -455,6 +459,7 @@ def _plan_alone(plan: Plan, local: Local, rounds: NDArray[np.int64]) -> Plan:
     other = Simulation(
         local, task, clients, choice.runner, sampling=sampling, seed=simulation.seed
     )
+    other.scored = simulation.scored
     until = torch.as_tensor(rounds, device=task.device)
     other.called = lambda round_: (until > round_).nonzero()[:, 0]
     return replace(plan, simulation=other, choice=choice, schedule=schedule)

@@ -28,7 +28,7 @@ BASE: dict[str, Any] = {
 WORK = (
     *("epochs", "steps", "head_epochs", "tuning", "inner_steps", "personal_steps"),
     *("monte_carlo", "passes", "most_steps", "least_steps", "extra_epochs"),
-    *("team_iterations", "threads"),
+    "team_iterations",
 )
 """Settings whose cost is what they say: a large one is a long run, not an error."""
 SOURCES = ("digits", "synthetic", "gaussian")
@@ -51,10 +51,9 @@ class Trial:
             self._change(draw, tables)
         tables["seed"] = pick(draw, [0, 1, 2**32, 2**63 - 1])
         for key in WORK:
-            for table in (tables["algorithm"], tables["engine"]):
-                value = table.get(key)
-                if isinstance(value, int) and value > 3:
-                    table[key] = 3
+            value = tables["algorithm"].get(key)
+            if isinstance(value, int) and value > 3:
+                tables["algorithm"][key] = 3
         note(f"run_config(parse({shown(tables)}))")
         config = parse(tables)
         out = folder / "run" if draw.random() < 0.2 else None

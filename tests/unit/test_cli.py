@@ -97,7 +97,7 @@ def test_a_comparison_with_diverged_runs_says_so_and_does_not_exit_with_0(tmp_pa
     assert "No answer: all 2 runs diverged." in done.stdout
     text = done.stderr.replace("\n", " ")
     for name in ("local", "fedavg"):
-        assert f"{name}: 1 of 1 runs diverged. The first: round 0" in text
+        assert f"{name}: 1 of 1 runs diverged. The first: round 1" in text
     assert "algorithm.lr=auto" in text
     assert "fedloom resume" not in text + done.stdout
 

@@ -36,6 +36,36 @@ def test_gain_is_the_difference_to_a_run_of_local():
     assert "clients gain" in gain.sentence()
 
 
+def test_who_is_not_scored_does_not_train_alone(tmp_path):
+    """And whoever is scored has the gain that it has where everybody is."""
+    tables = {**SMALL, "algorithm": {"name": "ditto"}, "evaluate_every": 4}
+    everybody = run_config(parse(tables)).gain().gain
+    told = Told()
+    sampled = run_config(parse({**tables, "evaluate_clients": 2}), out=tmp_path / "run")
+    gain = sampled.gain(progress=told).gain
+    is_scored = np.isfinite(gain)
+    assert is_scored.sum() == 2
+    assert np.array_equal(gain[is_scored], everybody[is_scored])
+    assert max(row.participants for row in told.rows) == 2
+    run = RunReader(tmp_path / "run")
+    assert (
+        run.alone_outcomes["test"].rows.tolist() == run.outcomes["test"].rows.tolist()
+    )
+
+
+class Told:
+    """Progress that keeps the rows."""
+
+    def __init__(self):
+        self.rows = []
+
+    def start(self, *_):
+        pass
+
+    def round(self, row):
+        self.rows.append(row)
+
+
 def test_plain_sgd_is_compared_at_its_own_rate():
     result = run_config(parse({**SMALL, "algorithm": {"name": "fedavg", "lr": 0.1}}))
     local = run_config(parse({**SMALL, "algorithm": {"name": "local", "lr": 0.1}}))

@@ -5,7 +5,8 @@ import io
 from rich.console import Console
 
 from fedloom.config import parse
-from fedloom.progress import watch
+from fedloom.progress import Watcher, watch
+from fedloom.results.rows import Round
 from fedloom.runs import run_config
 
 
@@ -29,6 +30,21 @@ def test_a_log_gets_plain_lines_with_everything_in_them():
     assert len([line for line in lines if line.startswith("round ")]) == 10
     for word in ("loss", "shared", "personal", "clients/s", "s left"):
         assert word in lines[-1]
+
+
+def test_scores_have_the_digits_of_reports_and_their_own_exponents():
+    console = Console(file=io.StringIO(), width=110)
+    watcher = Watcher(console, None)
+    watcher._metric, watcher._rounds = "mse", 1
+    scores = {"shared": {"test": {"mse": 3.14159265}}}
+    scores["personal"] = {"test": {"mse": 1.057e27}}
+    watcher.round(Round(round=1, train_loss=0.4230769, scores=scores))
+    said = console.file.getvalue()
+    assert "loss 0.4231  shared 3.1416  personal 1.057e27 " in said
+    watcher._metric = "accuracy"
+    scores = {"personal": {"test": {"accuracy": 0.4230769}}}
+    watcher.round(Round(round=1, train_loss=None, scores=scores))
+    assert "loss -  personal 42.3\N{NO-BREAK SPACE}% " in console.file.getvalue()
 
 
 def test_clients_smaller_than_a_batch_are_mentioned():

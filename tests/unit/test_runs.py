@@ -167,7 +167,7 @@ def test_a_model_that_cannot_be_batched_over_clients_is_refused(clients):
 def test_a_diverged_run_names_round_client_and_step(clients):
     with pytest.raises(fedloom.NumericalError) as error:
         fedloom.run(fedloom.FedAvg(lr=1e30), Small, clients, rounds=3)
-    assert error.match(r"round \d+, client \d+, phase 0, step \d+: ")
+    assert error.match(r"round \d+, client north, phase 1, step \d+: ")
     assert error.match("lr is 1e[+]30")
 
 

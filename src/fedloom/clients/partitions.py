@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,7 +31,14 @@ from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 
 _DRAWS = 20
-"""How often `dirichlet` draws anew before it repairs the best draw."""
+"""How often `dirichlet` draws at most before it repairs the best draw."""
+
+_SHARES = 20_000_000
+"""Shares that it draws at most for that: with very many clients, one of whom has too
+little in every draw, it draws less often."""
+
+_KEYS = 10_000_000
+"""Numbers that `label-skew` draws at a time, to deal to many clients at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +87,8 @@ class LabelSkew(Partition):
                 f"cannot hold all {len(pools)} classes of {dataset.name}. Raise one."
             )
         draw = generator(seed, "partition")
-        holders: list[list[int]] = [[] for _ in pools]
-        for client in range(self.clients):
-            keys = draw.permutation(len(pools))
-            rank = np.lexsort((keys, np.array([len(h) for h in holders])))
-            for chosen in rank[: self.classes]:
-                holders[chosen].append(client)
-        members: list[list[Indices]] = [[] for _ in range(self.clients)]
-        for pool, held in zip(pools, holders, strict=True):
+        owners = []
+        for pool, held in zip(pools, self._holders(len(pools), draw), strict=True):
             label = int(dataset.targets[pool[0]])
             if len(pool) < self.least * len(held):
                 raise ConfigError(
@@ -100,9 +101,33 @@ class LabelSkew(Partition):
             if self.sizes == "random":
                 weights = lognormal(draw, self.spread, len(held))
             counts = apportion(len(pool), weights, least=self.least)
-            for client, part in zip(held, cut(pool, counts), strict=True):
-                members[client].append(part)
-        return numbered([np.concatenate(parts) for parts in members])
+            owners.append(np.repeat(held, counts))
+        return numbered(_gather(pools, owners, self.clients))
+
+    def _holders(self, classes: int, draw: np.random.Generator) -> list[Indices]:
+        """The clients that hold each class, ascending.
+
+        After every so many clients all classes have as many holders, and dealing
+        begins anew: clients at the same place of these turns are dealt at once.
+        """
+        turn = classes // math.gcd(classes, self.classes)
+        width = turn * max(1, _KEYS // (turn * classes))
+        hands = []
+        for first in range(0, self.clients, width):
+            count = min(width, self.clients - first)
+            keys = draw.permuted(np.tile(np.arange(classes), (count, 1)), axis=1)
+            hand = np.empty((count, self.classes), dtype=np.int64)
+            holders = np.zeros((-(-count // turn), classes), dtype=np.int64)
+            for place in range(min(turn, count)):
+                # By fewest holders, then by the key.
+                rank = holders[: len(keys[place::turn])] * classes + keys[place::turn]
+                dealt = np.argsort(rank, axis=1)[:, : self.classes]
+                hand[place::turn] = dealt
+                holders[np.arange(len(dealt))[:, None], dealt] += 1
+            hands.append(hand)
+        held = np.concatenate(hands).reshape(-1)
+        clients = np.argsort(held, kind="stable") // self.classes
+        return cut(clients, np.bincount(held, minlength=classes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +155,8 @@ class Dirichlet(Partition):
         check_enough(dataset, self.clients, self.least)
         draw = generator(seed, "partition")
         best, missing = self._draw(pools, draw)
-        for _ in range(_DRAWS - 1):
+        most = min(_DRAWS, max(1, _SHARES // (self.clients * len(pools))))
+        for _ in range(most - 1):
             if missing == 0:
                 break
             counts, lacking = self._draw(pools, draw)
@@ -139,13 +165,13 @@ class Dirichlet(Partition):
         for pool in pools:
             draw.shuffle(pool)
         everyone = np.arange(self.clients)
-        owner = np.concatenate([np.repeat(everyone, shares) for shares in best])
-        order = np.argsort(owner, kind="stable")
-        sizes = np.bincount(owner, minlength=self.clients)
-        members = Ragged.cut(np.concatenate(pools)[order], sizes)
+        owners = [np.repeat(everyone, shares) for shares in best]
+        members = _gather(pools, owners, self.clients)
+        if not missing:
+            return numbered(members)
         for held in members:
-            draw.shuffle(held)
-        return numbered(_repair(members, self.least) if missing else members)
+            draw.shuffle(held)  # so that givers give of every class
+        return numbered(_repair(members, self.least))
 
     def _draw(
         self, pools: Sequence[Indices], draw: np.random.Generator
@@ -267,14 +293,51 @@ PARTITIONS: dict[str, type[Partition]] = {
 """Every partition by its name in a config."""
 
 
-def _repair(members: Ragged, least: int) -> list[Indices]:
-    """Move samples from the largest clients to those below `least`."""
-    samples = [held.tolist() for held in members]
-    largest = [(-len(held), client) for client, held in enumerate(samples)]
-    heapq.heapify(largest)
-    for poor in [held for held in samples if len(held) < least]:
-        while len(poor) < least:
-            size, giver = largest[0]
-            poor.append(samples[giver].pop())
-            heapq.heapreplace(largest, (size + 1, giver))
-    return [np.asarray(held, dtype=np.int64) for held in samples]
+def _gather(
+    pools: Sequence[Indices], owners: Sequence[Indices], clients: int
+) -> Ragged:
+    """The samples of every client, from pools of samples and the owner of each."""
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    sizes = np.bincount(owner, minlength=clients)
+    return Ragged.cut(np.concatenate(pools)[order], sizes)
+
+
+def _repair(members: Ragged, least: int) -> Ragged:
+    """Move samples from the largest clients to those below `least`.
+
+    One at a time, the last sample of whoever is largest at that moment, the first of
+    several; so a client of n samples gives when the others are down to n, to n - 1, ...
+    """
+    sizes = members.sizes
+    needs = np.maximum(least - sizes, 0)
+    total = int(needs.sum())
+    level = _level(sizes, total)
+    surplus = np.maximum(sizes - level, 0)
+    giver = np.repeat(np.arange(len(sizes)), surplus)
+    # The size at which each of these samples is given: n, n - 1, ... down to level + 1.
+    nth = np.arange(len(giver)) - np.repeat(np.cumsum(surplus) - surplus, surplus)
+    size = sizes[giver] - nth
+    gifts = np.lexsort((giver, -size))[:total]
+    places = members.offsets[giver[gifts]] + size[gifts] - 1
+    owner = members.owners
+    stays = np.ones(len(owner), dtype=np.bool_)
+    stays[places] = False
+    receiver = np.repeat(np.arange(len(sizes)), needs)
+    return _gather(
+        [members.indices[stays], members.indices[places]],
+        [owner[stays], receiver],
+        len(sizes),
+    )
+
+
+def _level(sizes: Indices, total: int) -> int:
+    """The highest size to which cutting the largest clients frees `total` samples."""
+    low, high = 0, int(sizes.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int(np.maximum(sizes - middle, 0).sum()) >= total:
+            low = middle
+        else:
+            high = middle - 1
+    return low

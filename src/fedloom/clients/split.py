@@ -91,10 +91,11 @@ class Split:
             )
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that the split goes by."""
-        names = self.test_column, self.time, self.group
-        return tuple(name for name in names if name is not None)
+    def columns(self) -> dict[str, str]:
+        """The columns that the split goes by, after the settings that name them."""
+        settings = ("test_column", "time", "group")
+        named = {f"split.{setting}": getattr(self, setting) for setting in settings}
+        return {setting: name for setting, name in named.items() if name is not None}
 
     @property
     def is_random(self) -> bool:

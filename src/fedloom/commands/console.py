@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -46,6 +47,57 @@ def make_table(*columns: str, numbers: Sequence[str] = (), title: str = "") -> T
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def print_numbers(
+    labels: Sequence[str],
+    numbers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str = "",
+) -> None:
+    """Print a table all of whose columns are seen, on a narrow terminal too.
+
+    Headings of numbers are broken between words, and what does not fit beside the
+    labels stands below, with the labels again.
+
+    Args:
+        labels: headings of the first columns, which say what a row is about.
+        numbers: headings of the others.
+        rows: texts, those of the labels first.
+        title: what stands above the table.
+    """
+    columns = list(zip(*rows, strict=True)) or [()] * (len(labels) + len(numbers))
+    label_columns = columns[: len(labels)]
+    label_room = sum(
+        _widest(heading, *cells) + _GAP
+        for heading, cells in zip(labels, label_columns, strict=True)
+    )
+    parts: list[list[tuple[str, int, tuple[str, ...]]]] = [[]]
+    room = out.width - label_room
+    for heading, cells in zip(numbers, columns[len(labels) :], strict=True):
+        width = _widest(*heading.split(), *cells)
+        if parts[-1] and sum(w + _GAP for _, w, _ in parts[-1]) + width > room:
+            parts.append([])
+        parts[-1].append((heading, width, cells))
+    for part in parts:
+        table = make_table(title=title if part is parts[0] else "")
+        table.padding = (0, _GAP, 0, 0)
+        for heading in labels:
+            table.add_column(heading, no_wrap=True, vertical="bottom")
+        for heading, width, _ in part:
+            table.add_column(heading, justify="right", width=width, vertical="bottom")
+        for cells in zip(*label_columns, *(own for *_, own in part), strict=True):
+            table.add_row(*map(plain, cells))
+        out.print(table)
+
+
+_GAP = 2
+"""Blanks between two columns."""
+
+
+def _widest(*texts: str) -> int:
+    return max(map(cell_len, texts))
 
 
 def plain(text: str) -> str:

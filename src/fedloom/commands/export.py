@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from fedloom.commands import options
-from fedloom.commands.console import make_table, remark, say
-from fedloom.commands.console import out as console
+from fedloom.commands.console import print_numbers, remark, say
 from fedloom.commands.options import argument, option
 from fedloom.config import parse, read_toml
 from fedloom.core.errors import ConfigError
@@ -19,6 +18,7 @@ from fedloom.core.files import write_csv
 from fedloom.data import File
 from fedloom.data.new_samples import NewSamples, read_like
 from fedloom.export import Newcomer, export, prediction_rows
+from fedloom.reports.units import NOTHING, unit_of
 from fedloom.runs import Result, load
 
 _ROWS = 4096
@@ -157,18 +157,21 @@ def _read(
 
 def _show(newcomers: list[Newcomer]) -> None:
     numbers = ("samples", "personal", "shared", "alone", "gain", "gain throughout")
-    title = f"{newcomers[0].metric} on test data; gain is positive if better"
-    table = make_table("newcomer", numbers=numbers, title=title)
-    for newcomer in newcomers:
-        table.add_row(
+    metric = newcomers[0].metric
+    unit = unit_of(metric, [newcomer.score for newcomer in newcomers])
+    rows = [
+        (
             newcomer.name,
             str(newcomer.samples),
-            f"{newcomer.score:.4f}",
-            "-" if newcomer.shared is None else f"{newcomer.shared:.4f}",
-            f"{newcomer.alone:.4f}",
-            f"{newcomer.gain:+.4f}",
-            f"{newcomer.gain_throughout:+.4f}",
+            unit.score(newcomer.score),
+            NOTHING if newcomer.shared is None else unit.score(newcomer.shared),
+            unit.score(newcomer.alone),
+            unit.gap(newcomer.gain),
+            unit.gap(newcomer.gain_throughout),
         )
-    console.print(table)
+        for newcomer in newcomers
+    ]
+    title = f"{metric} on test data; gain is positive if better"
+    print_numbers(("newcomer",), numbers, rows, title=title)
     for newcomer in newcomers:
         say(f"\n{newcomer}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from fedloom.commands import options
-from fedloom.commands.console import make_table, say, stoppable
 from fedloom.commands.console import out as console
+from fedloom.commands.console import print_numbers, say, stoppable
 from fedloom.commands.options import argument, option
 from fedloom.commands.report import write_and_show
 from fedloom.comparison import (
@@ -17,7 +18,6 @@ from fedloom.comparison import (
     Comparison,
     failures,
     load_comparison,
-    local_work,
     parse_comparison,
     run_comparison,
     with_equal_work,
@@ -26,7 +26,7 @@ from fedloom.comparison import (
 from fedloom.config import RunConfig, parse, read_toml
 from fedloom.core.errors import NumericalError
 from fedloom.progress import watch
-from fedloom.reports.units import counted
+from fedloom.reports.units import unit_of
 from fedloom.results.directory import COMPARISON
 from fedloom.runs import Result, resume, run_config
 from fedloom.trackers import make_trackers
@@ -78,7 +78,7 @@ def run_command(
             progress=progress,
             track=trackers,
         )
-    _show(result, result.gain().sentence() if gain else "")
+    _show(result, has_gain=gain)
 
 
 def compare_command(
@@ -158,12 +158,6 @@ def resume_command(
 
 def _compare(comparison: Comparison, path: Path, **how: Any) -> None:
     """Run what is left of a comparison and say where it is."""
-    arms, seeds = len(comparison.arms), len(comparison.seeds)
-    each = " each" if arms > 1 else ""
-    say(f"{counted(arms, 'method')}, {counted(seeds, 'seed')}{each}")
-    if not comparison.identity:
-        work = local_work(comparison)
-        say(f"{work} Gains are over training alone with as much work.")
     with stoppable():
         run_comparison(
             comparison,
@@ -186,17 +180,19 @@ def _default_out(file: Path | None, config: RunConfig) -> Path:
     return next(path for path in paths if not path.exists())
 
 
-def _show(result: Result, sentence: str = "") -> None:
+def _column(metric: str, values: Sequence[float]) -> list[str]:
+    """Scores of one metric, in as many digits as reports write."""
+    return [unit_of(metric, values).score(value) for value in values]
+
+
+def _show(result: Result, *, has_gain: bool = False) -> None:
     """Print the closing table, what there is to say of it, and where the run is."""
     closing = result.table()
-    heading, *lines = closing.cells()
-    table = make_table(*heading[:2], numbers=heading[2:], title=closing.title)
-    for line in lines:
-        table.add_row(*line)
+    heading, *rows = closing.cells(_column)
     console.print()
-    console.print(table)
-    if sentence:
-        say(f"\n{sentence}")
+    print_numbers(heading[:2], heading[2:], rows, title=closing.title)
+    if has_gain:
+        say(f"\n{result.gain().sentence()}")
     for remark in result.remarks:
         say(f"\n{remark}")
     if result.path is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from fedloom.commands import options
 from fedloom.commands.console import say, stoppable
 from fedloom.commands.options import argument, option
-from fedloom.comparison import local_work, parse_comparison, with_equal_work
+from fedloom.comparison import parse_comparison, with_equal_work
 from fedloom.core.errors import DataError
 from fedloom.tuning import tune
 
@@ -48,7 +48,6 @@ def tune_command(
     where = methods[0] if options.is_file(methods) else "tune"
     with stoppable("Trials that were finished are kept; the same command goes on."):
         comparison = parse_comparison(tables, where)
-        say(local_work(comparison))
         tuned = tune(
             comparison,
             trials=trials,

@@ -103,8 +103,8 @@ def run_comparison(
         jobs: methods trained at the same time, each in a process of its own; by
             default one per CPU core, or per two with a GPU, up to eight.
         track: names of the trackers that follow each run, separated by commas.
-        tell: is told in one line what was understood of the data, and one of each
-            method that is finished.
+        tell: is told line by line what was understood of the data, what will be
+            trained, and what came of each method that is finished.
         report: is called with the directory once all is done, while nobody else may
             write there.
 
@@ -148,12 +148,24 @@ def run_comparison(
         tell(first.describe(has_all_folds=comparison.folds))
         if first.split_warning:
             tell(f"warning: {first.split_warning}")
+        for line in _announcement(comparison):
+            tell(line)
         with _together(job, clients, count, tell) as do:
             do(left)
             do(_left_beside(comparison, out, federations))
         finish_yardsticks(comparison, out, federations)
         report(out)
     return out
+
+
+def _announcement(comparison: Comparison) -> Iterator[str]:
+    """What will be trained."""
+    arms, seeds = len(comparison.arms), len(comparison.seeds)
+    each = " each" if arms > 1 else ""
+    yield f"{counted(arms, 'method')}, {counted(seeds, 'seed')}{each}"
+    if not comparison.identity:
+        work = local_work(comparison)
+        yield f"{work} Gains are over training alone with as much work."
 
 
 _Task = tuple[Callable[["Job", str, "Clients"], str], str]

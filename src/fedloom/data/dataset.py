@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError, DataError, shown
+from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.scaling import PerChannel
 
 Task = Literal["auto", "classification", "regression"]
@@ -153,10 +153,13 @@ class Dataset:
             DataError: There are none.
         """
         if name not in self.groups:
-            known = ", ".join(sorted(self.groups)) or "none"
+            if not self.groups:
+                raise DataError(
+                    f"{self.name}: {setting} names {name!r}, and these data have no "
+                    f"columns beside inputs, targets and clients. Leave out {setting}."
+                )
             raise DataError(
-                f"{self.name}: {setting} names {name!r}, and there is no such column "
-                f"beside features, target and client. Known: {known}."
+                f"{self.name}: {setting}: {unknown('column', name, self.groups)}"
             )
         return self.groups[name]
 
@@ -281,11 +284,23 @@ class Dataset:
             )
 
 
-def check_finite(what: str, values: Tensor) -> None:
+def name_row(row: int) -> str:
+    """How a message calls a row of an array."""
+    return f"row {row}"
+
+
+def check_finite(
+    what: str, values: Tensor, place_of: Callable[[int], str] = name_row
+) -> None:
     """Refuse values that are nan or infinite.
 
+    Args:
+        what: How the message calls the values.
+        values: One row per sample.
+        place_of: How the message calls a row.
+
     Raises:
-        DataError: There are some; `what` is how the message calls the values.
+        DataError: There are some.
     """
     if not values.is_floating_point():
         return
@@ -293,9 +308,15 @@ def check_finite(what: str, values: Tensor) -> None:
     if not broken.any():
         return
     row = int(broken.reshape(len(values), -1).any(dim=1).nonzero()[0, 0])
+    count, place = int(broken.sum()), place_of(row)
+    if count == 1:
+        raise DataError(
+            f"{what}: the value in {place} is nan or infinite. Remove that row or fill "
+            "it in."
+        )
     raise DataError(
-        f"{what}: {int(broken.sum())} values are nan or infinite, the first in row "
-        f"{row}. Remove those rows or fill them in."
+        f"{what}: {count} values are nan or infinite, the first in {place}. Remove "
+        "those rows or fill them in."
     )
 
 
@@ -314,6 +335,7 @@ def read_targets(
     classes: int | None = None,
     where: str = "targets",
     setting: str = "data.task",
+    place_of: Callable[[int], str] = name_row,
 ) -> Targets:
     """Decide what kind of targets these are: text and whole numbers are labels.
 
@@ -326,6 +348,7 @@ def read_targets(
         classes: Number of classes; the largest label + 1 if not given.
         where: How messages call these targets.
         setting: What the user sets to say which of both they are.
+        place_of: How messages call a row.
 
     Raises:
         DataError: The values do not suit the task, or could be labels or a quantity.
@@ -351,7 +374,7 @@ def read_targets(
         if not is_label.all():
             row = int(np.argwhere(~is_label)[0, 0])
             raise DataError(
-                f"{where}: labels must be whole numbers, row {row} has "
+                f"{where}: labels must be whole numbers, {place_of(row)} has "
                 f"{values[row]!s}. For regression, set the task or leave out classes."
             )
     labels = to_tensor(values.astype(np.int64))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +23,12 @@ from fedloom.data.dataset import (
     Task,
     assemble,
     check_finite,
+    name_row,
     read_targets,
     to_tensor,
 )
 from fedloom.data.source import Source
-from fedloom.data.tables import read_table
+from fedloom.data.tables import place_of, read_table
 from fedloom.data.unpack import COMPRESSED, LESS_DATA, refuse_size
 
 
@@ -39,6 +42,7 @@ class File(Source):
     """
 
     needs_clients = True
+    _tagged_by: ClassVar[Mapping[str, str]] = {}
 
     path: str
     """The file, .npz, .parquet, .csv or .tsv, the last two perhaps with .gz, .bz2 or
@@ -80,16 +84,30 @@ class File(Source):
                 "those not to use."
             )
         for what in ("features", "drop", "tags"):
-            taken = {self.target, self.client} & {*getattr(self, what)}
-            if taken:
-                raise ConfigError(
-                    f"File: {what} names {taken.pop()!r}, which is the target or the "
-                    "client. Leave it out there."
-                )
+            for name in getattr(self, what):
+                self._refuse_role(name, f"data.{what}", "Leave it out there")
 
-    def with_tags(self, names: Sequence[str]) -> File:
-        """The same file, from which these columns are read as tags too."""
-        return replace(self, tags=tuple(dict.fromkeys((*self.tags, *names))))
+    def with_tags(self, names: Mapping[str, str]) -> File:
+        """The same file, from which these columns are read as tags too.
+
+        Args:
+            names: The column that each setting names, such as that of `split.time`.
+        """
+        for setting, name in names.items():
+            self._refuse_role(name, setting, "Name another column")
+        tags = tuple(dict.fromkeys((*self.tags, *names.values())))
+        tagged = replace(self, tags=tags)
+        object.__setattr__(tagged, "_tagged_by", dict(names))
+        return tagged
+
+    def _refuse_role(self, name: str, setting: str, advice: str) -> None:
+        """Refuse the target or the client in the place of another column."""
+        for role in ("target", "client"):
+            if name == getattr(self, role):
+                raise ConfigError(
+                    f"{setting} names {name!r}, which is the {role} already "
+                    f"(data.{role}). {advice}."
+                )
 
     @lack_of_memory_explained("The file", LESS_DATA)
     def load(self, data_dir: Path | None, seed: int) -> Dataset:
@@ -108,26 +126,27 @@ class File(Source):
                 "model takes in inputs."
             )
         reserved = self._reserved()
-        chosen = (*self.features, *self.drop) if is_table else self.inputs
-        for name in (*reserved, *chosen):
+        for setting, name in self._named(is_table=is_table):
             if name not in arrays:
-                raise DataError(
-                    f"{path}: {unknown(what, name, arrays)}{self._role_of(name)}"
-                )
+                raise DataError(f"{path}: {setting}: {unknown(what, name, arrays)}")
         features = self.features or tuple(
             name for name in arrays if self._uses(name) and name not in reserved
         )
         if is_table:
-            inputs = [
-                _stack(arrays, features, path, has_client=self.client is not None)
-            ]
+            _refuse_text(arrays, features, path, has_client=self.client is not None)
+            inputs = [_stack(arrays, features, path)]
         else:
             inputs = [arrays[name] for name in self.inputs]
         where = f"{path}: target {self.target!r}"
         return assemble(
             str(path),
             inputs,
-            read_targets(arrays[self.target], task=self.task, where=where),
+            read_targets(
+                arrays[self.target],
+                task=self.task,
+                where=where,
+                place_of=partial(place_of, path) if is_table else name_row,
+            ),
             owner=None if self.client is None else arrays[self.client],
             standardise=is_table if self.standardise is None else self.standardise,
             standardise_targets=self.standardise_targets,
@@ -143,12 +162,15 @@ class File(Source):
         client = [] if self.client is None else [self.client]
         return [self.target, *client, *self.tags]
 
-    def _role_of(self, name: str) -> str:
-        """What a column that is not there would be, and how to name another."""
-        for setting, role in (("target", "is predicted"), ("client", "names clients")):
-            if name == getattr(self, setting):
-                return f" It is the one that {role}: --set data.{setting}=NAME."
-        return ""
+    def _named(self, *, is_table: bool) -> Iterator[tuple[str, str]]:
+        """Every column or array that the settings name, after the setting."""
+        yield "data.target", self.target
+        if self.client is not None:
+            yield "data.client", self.client
+        yield from self._tagged_by.items()
+        for setting in ("tags", "features", "drop") if is_table else ("tags", "inputs"):
+            for name in getattr(self, setting):
+                yield f"data.{setting}", name
 
     def _uses(self, name: str) -> bool:
         """Whether anything is done with a column."""
@@ -235,29 +257,64 @@ def read_file(
     return "column", read_table(path, kind, is_used)
 
 
-def _stack(
+def _refuse_text(
     columns: Mapping[str, NDArray[Any]],
     features: tuple[str, ...],
     path: Path,
     *,
     has_client: bool,
+) -> None:
+    """Refuse features that are no numbers, and say what else they may be for."""
+    text = _text_columns(columns, features)
+    if not text:
+        return
+    advice = []
+    if not has_client:
+        advice.append(
+            f"If a column says whose each row is, --set data.client={text[0]}."
+        )
+    for name in text:
+        if columns[name].dtype.kind == "M":
+            advice.append(f"If the test is the last part, --set split.time={name}.")
+        elif {*map(str, np.unique(columns[name].astype(np.str_)))} <= _PARTS:
+            advice.append(
+                f"If it says what each row is for, --set split.test_column={name}."
+            )
+    numeric = [name for name in features if name not in text]
+    advice.append(
+        "Encode what is a feature as numbers, or do not use it: --set "
+        f"'data.drop={_listed(text)}'"
+        + (f" or --set 'data.features={_listed(numeric)}'." if numeric else ".")
+    )
+    raise _not_numeric(path, text, " ".join(advice))
+
+
+_PARTS = frozenset({"train", "validation", "test"})
+"""What a column says that is for `split.test_column`."""
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a list on the command line."""
+    return f"[{', '.join(json.dumps(name, ensure_ascii=False) for name in names)}]"
+
+
+def _not_numeric(path: Path, names: Sequence[str], advice: str) -> DataError:
+    are = "column {} is" if len(names) == 1 else "columns {} are"
+    return DataError(f"{path}: {are.format(', '.join(names))} not numeric. {advice}")
+
+
+def _stack(
+    columns: Mapping[str, NDArray[Any]], features: tuple[str, ...], path: Path
 ) -> NDArray[Any]:
     """The features of a table, each of them checked."""
     if not features:
         raise DataError(f"{path}: no feature is left beside target and client columns.")
-    text = _text_columns(columns, features)
-    advice = "Encode them as numbers"
-    if text and not has_client:
-        client = f"--set data.client={text[0]}"
-        advice = (
-            f"If a column says whose each row is, {client}. Encode others as numbers"
-        )
-    names = ", ".join(f'"{name}"' for name in text)
-    advice += f", or do not use them: --set 'data.drop=[{names}]'."
-    stacked = stack_columns(columns, features, path, advice, np.float32)
     for name in features:
-        check_finite(f"{path}: column {name!r}", to_tensor(columns[name]))
-    return stacked
+        where, values = f"{path}: column {name!r}", to_tensor(columns[name])
+        check_finite(where, values, partial(place_of, path))
+    return np.stack(
+        [columns[name] for name in features], axis=1, dtype=np.float32, casting="unsafe"
+    )
 
 
 def stack_columns(
@@ -265,7 +322,6 @@ def stack_columns(
     names: tuple[str, ...],
     path: Path,
     advice: str,
-    dtype: type[np.float32] | None = None,
 ) -> NDArray[Any]:
     """(rows, columns) some columns beside one another.
 
@@ -274,18 +330,14 @@ def stack_columns(
         names: Those to stack, at least one.
         path: The file, for messages.
         advice: What to do about columns of text, for messages.
-        dtype: The type of the result; one that holds all columns if absent.
 
     Raises:
         DataError: A column is not numeric.
     """
     text = _text_columns(columns, names)
     if text:
-        are = "column {} is" if len(text) == 1 else "columns {} are"
-        raise DataError(f"{path}: {are.format(', '.join(text))} not numeric. {advice}")
-    return np.stack(
-        [columns[name] for name in names], axis=1, dtype=dtype, casting="unsafe"
-    )
+        raise _not_numeric(path, text, advice)
+    return np.stack([columns[name] for name in names], axis=1)
 
 
 def _text_columns(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -44,8 +44,12 @@ class Source(ABC):
     def __post_init__(self) -> None:
         check(self)
 
-    def with_tags(self, names: Sequence[str]) -> Source:
-        """The same source, which reads these columns as tags; most have their own."""
+    def with_tags(self, names: Mapping[str, str]) -> Source:
+        """The same source, which reads these columns as tags; most have their own.
+
+        Args:
+            names: The column that each setting names, such as that of `split.time`.
+        """
         return self
 
     def find(self, data_dir: Path | None) -> Path:

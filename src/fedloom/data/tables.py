@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import re
 import zlib
 from collections import Counter
@@ -31,6 +33,9 @@ _BROKEN = (OSError, ValueError, EOFError, zlib.error)
 """What is raised, apart from pyarrow's own errors, if a file is not whole."""
 
 _SEPARATORS = (",", ";", "\t")
+
+_USUAL = "utf-8-sig"
+"""The encoding of a text that does not begin with one of `_MARKS`."""
 
 
 def read_table(
@@ -62,11 +67,34 @@ def read_table(
     if repeated:
         raise DataError(f"{path}: column {repeated[0]!r} occurs twice. Rename one.")
     return {
-        name: _read_column(table.column(name), f"{path}: column {shown(name)}")
+        name: _read_column(table.column(name), path, name)
         if is_used(name)
         else np.empty(table.num_rows, dtype=object)
         for name in table.column_names
     }
+
+
+def place_of(path: Path, row: int) -> str:
+    """Where a reader of the file finds a row of its table.
+
+    Args:
+        path: The file.
+        row: The row, from 0, without the heading.
+    """
+    if path.suffix == ".parquet":
+        return f"row {row} (the first is row 0)"
+    text = _read_all(path)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=_dialect(text)[0])
+    row_at, line = -2, 1
+    try:
+        for fields in lines:
+            row_at += bool(fields)  # an empty line is no row
+            if row_at == row:
+                return f"line {line}"
+            line = lines.line_num + 1
+    except csv.Error:
+        pass  # a field that is longer than the library allows
+    return f"row {row} below the heading (the first is row 0)"
 
 
 def _read_parquet(path: Path) -> Any:
@@ -81,32 +109,41 @@ def _read_parquet(path: Path) -> Any:
 
 def _read_text(path: Path) -> Any:
     import pyarrow
-    from pyarrow import csv
+    from pyarrow import csv as arrow_csv
 
     check_unpacked_size(path)
     with open_unpacked(path) as file:
         head = file.read(_HEAD)
     source: Any = path
-    encoding = next((e for mark, e in _MARKS.items() if head.startswith(mark)), None)
-    if encoding is not None:
-        with open_unpacked(path) as file:
-            source = pyarrow.BufferReader(file.read().decode(encoding).encode())
+    if _encoding(head) != _USUAL:
+        source = pyarrow.BufferReader(_read_all(path).encode())
         head = source.read(_HEAD)
         source.seek(0)
     text = _decoded(head, path)
     separator, decimal = _dialect(text)
-    return csv.read_csv(
+    return arrow_csv.read_csv(
         source,
-        parse_options=csv.ParseOptions(delimiter=separator),
-        convert_options=csv.ConvertOptions(decimal_point=decimal),
+        parse_options=arrow_csv.ParseOptions(delimiter=separator),
+        convert_options=arrow_csv.ConvertOptions(decimal_point=decimal),
     )
+
+
+def _read_all(path: Path) -> str:
+    """The text of a file, whatever its encoding."""
+    with open_unpacked(path) as file:
+        content: bytes = file.read()
+    return content.decode(_encoding(content), errors="replace")
+
+
+def _encoding(content: bytes) -> str:
+    return next((e for mark, e in _MARKS.items() if content.startswith(mark)), _USUAL)
 
 
 def _decoded(head: bytes, path: Path) -> str:
     """The beginning of a file as text."""
     try:
         # What is cut off in the middle of a character is no error.
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+        text = codecs.getincrementaldecoder(_USUAL)().decode(head)
     except UnicodeDecodeError as error:
         raise _other_encoding(f"{path}:", f"{error}") from error
     if "\0" in text:
@@ -131,16 +168,21 @@ def _dialect(text: str) -> tuple[str, str]:
     return separator, "," if is_comma else "."
 
 
-def _read_column(column: Any, where: str) -> NDArray[Any]:
+def _read_column(column: Any, path: Path, name: str) -> NDArray[Any]:
     """A column that is used, as an array."""
     import pyarrow
     from pyarrow import types
 
+    where = f"{path}: column {shown(name)}"
     if column.null_count:
         row = column.is_null().to_pylist().index(True)
+        place, count = place_of(path, row), column.null_count
+        gaps = f"a missing value in {place}. Remove that row or fill it in"
+        if count > 1:
+            gaps = f"{count} missing values, the first in {place}. Remove those rows "
+            gaps += "or fill them in"
         raise DataError(
-            f"{where} has {column.null_count} missing values, the first in row {row}. "
-            "Remove those rows or fill them in."
+            f"{where} has {gaps}; a feature can also be left out (data.drop)."
         )
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):

@@ -133,7 +133,7 @@ class Loop:
         )
         last = f"{losses[-1]:.4g}" if losses else "none"
         raise NumericalError(
-            f"{self.culprit}, phase {phase}, step {step}: {what}. Last finite loss "
-            f"{last}; lr is {job.algorithm.lr:g}. Lower algorithm.lr, or have it found "
-            "by algorithm.lr=auto."
+            f"{self.culprit}, phase {phase + 1}, step {step + 1}: {what}. Last finite "
+            f"loss {last}; lr is {job.algorithm.lr:g}. Lower algorithm.lr, or have it "
+            "found by algorithm.lr=auto."
         )

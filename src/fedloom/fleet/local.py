@@ -370,7 +370,8 @@ class LocalFleet:
         if not bool(bad.any()):
             return
         n = int(bad.nonzero()[0, 0])
-        where = f"round {order.round}, client {int(order.clients[n])}"
+        name = self.federation.names[int(rows[n])]
+        where = f"round {order.round + 1}, client {name}"
         # The slow runner replays this client and names phase and step.
         culprit = slice(n, n + 1)
         Loop(culprit=where).run(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.core.metrics import METRICS
 from fedloom.results.statistics import improvement
 
 
@@ -50,11 +51,16 @@ class Gain:
         of = "" if self.metric == "accuracy" else f" in {self.metric}"
         if len(gain) == 0:
             return f"gain{of} over training alone with as much work: no score"
-        error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
+        is_share = self.metric in METRICS and METRICS[self.metric].is_share
+        scale, form, points = (100, ".1f", " points") if is_share else (1, ".4g", "")
+        text = f"{scale * gain.mean():+{form}}{points}"
+        if len(gain) > 1:
+            error = gain.std(ddof=1) / np.sqrt(len(gain))
+            text += f" (standard error over clients {scale * error:{form}})"
         return (
-            f"gain{of} over training alone with as much work: {gain.mean():+.4f} "
-            f"(standard error over clients {error:.4f}); {(gain > 0).sum()} clients "
-            f"gain, {(gain < 0).sum()} lose, {(gain == 0).sum()} stay"
+            f"gain{of} over training alone with as much work: {text}; "
+            f"{(gain > 0).sum()} of {len(gain)} clients gain, {(gain < 0).sum()} lose, "
+            f"{(gain == 0).sum()} stay"
         )
 
     def __str__(self) -> str:

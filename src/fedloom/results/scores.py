@@ -106,9 +106,11 @@ class Scores:
             metric, values = METRICS[name], self.values[name]
             kept = ~np.isnan(values) if "clients" in metric.summaries else is_scored
             group = _Clients(metric, values[kept], self.samples[kept], sizes[kept])
-            numbers[name] = group.summary("mean")
-            for summary in metric.summaries:
-                numbers[f"{name}_{summary}"] = group.summary(summary)
+            # Scores of a run that blows up are infinite, or become so when squared.
+            with np.errstate(over="ignore", invalid="ignore"):
+                numbers[name] = group.summary("mean")
+                for summary in metric.summaries:
+                    numbers[f"{name}_{summary}"] = group.summary(summary)
         return numbers | {f"{name}_pooled": v for name, v in self.pooled.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,12 @@ _HEADINGS = {
 _LEFT_OUT = ("nll", "brier")
 """Metrics that say again what the loss and the ECE say."""
 
+Write = Callable[[str, Sequence[float]], list[str]]
+
+
+def _in_four_places(metric: str, values: Sequence[float]) -> list[str]:
+    return ["-" if math.isnan(value) else f"{value:.4f}" for value in values]
+
 
 @dataclass(frozen=True)
 class ClosingTable:
@@ -41,20 +48,23 @@ class ClosingTable:
         whose = f", of {self.sampled} sampled clients" if self.sampled else ""
         return f"{self.metric} after round {self.round}{whose}"
 
-    def cells(self) -> list[list[str]]:
-        """The heading and every row as text."""
+    def cells(self, write: Write = _in_four_places) -> list[list[str]]:
+        """The heading and every row as text.
+
+        Args:
+            write: makes texts of a column, from the name of its metric and its values.
+        """
         shown = _HEADINGS | {
             name: METRICS[name].title
             for row in self.rows
             for name in row
             if name in METRICS
         }
-        lines = [list(shown.values())]
-        for row in self.rows:
-            numbers = [row.get(key, math.nan) for key in list(shown)[2:]]
-            texts = ["-" if math.isnan(value) else f"{value:.4f}" for value in numbers]
-            lines.append([row["kind"], row["part"], *texts])
-        return lines
+        columns = [[row[key] for row in self.rows] for key in list(shown)[:2]]
+        for key in list(shown)[2:]:
+            values = [row.get(key, math.nan) for row in self.rows]
+            columns.append(write(key if key in METRICS else self.metric, values))
+        return [list(shown.values()), *map(list, zip(*columns, strict=True))]
 
     def __iter__(self) -> Any:
         return iter(self.rows)

@@ -61,7 +61,7 @@ def restore_latest(training: Training, directory: RunDirectory) -> str:
     except MessageError as error:
         if checkpoint.whole_positions(directory.checkpoint):
             raise
-        return f"{error} No other is there, so the run starts again from round 0."
+        return f"{error} No other is there, so the run starts from its beginning."
 
 
 def truncate_after(directory: RunDirectory, at: Position) -> list[Round]:

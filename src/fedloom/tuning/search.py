@@ -18,7 +18,7 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
-from fedloom.comparison import Comparison, parse_comparison
+from fedloom.comparison import Comparison, local_work, parse_comparison
 from fedloom.comparison.python import identity_of
 from fedloom.comparison.settings import OwnParts, refuse_titles
 from fedloom.config import AUTO, to_toml
@@ -87,7 +87,7 @@ def tune(
             that a search that was stopped goes on; by default nothing is written.
         fresh: forget an earlier search that was written to `out`.
         data_dir: where the files of named datasets lie.
-        tell: is told of every trial in one line.
+        tell: is told line by line what was understood of the data and of every trial.
 
     Returns:
         What came of it for each method: the best settings and their score. A method
@@ -104,6 +104,7 @@ def tune(
             f"tune: trials must be at least 1 and at most {LARGEST}, found "
             f"{shown(trials)}."
         )
+    announcement: list[str] = []
     if clients is not None:
         if isinstance(methods, Comparison) or data is not None or partition is not None:
             raise ConfigError(
@@ -123,7 +124,7 @@ def tune(
         if not isinstance(methods, Comparison):
             parts = {"data": data, "partition": partition, "model": model}
             methods = _comparison(methods, parts, settings, seeds)
-        comparison = _with_validation(methods, tell)
+        comparison, announcement = _with_validation(methods)
     kinds = {
         arm: type(comparison.config(arm, comparison.seeds[0]).algorithm)
         for arm in comparison.arms
@@ -138,6 +139,10 @@ def tune(
     ]
     file = Path(out) if out is not None else None
     journal = _claim(file, fresh=fresh) if file is not None else None
+    first = divided[0][1]
+    warning = [f"warning: {first.split_warning}"] if first.split_warning else []
+    for line in (first.describe(), *warning, *announcement):
+        tell(line)
     tuned: list[TunedMethod] = []
     failures: list[DataError] = []
     for arm, ranges in spaces.items():
@@ -271,12 +276,14 @@ def _own_comparison(
     )
 
 
-def _with_validation(comparison: Comparison, tell: Callable[[str], None]) -> Comparison:
+def _with_validation(comparison: Comparison) -> tuple[Comparison, list[str]]:
+    """The comparison with validation data, and what there is to tell of it."""
+    lines = [local_work(comparison)]
     split = dict(comparison.common.get("split", {}))
     if "validation" not in split:
         split["validation"] = VALIDATION
-        tell(
-            f"note: {VALIDATION:g} of each client's samples that are not for testing "
+        lines.append(
+            f"note: {VALIDATION:.0%} of each client's samples that are not for testing "
             "are kept for validation (split.validation)"
         )
     if not split["validation"]:
@@ -284,7 +291,7 @@ def _with_validation(comparison: Comparison, tell: Callable[[str], None]) -> Com
             "tune: settings are chosen on validation data, and split.validation is 0. "
             "Set it to 0.2, say; test data are never looked at."
         )
-    return replace(comparison, common={**comparison.common, "split": split})
+    return replace(comparison, common={**comparison.common, "split": split}), lines
 
 
 def _claim(out: Path, *, fresh: bool) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import generator
+from fedloom.reports.units import counted, unit_of
 from fedloom.tuning.space import Range
 from fedloom.tuning.trials import TrialResult, Trials
 
@@ -38,12 +39,13 @@ class TunedMethod:
     """Trials that diverged."""
 
     def __str__(self) -> str:
-        before = "failed" if self.before is None else f"{self.before:.4f}"
+        unit = unit_of(self.metric, [self.score])
+        before = "failed" if self.before is None else unit.score(self.before)
         values = ", ".join(f"{k} = {v}" for k, v in self.settings.items())
         return (
-            f"{self.method}: {self.metric} {self.score:.4f} on validation data "
-            f"({before} at first), {self.trials} trials, {self.failed} failed; "
-            f"{values or 'nothing to search'}"
+            f"{self.method}: {self.metric} {unit.score(self.score)} on validation data "
+            f"({before} at first), {counted(self.trials, 'trial')}, {self.failed} "
+            f"failed; {values or 'nothing to search'}"
         )
 
 
@@ -206,7 +208,8 @@ class Study:
         self, number: int, budget: int, result: TrialResult, settings: dict[str, Any]
     ) -> None:
         values = "  ".join(f"{name}={value}" for name, value in settings.items())
-        self._tell(f"{self._job.arm} {number}/{budget}  {result}  {values}".rstrip())
+        score = result.written(self._job.metric)
+        self._tell(f"{self._job.arm} {number}/{budget}  {score}  {values}".rstrip())
 
     def _sum_up(self) -> TunedMethod:
         arm, run = self._job.arm, self._counted()

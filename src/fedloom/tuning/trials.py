@@ -17,6 +17,7 @@ from fedloom.config import RunConfig
 from fedloom.core.errors import DataError, NumericalError
 from fedloom.engine.threads import on_threads
 from fedloom.plan import Plan, make_clients, make_module, make_plan, plan_for
+from fedloom.reports.units import unit_of
 from fedloom.server.history import History
 from fedloom.server.schedule import train
 from fedloom.tuning.space import Range
@@ -33,8 +34,11 @@ class TrialResult(NamedTuple):
     why: str = ""
     """Why it failed."""
 
-    def __str__(self) -> str:
-        return f"failed: {self.why}" if self.score is None else f"{self.score:.4f}"
+    def written(self, metric: str) -> str:
+        """The score as a reader wants it, or why there is none."""
+        if self.score is None:
+            return f"failed: {self.why}"
+        return unit_of(metric, [self.score]).score(self.score)
 
 
 @dataclass(frozen=True, eq=False)

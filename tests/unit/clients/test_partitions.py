@@ -19,7 +19,9 @@ from fedloom.clients import (
     Natural,
     Partition,
     PowerLaw,
+    Ragged,
     Slices,
+    partitions,
 )
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.settings import build, settings_of
@@ -341,3 +343,48 @@ def test_every_setting_of_every_partition_is_documented() -> None:
     for partition in PARTITIONS.values():
         assert dataclasses.is_dataclass(partition)
         assert all(setting.doc for setting in settings_of(partition))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    classes=st.integers(1, 12),
+    of_a_client=st.integers(1, 12),
+    clients=st.integers(1, 60),
+    seed=st.integers(0, 99),
+)
+def test_classes_are_dealt_at_once_as_one_client_after_another(
+    classes: int, of_a_client: int, clients: int, seed: int
+) -> None:
+    """The specification: each client takes the classes with fewest holders."""
+    of_a_client = min(of_a_client, classes)
+    holders: list[list[int]] = [[] for _ in range(classes)]
+    draw = np.random.default_rng(seed)
+    for client in range(clients):
+        keys = draw.permutation(classes)
+        rank = np.lexsort((keys, [len(held) for held in holders]))
+        for chosen in rank[:of_a_client]:
+            holders[chosen].append(client)
+    partition = LabelSkew(clients=clients, classes=of_a_client)
+    with pytest.MonkeyPatch.context() as patch:
+        # Some clients at a time, not all of them in one go.
+        patch.setattr(partitions, "_KEYS", 7 * classes)
+        dealt = partition._holders(classes, np.random.default_rng(seed))
+    assert [held.tolist() for held in dealt] == holders
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sizes=st.lists(st.integers(0, 12), min_size=1, max_size=30),
+    least=st.integers(1, 6),
+)
+def test_repairs_at_once_are_those_one_sample_after_another(
+    sizes: list[int], least: int
+) -> None:
+    """The specification: whoever is largest at the moment gives its last sample."""
+    sizes[0] += max(0, least * len(sizes) - sum(sizes))
+    members = Ragged.cut(np.arange(sum(sizes)), np.array(sizes))
+    lists = [held.tolist() for held in members]
+    for poor in [held for held in lists if len(held) < least]:
+        while len(poor) < least:
+            poor.append(max(lists, key=len).pop())
+    assert [held.tolist() for held in partitions._repair(members, least)] == lists

@@ -15,6 +15,7 @@ from labels import MNIST, labelled
 from fedloom.clients import (
     Consecutive,
     Dirichlet,
+    LabelSkew,
     Partition,
     Rotation,
     Slices,
@@ -66,6 +67,23 @@ def test_the_images_of_cifar_10_are_turned_in_ten_seconds_and_stay_bytes() -> No
     fed = divide(dataset, Slices(clients=100), Split(), transform=turn, seed=0)
     assert time.process_time() - began < 10.0
     assert fed.dataset.inputs[0].dtype == torch.uint8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "partition",
+    [
+        LabelSkew(clients=1_000_000, classes=3, sizes="random"),
+        Dirichlet(clients=1_000_000),
+    ],
+)
+def test_a_million_clients_are_made_up_in_eight_seconds(partition: Partition) -> None:
+    dataset = labelled(*[400_000] * 10)
+    began = time.process_time()
+    assignment = partition.assign(dataset, 0)
+    assert time.process_time() - began < 8.0
+    assert len(assignment.members) == 1_000_000
+    assert assignment.members.sizes.min() >= 1
 
 
 MILLION = """

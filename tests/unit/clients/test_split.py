@@ -225,7 +225,7 @@ def test_a_column_of_other_words_is_refused() -> None:
         divided(tagged({"for": ["train", "dev"]}), Split(test_column="for"))
     with pytest.raises(DataError, match=r"found 2\. Rename"):
         divided(tagged({"for": [0, 2]}), Split(test_column="for"))
-    with pytest.raises(DataError, match=r"split\.time names 'day'.*Known: for\."):
+    with pytest.raises(DataError, match=r"split\.time: unknown column 'day'.*: for\."):
         divided(tagged({"for": [0, 1]}), Split(time="day"))
 
 

@@ -3,11 +3,12 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from driver import fedloom
 from rich.table import Table
 from rich.text import Text
 
-from fedloom.commands.console import PlainConsole, err, out
+from fedloom.commands.console import PlainConsole, err, out, print_numbers
 from fedloom.progress import watch
 
 
@@ -50,6 +51,25 @@ def test_a_bar_shows_no_escape_sequence_of_data() -> None:
 def test_commands_speak_on_such_consoles() -> None:
     assert isinstance(out, PlainConsole)
     assert isinstance(err, PlainConsole)
+
+
+@pytest.mark.parametrize("width", [200, 80, 45])
+def test_a_table_of_numbers_shows_all_of_them_on_any_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(out, "_width", width)
+    headings = [f"number of column{n}" for n in range(9)]
+    rows = [["personal", part, *["12.3456"] * 9] for part in ("train", "validation")]
+    print_numbers(["model", "data"], headings, rows, title="mse after round 3")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    said = "\n".join(lines)
+    assert said.count("12.3456") == 18
+    assert all(f"column{n}" in said for n in range(9))
+    assert "\N{HORIZONTAL ELLIPSIS}" not in said
+    numbers = [line for line in lines if "12.3456" in line]
+    assert all(line.startswith("personal  ") for line in numbers)
+    assert said.count("validation") == said.count("model")
 
 
 def test_a_column_of_a_file_cannot_command_the_terminal(tmp_path: Path) -> None:

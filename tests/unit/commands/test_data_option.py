@@ -8,6 +8,7 @@ import pytest
 from driver import fedloom, refused
 
 from fedloom.commands.options import apply_options, data_options
+from fedloom.core.errors import DataError
 
 ROWS = "site,age,dose,y\n" + "".join(
     f"{'ab'[n % 2]},{20 + n},{n % 7}.5,{n % 2}\n" for n in range(24)
@@ -63,3 +64,55 @@ def test_a_search_is_not_forgotten_for_bad_data(table: Path, tmp_path: Path) -> 
     to = ("--out", kept[0], "--fresh")
     assert "not numeric" in refused("tune", "local", "--data", table, *to)
     assert [path.read_text() for path in kept] == ["kept", "kept"]
+
+
+ALONE = "site,age,y\n" + "".join(f"s{n},{n},{n % 2}\n" for n in range(12))
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "tune"])
+def test_clients_that_cannot_be_tested_are_refused(
+    command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "one.csv").write_text(ALONE)
+    methods = ("--algorithm", "local") if command == "run" else ("local",)
+    data = ("--data", tmp_path / "one.csv", "--set", "data.client=site")
+    result = fedloom(command, *methods, *data, "--out", tmp_path / "out.toml")
+    assert isinstance(result.exception, DataError)
+    message = str(result.exception)
+    assert "found 12 clients from column 'site' with at most 1. Name a" in message
+    assert result.output == ""  # nothing is announced that does not happen
+    assert [path.name for path in tmp_path.iterdir()] == ["one.csv"]
+
+
+def test_who_asks_for_no_test_gets_none(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text(ALONE)
+    data = ("--data", tmp_path / "one.csv", "--set", "data.client=site")
+    run = ("run", *data, "--set", "split.test=0", "--rounds", 1, "--model", "mlr")
+    assert fedloom(*run, "--out", tmp_path / "run").exit_code == 0
+
+
+def test_a_test_column_that_marks_nothing_is_refused(tmp_path: Path) -> None:
+    rows = "".join(f"s{n % 2},{n},train,{n % 2}\n" for n in range(12))
+    (tmp_path / "t.csv").write_text(f"site,age,part,y\n{rows}")
+    message = refused(
+        *("data", tmp_path / "t.csv", "--set", "data.client=site"),
+        *("--set", "split.test_column=part"),
+    )
+    assert "column 'part' (split.test_column) says test, or 1, of no row" in message
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "tune"])
+def test_what_was_understood_is_the_first_line(
+    command: str, table: Path, tmp_path: Path
+) -> None:
+    methods = ("--algorithm", "local") if command == "run" else ("local",)
+    more = {"compare": ("--seeds", 1, "--jobs", 1), "tune": ("--trials", 1)}
+    done = fedloom(
+        *(command, *methods, "--data", table, "--set", "data.client=site"),
+        *("--rounds", 1, "--model", "mlr", "--out", tmp_path / "out.toml"),
+        *more.get(command, ()),
+    )
+    assert done.exit_code == 0, done.output
+    first = done.output.splitlines()[0]
+    assert first.startswith(f"{table}: classification of 'y' into 2 classes; 2 featu")
+    assert "2 clients from column 'site'" in first

@@ -37,7 +37,9 @@ def test_values_that_are_not_finite_are_counted_and_located() -> None:
     x[4, 0] = np.inf
     with pytest.raises(DataError, match=r"inputs\[1\]: 3 values .* row 3"):
         from_arrays((np.zeros(5), x), np.zeros(5))
-    with pytest.raises(DataError, match=r"targets: 1 values .* row 1"):
+    with pytest.raises(
+        DataError, match=r"targets: the value in row 1 is nan or infinite"
+    ):
         from_arrays(np.zeros(2), np.array([0.0, -np.inf]))
 
 

@@ -11,7 +11,8 @@ import torch
 from pyarrow import csv, parquet
 
 from fedloom.core.errors import ConfigError, DataError
-from fedloom.data import Dataset, load
+from fedloom.data import Dataset, File, load
+from fedloom.data.tables import place_of
 
 TABLE = {
     "age": [30, 40, 50],
@@ -76,26 +77,46 @@ def test_columns_that_are_not_numeric_are_named(tmp_path: Path) -> None:
         DataError, match=f"columns site, kind are not numeric.*{advice}"
     ):
         read(path, target="age")
-    with pytest.raises(DataError, match=r"column kind is not numeric\. Encode"):
+    with pytest.raises(DataError, match=r"column kind is not numeric\. Encode what is"):
         read(path, target="age", client="site")
 
 
 def test_a_missing_column_gets_a_suggestion(tmp_path: Path) -> None:
     path = save(TABLE, tmp_path / "t.csv")  # type: ignore[arg-type]
     with pytest.raises(
-        DataError, match=r"unknown column 'knd'.*mean 'kind'.*data\.target="
+        DataError, match=r"data\.target: unknown column 'knd'.*mean 'kind'"
     ):
         read(path, target="knd")
     with pytest.raises(
-        DataError, match=r"unknown column 'sites'.*mean 'site'.*data\.client="
+        DataError, match=r"data\.client: unknown column 'sites'.*mean 'site'"
     ):
         read(path, target="kind", client="sites")
 
 
 def test_missing_values_are_located(tmp_path: Path) -> None:
     path = save({"a": [1, None, None], "y": [0, 1, 1]}, tmp_path / "t.csv")
-    with pytest.raises(DataError, match=r"column 'a' has 2 missing values.*row 1"):
+    with pytest.raises(DataError, match=r"column 'a' has 2 missing .* in line 3\. "):
         read(path)
+    path = save({"a": [1, 2, None], "y": [0, 1, 1]}, tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"'a' has a missing value in row 2 \(the fir"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ('a;b;y\n1;"two";0\n\n1,5;"li\nnes";0\n;"x";1\n', "utf-8"),
+        ("a\tb\ty\n1\tu\t0\n1\tu\t0\n\n\n\tu\t0\n", "utf-16"),
+        ("\ufeffa,b,y\r\n1,u,0\r\n1,u,0\r\n1,u,0\r\n1,u,0\r\n,u,0\r\n", "utf-8"),
+    ],
+)
+def test_the_line_is_that_of_the_file(text: str, encoding: str, tmp_path: Path) -> None:
+    """Line 6 in all, whatever comes before: empty lines, a field over two lines."""
+    path = tmp_path / "t.csv"
+    path.write_bytes(text.encode(encoding))
+    row = {";": 2, "\t": 2, ",": 4}[text.lstrip("\ufeff")[1]]
+    assert place_of(path, row) == "line 6"
+    assert place_of(path, 99) == "row 99 below the heading (the first is row 0)"
 
 
 def test_a_table_needs_a_feature_and_distinct_columns(tmp_path: Path) -> None:
@@ -167,8 +188,11 @@ def test_a_value_that_is_not_finite_is_named_by_column_and_row(tmp_path: Path) -
     with pytest.raises(DataError, match=r"column 'b': 2 values .* first in row 1"):
         read(path)
     (tmp_path / "t.csv").write_text("a,b,y\n1,2,0\n1,inf,1\n")
-    with pytest.raises(DataError, match=r"column 'b': 1 values .* first in row 1"):
+    with pytest.raises(DataError, match=r"column 'b': the value in line 3 is nan or"):
         read(tmp_path / "t.csv")
+    (tmp_path / "y.csv").write_text("a,y\n1,0\n1,1.5\n")
+    with pytest.raises(DataError, match=r"be whole numbers, line 3 has 1\.5"):
+        read(tmp_path / "y.csv", task="classification")
 
 
 def test_a_row_with_too_few_or_too_many_fields_is_refused(tmp_path: Path) -> None:
@@ -219,12 +243,45 @@ def test_features_are_chosen_or_dropped(tmp_path: Path) -> None:
     assert rest.groups["for"].tolist() == ["train", "train", "test", "test"]
     with pytest.raises(DataError, match=r"columns note, for are .*data\.drop"):
         read(path)
-    with pytest.raises(DataError, match=r"unknown column 'ago'.*mean 'age'"):
-        read(path, features=["ago"])
+    for setting in ("features", "drop", "tags"):
+        unknown = rf"data\.{setting}: unknown column 'ago'.*mean 'age'"
+        with pytest.raises(DataError, match=unknown):
+            read(path, **{setting: ["ago"]})
     with pytest.raises(ConfigError, match="features and drop are both set"):
         read(path, features=["age"], drop=["row"])
-    with pytest.raises(ConfigError, match="drop names 'y', which is the target"):
+    with pytest.raises(ConfigError, match=r"data\.drop names 'y', which is the target"):
         read(path, drop=["y"])
+    with pytest.raises(ConfigError, match=r"data\.tags names 'for', .* client already"):
+        read(path, client="for", tags=["for"])
+
+
+def test_columns_that_a_split_names_are_called_by_its_settings(tmp_path: Path) -> None:
+    path = save(WIDE, tmp_path / "t.csv")  # type: ignore[arg-type]
+    file = File(path=str(path), client="for", drop=("note",))
+    with pytest.raises(DataError, match=r"split\.time: unknown column 'rw'.*'row'"):
+        file.with_tags({"split.time": "rw"}).load(None, 0)
+    with pytest.raises(ConfigError, match=r"split\.group names 'for', .* \(data\.cl"):
+        file.with_tags({"split.group": "for"})
+    tagged = file.with_tags({"split.time": "row"}).load(None, 0)
+    assert list(tagged.groups) == ["row"]
+
+
+def test_text_is_hinted_at_what_it_may_be_for(tmp_path: Path) -> None:
+    days = np.array(["2020-01-01"] * 4, dtype="datetime64[s]")
+    table = {**WIDE, "day": days}
+    path = save(table, tmp_path / "t.parquet")  # type: ignore[arg-type]
+    with pytest.raises(DataError) as error:
+        read(path)
+    message = str(error.value)
+    assert "columns note, for, day are not numeric" in message
+    for setting in (
+        "data.client=note",
+        "split.test_column=for",
+        "split.time=day",
+        """'data.drop=["note", "for", "day"]'""",
+        """'data.features=["row", "age", "dose"]'""",
+    ):
+        assert f"--set {setting}" in message
 
 
 def test_a_feature_may_be_a_tag_too(tmp_path: Path) -> None:
@@ -238,7 +295,7 @@ def test_gaps_are_no_matter_in_columns_that_are_not_used(tmp_path: Path) -> None
     path = save({"a": [1, 2], "b": [None, 1], "y": [0, 1]}, tmp_path / "t.csv")
     assert read(path, drop=["b"]).features == ("a",)
     assert read(path, features=["a"]).features == ("a",)
-    with pytest.raises(DataError, match="column 'b' has 1 missing"):
+    with pytest.raises(DataError, match="column 'b' has a missing value in line 2"):
         read(path, drop=["a"])
 
 

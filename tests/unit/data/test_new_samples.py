@@ -52,7 +52,7 @@ def test_flat_rows_are_put_into_shape_and_type() -> None:
         (np.zeros((2, 3)), r"shape \(1, 2, 2\) or flat, 4 numbers.*found \(2, 3\)"),
         (np.array([[0.5, 0, 0, 0]]), "bytes, 0 to 255; found values from 0 to 0.5"),
         (np.array([[0, 0, 0, 256]]), "found values from 0 to 256.*unscaled"),
-        (np.array([[0, 0, 0, np.nan]]), "nan or infinite, the first in row 0"),
+        (np.array([[0, 0, 0, np.nan]]), "the value in row 0 is nan or infinite"),
         ((np.zeros((2, 4)),) * 2, "takes 1 inputs, found 2"),
     ],
 )
@@ -76,7 +76,7 @@ def test_targets_of_a_regression_keep_their_type_and_shape() -> None:
     data = Dataset("r", (torch.zeros(2, 1),), torch.zeros(2, dtype=torch.float64))
     assert targets_like(data, [1, 2]).tolist() == [1.0, 2.0]
     assert targets_like(data, [1, 2]).dtype == torch.float64
-    with pytest.raises(DataError, match="nan or infinite, the first in row 1"):
+    with pytest.raises(DataError, match="the value in row 1 is nan or infinite"):
         targets_like(data, [0.0, np.nan])
     with pytest.raises(DataError, match=r"shape \(\) per sample, found \(1,\)"):
         targets_like(data, [[0.0], [1.0]])

@@ -53,6 +53,13 @@ def test_a_client_without_samples_is_left_out_of_everything() -> None:
     assert not any(math.isnan(value) for value in found.values())
 
 
+def test_infinite_scores_are_summed_up_without_a_word() -> None:
+    """Warnings are errors in this suite."""
+    summary = scores("mse", [1.0, np.inf, 1e200, 2.0]).summary(SIZES)
+    assert summary["mse"] == np.inf
+    assert math.isnan(summary["mse_spread"])
+
+
 def test_a_number_that_nobody_has_is_nan_and_a_dash_in_the_table() -> None:
     nobody = np.full(4, np.nan)
     found = scores(
@@ -113,7 +120,12 @@ def test_gain_counts_less_error_as_better_and_passes_over_nan() -> None:
     names = ("a", "a long name", "c")
     gain = Gain("rmse", names, SIZES[:3], together, alone)
     np.testing.assert_array_equal(gain.gain, [1.0, -0.5, np.nan])
-    assert "training alone with as much work: +0.2500" in gain.sentence()
+    assert gain.sentence() == (
+        "gain in rmse over training alone with as much work: +0.25 (standard error "
+        "over clients 0.75); 1 of 2 clients gain, 1 lose, 0 stay"
+    )
+    share = Gain("accuracy", names, SIZES[:3], together / 4, alone / 4)
+    assert "as much work: -6.2 points (standard error over" in share.sentence()
     lines = str(gain).splitlines()[1:]
     assert len({len(line) for line in lines}) == 1  # columns stay in line
     assert gain.columns()["metric"] == ["rmse"] * 3

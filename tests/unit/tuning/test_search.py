@@ -21,6 +21,7 @@ from fedloom.plan import make_clients
 from fedloom.runs import run_config
 from fedloom.server.simulation import Simulation
 from fedloom.tuning import tune
+from fedloom.tuning.study import TunedMethod
 from fedloom.tuning.trials import TrialResult, Trials, make_clients_to_tune_on
 
 QUICK: dict[str, Any] = {
@@ -209,11 +210,38 @@ def test_validation_data_are_set_aside_or_asked_for(tmp_path: Path) -> None:
     lines: list[str] = []
     out = tmp_path / "t.toml"
     tune(parse_comparison(tables), out=out, trials=1, tell=lines.append)
-    assert "0.2 of each client's samples" in lines[0]
+    assert lines[0].startswith("digits: classification into 10 classes; ")
+    assert lines[1].startswith("Local work of each method")
+    assert "20% of each client's samples" in lines[2]
     assert read_toml(out)["split"]["validation"] == 0.2
     none = parse_comparison({**tables, "split": {"validation": 0.0}})
     with pytest.raises(ConfigError, match=r"split\.validation is 0"):
         tune(none, out=tmp_path / "n.toml", trials=1)
+
+
+def test_scores_are_written_as_reports_write_them() -> None:
+    def tuned(metric: str, score: float, before: float | None) -> str:
+        return str(
+            TunedMethod(
+                method="fedavg",
+                settings={"lr": 0.1},
+                score=score,
+                before=before,
+                metric=metric,
+                trials=1,
+                failed=0,
+            )
+        )
+
+    assert tuned("accuracy", 0.4230769, 0.25) == (
+        "fedavg: accuracy 42.3\N{NO-BREAK SPACE}% on validation data "
+        "(25.0\N{NO-BREAK SPACE}% at first), 1 trial, 0 failed; lr = 0.1"
+    )
+    assert "mse 1,234.6 on validation data (failed at first)" in tuned(
+        "mse", 1234.5678, None
+    )
+    assert TrialResult(0.4230769).written("accuracy") == "42.3\N{NO-BREAK SPACE}%"
+    assert TrialResult(None, "It blew up.").written("mse") == "failed: It blew up."
 
 
 def test_clients_to_tune_on_keep_training_and_validation_as_they_are() -> None:
