@@ -211,9 +211,7 @@ def _read_column(column: Any, path: Path, name: str) -> NDArray[Any]:
         if count > 1:
             gaps = f"{count} missing values, the first in {place}. Remove those rows "
             gaps += "or fill them in"
-        raise DataError(
-            f"{where} has {gaps}; a feature can also be left out (data.drop)."
-        )
+        raise DataError(f"{where} has {gaps}.")
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):
         raise _other_encoding(where, "bytes")
