@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,11 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
                 f"Write [{key}] and its keys below it."
             )
         if not is_section and key not in known:
-            raise ConfigError(f"{where}: {unknown('key', key, [*known, *sections])}")
+            meant = [f"{section}.{key}" for section in _sections_with(key, tables)]
+            hint = f" Did you mean {' or '.join(meant)}?" if meant else ""
+            raise ConfigError(
+                f"{where}: {unknown('key', key, [*known, *sections])}{hint}"
+            )
     top = {key: value for key, value in tables.items() if key in known}
     parts: dict[str, Any] = {"schedule": build(Schedule, top, where)}
     for section, (what, registry) in _CHOICES.items():
@@ -178,6 +182,20 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
     for section, kind in _PLAIN.items():
         parts[section] = build(kind, tables.get(section, {}), f"{where} [{section}]")
     return RunConfig(**parts)
+
+
+def _sections_with(key: str, tables: Mapping[str, Any]) -> Iterator[str]:
+    """The sections of a run that have a setting of this name."""
+    kinds = dict(_PLAIN)
+    for section, (_, registry) in _CHOICES.items():
+        table = tables.get(section, {})
+        name = table.get("name") if isinstance(table, Mapping) else None
+        name = name if isinstance(name, str) else _DEFAULT_NAMES.get(section, "")
+        if name in registry:
+            kinds[section] = registry[name]
+    for section, kind in kinds.items():
+        if key in kind.__dataclass_fields__:
+            yield section
 
 
 def to_tables(config: RunConfig) -> dict[str, Any]:

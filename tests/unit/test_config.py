@@ -200,7 +200,7 @@ def test_columns_that_the_split_names_are_no_features(tmp_path):
     with pytest.raises(DataError, match="unknown column 'days'"):
         make_clients(parse({"data": data, "split": {"time": "days"}}))
     digits = {"split": {"time": "day"}}
-    with pytest.raises(DataError, match=r"digits: split\.time names 'day'.*none"):
+    with pytest.raises(DataError, match=r"digits: split\.time names 'day'.*no columns"):
         make_clients(parse(digits))
 
 

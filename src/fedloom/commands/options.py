@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedloom.config import override, read_toml
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, shown
 from fedloom.data import SOURCES
 from fedloom.data.files import has_known_kind
 
@@ -68,13 +68,40 @@ def expect_file(path: Path | None, name: str) -> None:
         raise ConfigError(f"{name} {path}: expected the name of a file.")
 
 
+def check_jobs(jobs: int | None) -> None:
+    """Refuse a number of processes that cannot be.
+
+    Raises:
+        ConfigError: it is below 1.
+    """
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs: expected at least 1, found {shown(jobs)}.")
+
+
 def is_file(names: Sequence[str]) -> bool:
     """Whether the arguments are one TOML file instead of names."""
     return len(names) == 1 and names[0].endswith(".toml")
 
 
+def refuse_samples(name: Path) -> None:
+    """Refuse a file of samples in the place of a run's file or of a method.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if has_known_kind(name):
+        raise ConfigError(
+            f"{name}: expected a TOML file or a name, found a file of samples. Give it "
+            f"as data: --data {name}."
+        )
+
+
 def read_methods(names: Sequence[str]) -> dict[str, Any]:
     """The tables of a comparison: those of its file, or the methods by name."""
+    for name in names:
+        refuse_samples(Path(name))
+        if names.count(name) > 1:
+            raise ConfigError(f"{name}: named {names.count(name)} times. Name it once.")
     if is_file(names):
         return read_toml(Path(names[0]))
     return {"methods": list(names)} if names else {}

@@ -54,6 +54,8 @@ def run_command(
     settings: options.Settings = None,
 ) -> None:
     """Train every client a model of its own."""
+    if file is not None:
+        options.refuse_samples(file)
     tables = read_toml(file) if file is not None else {}
     chosen = {
         "algorithm.name": algorithm,
@@ -111,6 +113,7 @@ def compare_command(
 
     The exit code is 5 if runs diverged, and it is said which and what to do.
     """
+    options.check_jobs(jobs)
     names = methods or []
     tables = options.read_methods(names)
     if not names and tuned is None:
@@ -146,6 +149,7 @@ def resume_command(
     track: options.Track = "",
 ) -> None:
     """Go on with a run or a comparison that was stopped."""
+    options.check_jobs(jobs)
     if (path / COMPARISON).is_file():
         comparison = load_comparison(path)
         _compare(comparison, path, data_dir=data_dir, jobs=jobs, track=track)

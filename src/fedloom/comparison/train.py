@@ -229,6 +229,9 @@ def _work(train: Callable[[Job, str, Clients], str], title: str) -> str:
         return train(job, title, _here["clients"])
     except FedloomError:
         raise
+    except SystemExit as end:
+        # Asked to end, after what was done is secured. The pool would keep the process.
+        os._exit(end.code if isinstance(end.code, int) else 1)
     except Exception:
         # Some of PyTorch's errors cannot be sent to another process; their text can.
         raise RuntimeError(f"{title}:\n{traceback.format_exc()}") from None

@@ -8,7 +8,9 @@ plain mapping (a TOML table) and lists them for `fedloom describe`.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import re
 import sys
 import types
 from collections.abc import Mapping
@@ -165,16 +167,33 @@ def check(settings: Any, where: str = "") -> None:
         value = getattr(settings, field.name)
         hint = hints[field.name]
         if not accepts(hint, value):
-            limit = f" Whole numbers go up to {LARGEST}." if _is_huge(value) else ""
             raise ConfigError(
                 f"{label}: {field.name} must be {_with_articles(hint)}, found "
-                f"{shown(value)}.{limit}"
+                f"{shown(value)}.{_advice(hint, value)}"
             )
         kinds = [kind for kind, _ in alternatives(hint)]
         is_float = float in kinds and int not in kinds
         if isinstance(value, int | float) and type(value) is not bool and is_float:
             # A zero loses its sign, which some libraries take for a negative number.
             object.__setattr__(settings, field.name, float(value) + 0.0)
+
+
+def _advice(hint: Any, value: Any) -> str:
+    """How to write what was probably meant, as the rest of a message."""
+    kinds = {get_origin(kind) or kind: bounds for kind, bounds in alternatives(hint)}
+    if _is_huge(value):
+        has_bound = any(math.isfinite(bounds.most) for bounds in kinds.values())
+        return "" if has_bound else f" Whole numbers go up to {LARGEST}."
+    if isinstance(value, str) and kinds.keys() & {list, tuple}:
+        return f" Write a list: [{json.dumps(value, ensure_ascii=False)}]."
+    if isinstance(value, str) and kinds.keys() & {int, float}:
+        number = re.fullmatch(r"([-+]?\d*[.,]?\d+)(%?)", value.strip())
+        if number is not None:
+            meant = float(number[1].replace(",", ".")) / (100 if number[2] else 1)
+            return f" Write {meant:g}."
+    if isinstance(value, int | float) and str in kinds:
+        return f' Text is written in quotes: "{value}".'
+    return ""
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:

@@ -138,15 +138,23 @@ class File(Source):
         else:
             inputs = [arrays[name] for name in self.inputs]
         where = f"{path}: target {self.target!r}"
+        targets = read_targets(
+            arrays[self.target],
+            task=self.task,
+            where=where,
+            place_of=partial(place_of, path) if is_table else name_row,
+        )
+        values = targets.values
+        if values.ndim == 1 and len(values) > 1 and bool((values == values[0]).all()):
+            raise DataError(
+                f"{where}: expected different values, found the same in all "
+                f"{len(values)} rows, so that there is nothing to learn. Name "
+                "another column as data.target."
+            )
         return assemble(
             str(path),
             inputs,
-            read_targets(
-                arrays[self.target],
-                task=self.task,
-                where=where,
-                place_of=partial(place_of, path) if is_table else name_row,
-            ),
+            targets,
             owner=None if self.client is None else arrays[self.client],
             standardise=is_table if self.standardise is None else self.standardise,
             standardise_targets=self.standardise_targets,
@@ -275,10 +283,13 @@ def _refuse_text(
         )
     for name in text:
         if columns[name].dtype.kind == "M":
-            advice.append(f"If the test is the last part, --set split.time={name}.")
+            advice.append(
+                f"If {name} says when a row was recorded, --set split.time={name} "
+                "tests on the last rows."
+            )
         elif {*map(str, np.unique(columns[name].astype(np.str_)))} <= _PARTS:
             advice.append(
-                f"If it says what each row is for, --set split.test_column={name}."
+                f"If {name} says what each row is for, --set split.test_column={name}."
             )
     numeric = [name for name in features if name not in text]
     advice.append(

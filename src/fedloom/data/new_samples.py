@@ -68,8 +68,14 @@ def read_like(
     """
     if not path.is_file():
         raise DataError(f"no file {path}. Correct the path.")
-    what, held = read_file(path)
     others, names = {target, client, *besides}, arrays
+
+    def is_used(name: str) -> bool:
+        if name in (target, client):
+            return True
+        return name in dataset.features if dataset.features else name not in others
+
+    what, held = read_file(path, is_used)
     if what == "column":
         names = dataset.features or tuple(name for name in held if name not in others)
     for name in (*names, target, client):

@@ -63,6 +63,13 @@ def read_table(
         table = _read_parquet(path) if kind == ".parquet" else _read_text(path)
     except (pyarrow.ArrowException, *_BROKEN) as error:
         raise DataError(f"{path}: not a readable {kind} table ({error}).") from error
+    if table.num_rows == 0:
+        raise DataError(f"{path}: expected rows below the heading, found none.")
+    if all(map(_is_number, table.column_names)):
+        raise DataError(
+            f"{path}: expected a first line with the names of the columns, found "
+            f"numbers ({', '.join(table.column_names[:5])}, ...). Write a heading."
+        )
     repeated = [name for name, n in Counter(table.column_names).items() if n > 1]
     if repeated:
         raise DataError(f"{path}: column {repeated[0]!r} occurs twice. Rename one.")
@@ -121,11 +128,20 @@ def _read_text(path: Path) -> Any:
         source.seek(0)
     text = _decoded(head, path)
     separator, decimal = _dialect(text)
-    return arrow_csv.read_csv(
+    table = arrow_csv.read_csv(
         source,
         parse_options=arrow_csv.ParseOptions(delimiter=separator),
         convert_options=arrow_csv.ConvertOptions(decimal_point=decimal),
     )
+    return table.rename_columns([name.strip() for name in table.column_names])
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_all(path: Path) -> str:
@@ -168,22 +184,34 @@ def _dialect(text: str) -> tuple[str, str]:
     return separator, "," if is_comma else "."
 
 
+def _is_missing(column: Any) -> NDArray[np.bool_]:
+    """(N,) where a column has nothing, or a text without a character."""
+    from pyarrow import compute, types
+
+    is_missing: NDArray[np.bool_] = column.is_null().to_numpy()
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_string(kind) or types.is_large_string(kind):
+        text = compute.utf8_trim_whitespace(column.cast(kind))
+        is_empty = compute.fill_null(compute.equal(text, ""), True)
+        is_missing = is_missing | is_empty.to_numpy()
+    return is_missing
+
+
 def _read_column(column: Any, path: Path, name: str) -> NDArray[Any]:
     """A column that is used, as an array."""
     import pyarrow
     from pyarrow import types
 
     where = f"{path}: column {shown(name)}"
-    if column.null_count:
-        row = column.is_null().to_pylist().index(True)
-        place, count = place_of(path, row), column.null_count
+    is_missing = _is_missing(column)
+    if is_missing.any():
+        row, count = int(is_missing.argmax()), int(is_missing.sum())
+        place = place_of(path, row)
         gaps = f"a missing value in {place}. Remove that row or fill it in"
         if count > 1:
             gaps = f"{count} missing values, the first in {place}. Remove those rows "
             gaps += "or fill them in"
-        raise DataError(
-            f"{where} has {gaps}; a feature can also be left out (data.drop)."
-        )
+        raise DataError(f"{where} has {gaps}.")
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):
         raise _other_encoding(where, "bytes")

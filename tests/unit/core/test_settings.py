@@ -98,7 +98,23 @@ def refusal(**values: Any) -> str:
 def test_a_value_that_breaks_its_annotation_is_refused(name: str, value: Any) -> None:
     message = refusal(**{name: value})
     assert message.startswith(f"Oven: {name} must be ")
-    assert message.endswith(f"found {value!r}.")
+    assert f"found {value!r}." in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "advice"),
+    [
+        ("minutes", "30", "Write 30."),
+        ("fan", ".5", "Write 0.5."),
+        ("fan", "50%", "Write 0.5."),
+        ("fan", "0,5", "Write 0.5."),
+        ("fan", "half", ""),
+        ("name", 3, 'Text is written in quotes: "3".'),
+        ("racks", "3", 'Write a list: ["3"].'),
+    ],
+)
+def test_what_was_probably_meant_is_advised(name: str, value: Any, advice: str) -> None:
+    assert refusal(**{name: value}).endswith(f"found {value!r}. {advice}".strip())
 
 
 @pytest.mark.parametrize(

@@ -304,3 +304,27 @@ def test_arrays_have_tags_but_no_columns_to_choose(tmp_path: Path) -> None:
     assert read(tmp_path / "t.npz", tags=["day"]).groups["day"].tolist() == [3, 4]
     with pytest.raises(ConfigError, match="features and drop are for tables"):
         read(tmp_path / "t.npz", drop=["day"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,site,y\n", "expected rows below the heading, found none"),
+        ("1,2,0\n3,4,1\n", r"names of the columns, found numbers \(1, 2, 0"),
+        ("a,site,y\n1,u,0\n2,,1\n", "column 'site' has a missing value in line 3"),
+        ("a,site,y\n1,u,0\n2, ,1\n3,u,1\n,u,0\n", "'a' has a missing value in line 5"),
+        ("a,site,y\n1,u,0\n2,u,0\n", "target 'y': expected different values, found"),
+    ],
+)
+def test_tables_that_say_nothing_are_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read(tmp_path / "t.csv", client="site")
+
+
+def test_blanks_around_the_name_of_a_column_are_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(" age , site,y \n1,u,0\n2,v,1\n")
+    dataset = read(tmp_path / "t.csv", client="site")
+    assert dataset.features == ("age",)

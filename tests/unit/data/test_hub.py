@@ -161,7 +161,7 @@ def table_of(**columns: Any) -> datasets.Dataset:
         (table_of(x=[1, 2]), {"inputs": ("z",)}, "unknown column 'z'"),
         (table_of(x=[1, 2]), {"client": "who"}, "unknown column 'who'"),
         (table_of(), {}, "no column is left"),
-        (table_of(x=[np.nan, 1.0]), {}, r"inputs\[0\]: 1 values are nan"),
+        (table_of(x=[np.nan, 1.0]), {}, r"inputs\[0\]: the value in row 0 is nan"),
         ([1, 2], {}, r"expected a datasets.Dataset or DatasetDict, found list"),
     ],
 )

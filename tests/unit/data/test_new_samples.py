@@ -145,3 +145,13 @@ def test_licences_agree_with_the_page_on_data() -> None:
     assert {name: written[name] for name in LICENCES} == LICENCES
     without = {"file", "gaussian", "hub", "synthetic"}
     assert {n for n in SOURCES if n in written} - without <= LICENCES.keys()
+
+
+def test_gaps_are_no_matter_in_what_a_model_does_not_take(tmp_path: Path) -> None:
+    """What is to be predicted is empty in most files of new samples."""
+    path = write(tmp_path / "new.csv", "age,weight,y,note\n1,2,,\n3,4,,\n")
+    samples = read_like(NUMBERS, path, besides=("y",))
+    assert samples.inputs[0].tolist() == [[1, 2], [3, 4]]
+    assert samples.unused == ("note",)
+    with pytest.raises(DataError, match="column 'y' has 2 missing values"):
+        read_like(NUMBERS, path, target="y")
