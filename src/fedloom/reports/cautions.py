@@ -60,8 +60,10 @@ def cautions(
         )
     elif seeds < _SEEDS:
         yield f"There are only {counted(seeds, 'seed')}; five or more are better."
+    yield from _failed(collection)
     yield from _not_tuned(collection)
     yield from _unfinished_curves(collection)
+    yield from _passed_best(collection)
     yield from _unequal_work(collection, gains, about)
 
 
@@ -118,6 +120,20 @@ def _few_samples(collection: Collection, evidence: Evidence | None) -> Iterator[
         )
 
 
+def _failed(collection: Collection) -> Iterator[str]:
+    """Methods that the answer leaves out, or has from fewer seeds than others."""
+    for method in collection.methods:
+        counts = collection.state_counts(method)
+        failed, runs = counts["failed"], sum(counts.values())
+        if failed:
+            some = f"{failed} of " if failed < runs else ""
+            yield (
+                f"{method} is not a choice here, because {some}its "
+                f"{counted(runs, 'run')} diverged: try it again with a lower learning "
+                "rate."
+            )
+
+
 def _not_tuned(collection: Collection) -> Iterator[str]:
     """Methods of a comparison that have no setting of their own."""
     sections = tomllib.loads(collection.source).get("methods", {})
@@ -151,6 +167,30 @@ def _unfinished_curves(collection: Collection) -> Iterator[str]:
             f"{words(rising)} {was} still getting better at the last round; more "
             "rounds may change the answer."
         )
+
+
+def _passed_best(collection: Collection) -> Iterator[str]:
+    """Methods whose curves had their best long before the last round."""
+    worse = [m for m in collection.methods if _is_past_best(collection, m)]
+    if worse:
+        was = "was" if len(worse) == 1 else "were"
+        yield (
+            f"{words(worse)} {was} better in the first half of the rounds; fewer "
+            "rounds or a lower learning rate may change the answer."
+        )
+
+
+def _is_past_best(collection: Collection, method: str) -> bool:
+    """Whether rounds of the first half, which validation data chose, are far better."""
+    falls = []
+    for run in collection.of(method):
+        chosen, last = run.chosen_round, run.last_round or 0
+        if chosen is None or chosen > last / 2:
+            return False
+        then, now = (run.number(n, run.metric) for n in (chosen, last))
+        falls.append(then - now if unit_of(run.metric).is_share else _log(then, now))
+    fall = over_seeds(improvement(np.array(falls), collection.metric))
+    return fall.count > 0 and fall.mean > _RISE
 
 
 def _is_rising(collection: Collection, method: str) -> bool:

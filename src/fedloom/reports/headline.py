@@ -28,12 +28,11 @@ def headline(findings: Findings) -> str:
     match decision.verdict:
         case "use":
             return (
-                f"Use {best}: {_reached(findings, best or '')}, "
+                f"Use {best}: {_reached(findings, best or '')}, and is "
                 f"{_ahead(findings, best)}.{_losers(findings)}"
             )
         case "alone":
-            reached = f": {_reached(findings, pick)}" if pick is not None else ""
-            return f"Train alone{reached}.{_not_ahead(findings)}"
+            return f"Train alone{_how_long(findings)}.{_not_ahead(findings)}"
         case "longer":
             return (
                 f"Train alone{_how_long(findings)}. {best} does not reach that, "
@@ -121,11 +120,18 @@ def _ahead(findings: Findings, method: str | None) -> str:
     assert evidence is not None
     assert gains is not None
     lead = evidence.gains[method or ""].estimate.mean
+    other = f"{gains.reference}{on_more_data(findings)}"
     if not is_error(findings.metric):
         points = f"{findings.unit.number(lead)}{findings.unit.points}"
-        return f"{points} ahead of {gains.reference}"
+        return f"{points} ahead of {other}"
     less = f"{100 * (1 - math.exp(-lead)):.0f}{SPACE}% less"
-    return f"{less} than that of {gains.reference}"
+    return f"{less} than that of {other}"
+
+
+def on_more_data(findings: Findings) -> str:
+    """What gains are on, if that is more than scores are on; else empty."""
+    is_more = findings.collection.has_folds
+    return f" on {findings.part} and validation data together" if is_more else ""
 
 
 def subject(findings: Findings, method: str | None) -> str:
@@ -147,7 +153,7 @@ def _how_long(findings: Findings) -> str:
 def is_for_longer(findings: Findings) -> bool:
     """Whether the answer is to train alone for another number of rounds."""
     evidence, decision = findings.evidence, findings.decision
-    if decision.verdict != "longer" or evidence is None:
+    if decision.verdict not in ("alone", "longer") or evidence is None:
         return False
     longer, pick = evidence.yardsticks.get(LONGER), decision.pick
     own = evidence.scores[pick].mean if pick is not None else math.nan

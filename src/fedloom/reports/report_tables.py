@@ -83,7 +83,7 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
         )
     if findings.gains is not None:
         table.numbers(
-            "gain over alone", lambda s: _gain(unit, findings.gain_of(s.method))
+            "gain over alone", lambda s: _gain(unit, s, findings.gain_of(s.method))
         )
         table.words(
             "clients gain / lose", lambda s: _gaining(findings.gain_of(s.method))
@@ -140,9 +140,9 @@ def _seeds(standing: Standing) -> Cell:
     return Cell(f"{text} ({', '.join(other)})", tone="bad")
 
 
-def _gain(unit: Unit, gain: MethodGain | None) -> Cell:
+def _gain(unit: Unit, standing: Standing, gain: MethodGain | None) -> Cell:
     if gain is None:
-        return Cell("is alone")
+        return Cell("is alone" if standing.algorithm == "local" else NOTHING)
     return gap_estimate_cell(unit, gain.mean, tone_of(gain.mean.mean))
 
 

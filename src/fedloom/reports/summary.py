@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from fedloom.reports.cautions import cautions
 from fedloom.reports.findings import Findings
 from fedloom.reports.gains import MethodGain
-from fedloom.reports.headline import answer_score, is_for_longer, subject, usual
+from fedloom.reports.headline import (
+    answer_score,
+    is_for_longer,
+    on_more_data,
+    subject,
+    usual,
+)
 from fedloom.reports.units import SPACE, counted, is_zero, p_value, words
 from fedloom.results.evidence import ALPHA
 from fedloom.results.observations import LONGER
@@ -41,7 +47,8 @@ def summary(findings: Findings) -> list[str]:
 def _alone_for_longer(findings: Findings) -> str:
     """What training alone reaches if it stops when validation data say."""
     evidence, verdict = findings.evidence, findings.decision.verdict
-    if evidence is None or LONGER not in evidence.yardsticks or verdict == "longer":
+    is_said = verdict == "longer" or is_for_longer(findings)
+    if evidence is None or LONGER not in evidence.yardsticks or is_said:
         return ""
     score = findings.unit.score(evidence.yardsticks[LONGER].mean)
     text = f"{_capital(findings.longer)} is at {score}"
@@ -119,7 +126,8 @@ def _sureness(findings: Findings) -> str:
     if is_for_longer(findings):
         return text
     raw = findings.ranking.standing(method).last.mean
-    if unit.score(raw) != unit.score(score.mean):
+    is_given = findings.decision.verdict in ("use", "alone", "unknown")
+    if is_given and unit.score(raw) != unit.score(score.mean):
         text += (
             f" The score is given as {unit.score(score.mean)} and not as the "
             f"{unit.score(raw)} of the table, because the best of several looks better "
@@ -138,35 +146,48 @@ def _alike(findings: Findings) -> str:
         s.method for s in findings.ranking.standings if s.method in evidence.behind
     ]
     tested = [m for m in order if math.isfinite(evidence.behind[m].adjusted)]
-    gains = findings.gains
-    if findings.decision.verdict == "use" and gains and not gains.has_equal_work:
-        # The answer has said that its gain over just this arm is shown.
-        tested = [m for m in tested if m != findings.collection.baseline]
-    alike = [m for m in tested if not evidence.behind[m].adjusted < ALPHA]
+    alike = {m for m in tested if not evidence.behind[m].adjusted < ALPHA}
+    tested = [m for m in tested if not _says_otherwise(findings, m, m in alike)]
+    near = [findings.name(m) for m in tested if m in alike]
     apart = [findings.name(m) for m in tested if m not in alike]
     if not tested:
         return ""
     first = _capital(leader)
-    if not alike:
+    if not near:
         return (
             f"{first} does best on all held-out data{_why_not(findings)}, and on test "
-            f"data it is better than every other method, beyond chance: {words(apart)}."
+            f"data it is better than {words(apart)}, beyond chance."
         )
     text = (
         f"{first} does best on all held-out data{_why_not(findings)}; test data cannot "
-        f"tell it apart from {words([findings.name(m) for m in alike])}"
+        f"tell it apart from {words(near)}"
     )
     return text + (f", but they can from {words(apart)}." if apart else ".")
 
 
+def _says_otherwise(findings: Findings, method: str, is_alike: bool) -> bool:
+    """Whether to name the arm that trains alone would contradict the answer.
+
+    That has said whether a gain over it is shown, by more data than these.
+    """
+    gains = findings.gains
+    if gains is None or method != findings.collection.baseline:
+        return False
+    if findings.decision.verdict == "use":
+        return not gains.has_equal_work
+    return not is_alike
+
+
 def _why_not(findings: Findings) -> str:
-    """Why the leader is not what is recommended, although another method is."""
+    """Why the leader is not what is recommended."""
     evidence, decision, gains = findings.evidence, findings.decision, findings.gains
-    if evidence is None or decision.verdict != "use" or gains is None:
+    if evidence is None or gains is None:
         return ""
     gain = findings.gain_of(evidence.leader)
     if gain is None or gain.method == decision.pick:
         return ""
+    if gain.mean.mean <= 0:
+        return f", but it is not ahead of {gains.reference}"
     if not gain.is_shown:
         return f", but its gain over {gains.reference} is not shown"
     return ", but most clients lose by it" if 2 * gain.losing > gain.known else ""
@@ -175,6 +196,11 @@ def _why_not(findings: Findings) -> str:
 def _who_gains(findings: Findings, method: str) -> str:
     gains, unit, collection = findings.gains, findings.unit, findings.collection
     if gains is None:
+        if all(s.algorithm == "local" for s in findings.ranking.standings):
+            return (
+                "There is nothing to compare training alone with: name a federated "
+                "method, too (fedloom list shows them)."
+            )
         if collection.baseline is None and collection.is_paired:
             return (
                 "Whether each client gains is not known, because nothing was trained "
@@ -188,6 +214,8 @@ def _who_gains(findings: Findings, method: str) -> str:
     interval = ""
     if gain.mean.has_interval:
         chance = f", one-sided {_p(gain.p)}" if gain.mean.mean > 0 else ""
+        if chance and len(gains.methods) > 1:
+            chance += f", adjusted for {len(gains.methods)} methods"
         if gain.is_shown and gain.mean.low < 0:
             chance += ", because only a gain is a reason to act"
         interval = (
@@ -199,7 +227,7 @@ def _who_gains(findings: Findings, method: str) -> str:
         amount += f" in {findings.metric}"
     return (
         f"With {method} the average client {verb} {amount} {over} {gains.reference}"
-        f"{interval}: {_counts(findings, gain)}."
+        f"{on_more_data(findings)}{interval}: {_counts(findings, gain)}."
     )
 
 

@@ -308,12 +308,66 @@ def test_how_far_training_alone_gets_is_next_to_the_headline(tmp_path: Path) -> 
     path = write_comparison(
         tmp_path / "c", {"local": many(0.7), "a": many(0.5)}, outcomes=True
     )
-    write_yardstick(path, "alone-longer", 0.75)
+    write_yardstick(path, "alone-longer", 0.65)
     findings = work_out(collect([path]))
     assert headline(findings).startswith("Train alone: for 1 round it reaches 70.0")
-    longer = "Training alone for as many rounds as validation data prefer is at 75.0"
+    longer = "Training alone for as many rounds as validation data prefer is at 65.0"
     assert summary(findings)[0].startswith(longer)
     assert "which a does not reach" in summary(findings)[0]
+
+
+def test_the_better_way_to_train_alone_is_the_answer(tmp_path: Path) -> None:
+    path = write_comparison(
+        tmp_path / "c", {"local": many(0.7), "a": many(0.5)}, outcomes=True
+    )
+    write_yardstick(path, "alone-longer", 0.75)
+    findings = work_out(collect([path]))
+    assert headline(findings).startswith(
+        "Train alone for as many rounds as validation data prefer: the accuracy is "
+        "then 75.0"
+    )
+    assert "is at 75.0" not in " ".join(summary(findings))
+
+
+def test_what_is_not_shown_is_not_beyond_chance_a_sentence_later(
+    tmp_path: Path,
+) -> None:
+    """Test data of many clients show what those clients together do not."""
+    methods = {"local": many(0.5, 0.6), "a": many(0.7, 0.8), "b": many(0.4)}
+    findings = findings_of(tmp_path, methods, outcomes=True)
+    decision = dataclasses.replace(findings.decision, verdict="open", pick="local")
+    said = " ".join(summary(dataclasses.replace(findings, decision=decision)))
+    assert "it is better than b, beyond chance" in said
+    assert "training alone for 1 round, beyond chance" not in said
+    assert "training alone for 1 round and b" not in said
+
+
+def test_a_method_that_failed_is_not_called_alone_and_is_named(tmp_path: Path) -> None:
+    path = write_comparison(tmp_path / "c", METHODS)
+    for seed in range(3):
+        directory = RunDirectory(path / "mixed" / f"seed-{seed}")
+        directory.write_failure("loss is nan", 1, 0)
+    findings = work_out(collect([path]))
+    said = " ".join(summary(findings))
+    assert "mixed is not a choice here, because its 3 runs diverged" in said
+    rows = {row[0].text: row for row in ranking_table(findings).rows}
+    assert "is alone" in [cell.text for cell in rows["local"]]
+    assert "is alone" not in [cell.text for cell in rows["mixed"]]
+
+
+def test_training_alone_by_itself_is_told_what_to_compare_with(tmp_path: Path) -> None:
+    said = " ".join(summary(findings_of(tmp_path, {"local": many(0.5)})))
+    assert "There is nothing to compare training alone with: name a federated" in said
+    assert "nothing was trained alone" not in said
+
+
+def test_curves_that_were_better_before_are_named(tmp_path: Path) -> None:
+    falling = [[[0.1], [0.8], [0.7], [0.6], [0.5]]] * 2
+    level = [[[0.1], [0.5], [0.7], [0.7], [0.7]]] * 2
+    methods = {"local": level, "a": falling}
+    findings = findings_of(tmp_path, methods, validation=methods)
+    said = " ".join(summary(findings))
+    assert "a was better in the first half of the rounds; fewer rounds or" in said
 
 
 def test_clients_are_not_counted_once_per_seed(tmp_path: Path) -> None:

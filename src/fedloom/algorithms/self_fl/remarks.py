@@ -77,9 +77,10 @@ def on_steps(
             topic="steps at the ends of their range",
             text=(
                 f"The step rule hardly decided how long clients train: in the last "
-                f"{rounds} rounds {at_end:.0%} of its numbers were at the fewest steps "
-                f"that least_steps allows or at the most (most_steps = {most_steps}: "
-                f"{at_cap:.0%}). To let it decide, {_wider(at_cap, at_end)}, or do "
+                f"{rounds} rounds {at_end:.0%} of the steps that it computed were at "
+                f"the fewest that least_steps allows or at the most (most_steps = "
+                f"{most_steps}: {at_cap:.0%}). To let it decide, "
+                f"{_wider(at_cap, at_end)}, or do "
                 "without it (use_steps = false)."
             ),
         )

@@ -12,12 +12,12 @@ from fedloom.experiments.worlds.training import ALONE, ARMS, SEEDS, Truth, Truth
 from fedloom.experiments.worlds.world import World
 from fedloom.reports.collect import collect
 from fedloom.reports.findings import work_out
-from fedloom.reports.headline import headline
+from fedloom.reports.headline import headline, is_for_longer
 from fedloom.results.observations import CONSTANT, LONGER
 from fedloom.results.statistics import Estimate
 
-INSTEAD = {"constant": CONSTANT, "longer": LONGER}
-"""What is recommended by verdicts that recommend none of the methods."""
+INSTEAD = (CONSTANT, LONGER)
+"""What may be recommended that is none of the methods."""
 
 UNKNOWN = Estimate(np.nan, np.nan, np.nan, np.nan, 0)
 
@@ -43,8 +43,10 @@ def read_answer(folder: Path) -> Answer:
     """Have the reports work out what a comparison says."""
     findings = work_out(collect([folder]))
     evidence, use = findings.evidence, findings.pick
-    if findings.decision.verdict in INSTEAD:
-        use = INSTEAD[findings.decision.verdict]
+    if findings.decision.verdict == "constant":
+        use = CONSTANT
+    elif is_for_longer(findings):
+        use = LONGER
     if evidence is None or use is None:
         return Answer(None, np.nan, {}, {}, headline(findings))
     said = {**evidence.yardsticks, **evidence.scores}[use]
@@ -113,7 +115,7 @@ class WorldRow:
     @property
     def is_federated(self) -> bool:
         """Whether a federated method is recommended."""
-        return self.answer not in ("", ALONE, *INSTEAD.values())
+        return self.answer not in ("", ALONE, *INSTEAD)
 
     @property
     def lead(self) -> float:
@@ -130,7 +132,7 @@ def judge(
     """Put what is said of a world beside what is true there."""
     runs = {
         arm: [truths[world.number, arm, seed] for seed in range(SEEDS)]
-        for arm in (*ARMS, *INSTEAD.values())
+        for arm in (*ARMS, *INSTEAD)
     }
     points = _Points(world)
     work = {arm: _mean(runs[arm], "work") for arm in ARMS}
@@ -163,7 +165,7 @@ def judge(
             )
         )
     known = [arm for arm in ARMS if np.isfinite(score[arm])] or [ALONE]
-    best = max([*known, *INSTEAD.values()], key=lambda arm: score[arm])
+    best = max([*known, *INSTEAD], key=lambda arm: score[arm])
     others = [arm for arm in known if arm != ALONE]
     use = answer.method
     return WorldRow(
