@@ -2,7 +2,7 @@
 
 from fedloom.remote.channel import Channel, InProcessChannel
 from fedloom.remote.enrolment import Enrolled, enrol
-from fedloom.remote.fleet import RemoteFleet
+from fedloom.remote.fleet import RemoteFleet, greeting_for
 from fedloom.remote.node import Node
 from fedloom.remote.policy import Policy
 from fedloom.remote.wire import Header, WireMessage
@@ -17,4 +17,5 @@ __all__ = [
     "RemoteFleet",
     "WireMessage",
     "enrol",
+    "greeting_for",
 ]

@@ -6,6 +6,7 @@ whatever else comes is refused, with a sentence that says what was expected.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from torch import Tensor
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.describe import returned
 from fedloom.core.digests import table_digest
-from fedloom.core.errors import ContractError, MessageError
+from fedloom.core.errors import ContractError, MessageError, shown
 from fedloom.core.measures import Sums
 from fedloom.core.messages import (
     PARTS,
@@ -106,6 +107,27 @@ def settings_digest(algorithm: AnyAlgorithm, task: Task, seed: int) -> str:
             "dtype": str(task.dtype),
             "seed": seed,
         }
+    )
+
+
+def agreement(algorithm: AnyAlgorithm, seed: int) -> str:
+    """What server and clients must have the same, as text that a client compares."""
+    settings = {name: repr(value) for name, value in asdict(algorithm).items()}
+    table = {"fedloom": VERSION, "algorithm": algorithm.name, "seed": seed}
+    return json.dumps({**table, **settings}, sort_keys=True)
+
+
+def disagreement(mine: str, theirs: str) -> str:
+    """In what the server's `agreement` differs from a client's; empty if in nothing."""
+    own = json.loads(mine)
+    try:
+        other = dict(json.loads(theirs))
+    except (ValueError, TypeError, RecursionError):
+        return "what it says of its settings cannot be read"
+    return "; ".join(
+        f"{key} is {shown(other.get(key))} at the server, {shown(own.get(key))} here"
+        for key in dict.fromkeys((*own, *other))
+        if own.get(key) != other.get(key)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -52,6 +53,7 @@ def enrol(
     header: Header,
     count: int,
     policy: Policy,
+    settings_of: Callable[[SampleFormat], str],
     *,
     known: Enrolled | None = None,
 ) -> Enrolled:
@@ -62,6 +64,7 @@ def enrol(
         header: of the messages, of the kind "enrol".
         count: how many clients the run has.
         policy: how long to wait.
+        settings_of: the digest that a client's settings must have, for its samples.
         known: the clients of a run that goes on: it is they who are waited for, and a
             quorum of them is enough.
 
@@ -92,7 +95,7 @@ def enrol(
         channel.send((address, WireMessage(header, {})) for address in fresh)
         for delivery in channel.receive(_POLL_S):
             try:
-                name, candidate = _candidate(delivery, header)
+                name, candidate = _candidate(delivery, header, settings_of)
                 _refuse_odd(name, candidate, candidates, known)
             except MessageError as error:
                 refusals.append(str(error))
@@ -109,18 +112,28 @@ def enrol(
     return _in_order(candidates)
 
 
-def read_rejoin(delivery: Delivery, header: Header, known: Enrolled) -> int:
+def read_rejoin(
+    delivery: Delivery, header: Header, known: Enrolled, settings: str
+) -> int:
     """The number of a client of the run that has answered from a new address.
+
+    Args:
+        delivery: what it answered.
+        header: what it was asked with.
+        known: the clients of the run.
+        settings: the digest that its settings must have.
 
     Raises:
         MessageError: It is not one of the run's clients, or not as it was.
     """
-    name, candidate = _candidate(delivery, header)
+    name, candidate = _candidate(delivery, header, lambda _: settings)
     _refuse_odd(name, candidate, {}, known)
     return known.roster.names.index(name)
 
 
-def _candidate(delivery: Delivery, asked: Header) -> tuple[str, _Candidate]:
+def _candidate(
+    delivery: Delivery, asked: Header, settings_of: Callable[[SampleFormat], str]
+) -> tuple[str, _Candidate]:
     message = delivery.message
     if message is None:
         raise MessageError(f"{delivery.sender}: {delivery.reason}")
@@ -132,14 +145,16 @@ def _candidate(delivery: Delivery, asked: Header) -> tuple[str, _Candidate]:
             f"{delivery.sender}: expected an enrolment in {asked.run}, found "
             f"{header.kind!r} of {header.run}."
         )
-    if header.settings != asked.settings:
-        raise MessageError(
-            f"{header.name}: the digest of its settings is {header.settings[:12]!r}, "
-            f"the server's is {asked.settings[:12]!r}."
-        )
     if not header.name:
         raise MessageError(f"{delivery.sender}: expected a name, found none.")
     format_ = SampleFormat.from_json(header.text)
+    settings = settings_of(format_)
+    if header.settings != settings:
+        raise MessageError(
+            f"{header.name}: the digest of its settings is {header.settings[:12]!r}, "
+            f"the server's is {settings[:12]!r}. Method, settings, model, seed and "
+            "version of Fedloom must be the same on both sides."
+        )
     enrolment, moments = read_enrolment(message, format_.standardised)
     return header.name, _Candidate(delivery.sender, enrolment, moments, format_)
 
@@ -180,8 +195,9 @@ def _refuse_odd(
 
 def _in_order(candidates: dict[str, _Candidate]) -> Enrolled:
     """Clients in the order of their names, and what standardises their samples."""
-    chosen = [candidates[name] for name in sorted(candidates)]
-    roster = Roster(tuple(sorted(candidates)), stack([c.enrolment for c in chosen]))
+    names = sorted(candidates, key=_place)
+    chosen = [candidates[name] for name in names]
+    roster = Roster(tuple(names), stack([c.enrolment for c in chosen]))
     sizes = roster.sizes(torch.float64)
     constants = {
         name: Moments.joined([c.moments[name] for c in chosen], sizes)
@@ -189,6 +205,12 @@ def _in_order(candidates: dict[str, _Candidate]) -> Enrolled:
     }
     addresses = {n: c.address for n, c in enumerate(chosen)}
     return Enrolled(roster, chosen[0].format, constants, addresses)
+
+
+def _place(name: str) -> tuple[bool, int, str]:
+    """Names that are numbers go by number and come first, as in a simulation."""
+    is_number = name.isascii() and name.isdigit()
+    return not is_number, int(name) if is_number else 0, name
 
 
 def _too_few(

@@ -25,18 +25,25 @@ class AddressBook:
     Args:
         channel: carries messages.
         header: of messages that ask a stranger to enrol.
+        settings: the digest that a client's settings must have.
         enrolled: the clients of the run.
         retry_s: seconds after which a stranger is asked again.
     """
 
     def __init__(
-        self, channel: Channel, header: Header, enrolled: Enrolled, retry_s: float
+        self,
+        channel: Channel,
+        header: Header,
+        settings: str,
+        enrolled: Enrolled,
+        retry_s: float,
     ) -> None:
         self.channel = channel
         self.names = enrolled.roster.names
         self.addresses = dict(enrolled.addresses)
         """By number."""
         self._header = header
+        self._settings = settings
         self._enrolled = enrolled
         self._retry_s = retry_s
         self._greeted: dict[Address, float] = {}
@@ -65,7 +72,7 @@ class AddressBook:
             Its number; None if it is refused.
         """
         try:
-            client = read_rejoin(delivery, self._header, self._enrolled)
+            client = read_rejoin(delivery, self._header, self._enrolled, self._settings)
         except MessageError as error:
             _log.warning("A client was refused: %s", error)
             return None

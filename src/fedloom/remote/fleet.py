@@ -31,6 +31,7 @@ from fedloom.engine.footprint import untrained_result
 from fedloom.engine.job import Samples
 from fedloom.remote.channel import Channel
 from fedloom.remote.codec import (
+    agreement,
     order_tensors,
     read_result,
     read_sums,
@@ -43,6 +44,23 @@ from fedloom.remote.policy import Policy
 from fedloom.remote.wire import Header, Kind, WireMessage
 
 _log = logging.getLogger(__name__)
+
+
+def greeting_for(
+    algorithm: AnyAlgorithm, *, run: str, seed: int, session: int = 0
+) -> Header:
+    """The header of a message that asks a client to enrol.
+
+    Args:
+        algorithm: the method.
+        run: id of the run.
+        seed: seed of the run.
+        session: how often the server of this run has been started before.
+    """
+    text = agreement(algorithm, seed)
+    return Header(
+        kind="enrol", run=run, settings="", name="", session=session, text=text
+    )
 
 
 class _PreparedExchange(NamedTuple):
@@ -84,14 +102,12 @@ class RemoteFleet:
         self.enrolled = enrolled
         self.channel = channel
         self.policy = policy if policy is not None else Policy()
-        self._header = Header(
-            kind="enrol",
-            run=run,
-            settings=settings_digest(algorithm, task, seed),
-            name="",
-            session=session,
+        greeting = greeting_for(algorithm, run=run, seed=seed, session=session)
+        settings = settings_digest(algorithm, task, seed)
+        self._header = replace(greeting, settings=settings, text="")
+        self.book = AddressBook(
+            channel, greeting, settings, enrolled, self.policy.retry_s
         )
-        self.book = AddressBook(channel, self._header, enrolled, self.policy.retry_s)
         """Where clients can be reached."""
         self._prepared: _PreparedExchange | None = None
         self._uploads_like: dict[tuple[Any, ...], Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from fedloom.engine.weave import Weave
 from fedloom.fleet.local import LocalFleet
 from fedloom.remote.codec import (
     Moments,
+    agreement,
+    disagreement,
     enrolment_tensors,
     read_order,
     read_request,
@@ -39,6 +42,7 @@ from fedloom.remote.wire import (
     refuse_infinite,
 )
 
+_log = logging.getLogger(__name__)
 _PATIENCE_S = 24 * 3600.0
 """Longest that a message waits for another one that the same client is still at."""
 
@@ -89,6 +93,7 @@ class Node:
         self.name = federation.names[0]
         self.format = SampleFormat.of(federation.dataset)
         self.settings = settings_digest(algorithm, make_task(federation), seed)
+        self._agreement = agreement(algorithm, seed)
         self._make_task = make_task
         self._seed = seed
         self._runner = runner if runner is not None else Weave(1)
@@ -109,6 +114,7 @@ class Node:
                     return self._train(message)
                 return self._score(message)
         except FedloomError as error:
+            _log.warning("Refused: %s", error)
             return WireMessage(self._header(header, "refused", str(error)), {})
 
     def models(self, run: str) -> Tensor:
@@ -141,6 +147,14 @@ class Node:
     def _check(self, header: Header) -> None:
         if header.kind not in ("enrol", "train", "score"):
             raise MessageError(f"{self.name}: a client is not sent {header.kind!r}.")
+        if header.kind == "enrol":
+            differs = disagreement(self._agreement, header.text)
+            if differs:
+                raise MessageError(
+                    f"{self.name}: the server's settings are not this client's: "
+                    f"{differs}. They must be the same on both sides."
+                )
+            return
         if header.settings != self.settings:
             raise MessageError(
                 f"{self.name}: the server's settings are not this client's: their "
@@ -148,8 +162,6 @@ class Node:
                 f"{self.settings[:12]!r}. Method, settings, model, seed and version of "
                 "Fedloom must be the same on both sides."
             )
-        if header.kind == "enrol":
-            return
         if header.name != self.name or header.client < 0:
             raise MessageError(
                 f"{self.name}: this message is for client {header.name!r}, number "
