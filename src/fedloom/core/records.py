@@ -168,7 +168,8 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         plain = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(plain.view(torch.uint8).numpy().data)
+        if len(plain):  # an empty one may have strides that cannot be viewed
+            digest.update(plain.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

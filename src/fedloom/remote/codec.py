@@ -7,7 +7,7 @@ whatever else comes is refused, with a sentence that says what was expected.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -199,7 +199,7 @@ def read_result(
     _refuse_others(message.tensors, parts, where)
     whole = torch.zeros((), dtype=torch.int64)
     like = Report(torch.zeros((), dtype=dtype), whole, whole)
-    report = _read(message, "report", like, where)
+    report = _read(message.tensors, "report", like, where)
     if int(report.steps) < 0 or int(report.gradients) < 0:
         raise MessageError(
             f"{where}: expected numbers of steps and gradients of at least 0, found "
@@ -208,7 +208,7 @@ def read_result(
     if upload is None:
         return report, None
     sent = below(message.tensors, "upload")
-    record = _read(message, "upload", upload, where)
+    record = _read(message.tensors, "upload", upload, where)
     refuse_infinite(sent, where)
     for name, tensor in sent.items():
         norm = float(tensor.double().norm())
@@ -223,23 +223,27 @@ def read_result(
 # Down and up: a score.
 
 
-def request_tensors(request: ScoreRequest, row: int, team: int) -> Tensors:
-    """What one client of a request is sent."""
+def request_tensors(
+    request: ScoreRequest, row: int, team: int, parts: Collection[str]
+) -> Tensors:
+    """What one client of a request is sent; it is scored on all these parts at once."""
     models = {"shared": request.shared}
     if request.teams is not None:
         models["team"] = request.teams[team]
     return {
         "instruction.taken": request.taken[row],
-        "instruction.part": torch.tensor(PARTS.index(request.part)),
+        "instruction.parts": torch.tensor([part in parts for part in PARTS]),
         **_under("download", request.download.take(row).record),
         **{f"model.{name}": m for name, m in models.items() if m is not None},
     }
 
 
-def read_request(
+def read_requests(
     message: WireMessage, algorithm: AnyAlgorithm, task: Task
-) -> ScoreRequest:
-    """The request for the one client that a message is for; its team is 0.
+) -> list[ScoreRequest]:
+    """The requests, one for each part, for the one client that a message is for.
+
+    The team that it is in is 0.
 
     Raises:
         MessageError: It is not what its type declares.
@@ -249,8 +253,9 @@ def read_request(
     _refuse_others(message.tensors, known, where)
     instruction = below(message.tensors, "instruction")
     taken = _scalar(instruction, "taken", torch.int64, where)
-    part = int(_scalar(instruction, "part", torch.int64, where))
-    is_sound = len(instruction) == 2 and 0 <= part < len(PARTS)
+    parts = instruction.get("parts", torch.zeros(0))
+    is_sound = parts.dtype == torch.bool and parts.shape == (len(PARTS),)
+    is_sound = is_sound and bool(parts.any()) and len(instruction) == 2
     if not is_sound or not -1 <= int(taken) < header.number:
         raise MessageError(f"{where}: its instruction is not that of a score.")
     models = below(message.tensors, "model")
@@ -263,50 +268,63 @@ def read_request(
             )
     refuse_infinite(models, where)
     shared, team = models.get("shared"), models.get("team")
-    return ScoreRequest(
-        round=header.round,
-        clients=torch.tensor([header.client], device=task.device),
-        taken=taken[None].to(task.device),
-        download=_read_download(message, model_record(algorithm), task, where),
-        part=PARTS[part],
-        shared=None if shared is None else shared.to(task.device),
-        teams=None if team is None else team[None].to(task.device),
-    )
+    download = _read_download(message, model_record(algorithm), task, where)
+    return [
+        ScoreRequest(
+            round=header.round,
+            clients=torch.tensor([header.client], device=task.device),
+            taken=taken[None].to(task.device),
+            download=download,
+            part=part,
+            shared=None if shared is None else shared.to(task.device),
+            teams=None if team is None else team[None].to(task.device),
+        )
+        for part, is_asked in zip(PARTS, parts.tolist(), strict=True)
+        if is_asked
+    ]
 
 
-def sums_tensors(sums_by_kind: Mapping[str, Sums]) -> Tensors:
-    """What one client answers; each of `sums_by_kind` has one row."""
+def sums_tensors(sums: Mapping[str, Mapping[str, Sums]]) -> Tensors:
+    """What one client answers, by part and kind of model, one row each."""
     return {
-        f"{kind}.{name}": tensor[0]
-        for kind, sums in sums_by_kind.items()
-        for name, tensor in named(sums).items()
+        f"{part}.{kind}.{name}": tensor[0]
+        for part, by_kind in sums.items()
+        for kind, of_kind in by_kind.items()
+        for name, tensor in named(of_kind).items()
     }
 
 
-def read_sums(message: WireMessage, like: Mapping[str, Sums]) -> dict[str, Sums]:
-    """A client's sums, one row each, checked.
+def read_sums(
+    message: WireMessage, like: Mapping[str, Sums], parts: Collection[str]
+) -> dict[str, dict[str, Sums]]:
+    """A client's sums, by part and kind of model, one row each, checked.
 
     Args:
         message: what came.
         like: by kind of model, what sums look like, one row each.
+        parts: those that the client was scored on.
 
     Raises:
         MessageError: It is not what was expected.
     """
     where = _where(message.header)
-    _refuse_others(message.tensors, tuple(like), where)
+    _refuse_others(message.tensors, tuple(parts), where)
     refuse_infinite(message.tensors, where)
-    sums_by_kind = {}
-    for kind, row in like.items():
-        expected = rebuild(row, [leaf[0] for leaf in leaves(row)])
-        sums = _read(message, kind, expected, where)
-        if int(sums.samples) < 0:
-            raise MessageError(
-                f"{where}: expected a number of samples of at least 0, found "
-                f"{int(sums.samples)}."
-            )
-        sums_by_kind[kind] = rebuild(sums, [leaf[None] for leaf in leaves(sums)])
-    return sums_by_kind
+    made: dict[str, dict[str, Sums]] = {}
+    for part in parts:
+        sent = below(message.tensors, part)
+        _refuse_others(sent, tuple(like), f"{where}, {part}")
+        made[part] = {}
+        for kind, row in like.items():
+            expected = rebuild(row, [leaf[0] for leaf in leaves(row)])
+            sums = _read(sent, kind, expected, f"{where}, {part}")
+            if int(sums.samples) < 0:
+                raise MessageError(
+                    f"{where}: expected a number of samples of at least 0, found "
+                    f"{int(sums.samples)}."
+                )
+            made[part][kind] = rebuild(sums, [leaf[None] for leaf in leaves(sums)])
+    return made
 
 
 # Up, once: an enrolment.
@@ -336,7 +354,7 @@ def read_enrolment(
     _refuse_others(message.tensors, ("enrolment", *shapes), where)
     refuse_infinite(message.tensors, where)
     whole = torch.zeros((), dtype=torch.int64)
-    enrolment = _read(message, "enrolment", Enrolment(*[whole] * 4), where)
+    enrolment = _read(message.tensors, "enrolment", Enrolment(*[whole] * 4), where)
     numbers = [int(value) for value in enrolment]
     if min(numbers) < -1 or numbers[0] == 0 or not 0 <= numbers[1] < 1 << 20:
         raise MessageError(
@@ -345,7 +363,7 @@ def read_enrolment(
     moments = {}
     for name, shape in shapes.items():
         blank = torch.zeros(shape, dtype=torch.float64)
-        moments[name] = _read(message, name, Moments(blank, blank), where)
+        moments[name] = _read(message.tensors, name, Moments(blank, blank), where)
         if bool((moments[name].variance < 0).any()):
             raise MessageError(f"{where}: field '{name}.variance' is below 0.")
     return enrolment, moments
@@ -377,9 +395,9 @@ def _under(prefix: str, record: Any) -> Tensors:
     return {f"{prefix}.{name}": tensor for name, tensor in named(record).items()}
 
 
-def _read(message: WireMessage, part: str, like: Any, where: str) -> Any:
+def _read(tensors: Mapping[str, Tensor], part: str, like: Any, where: str) -> Any:
     """One record of a message, of exactly the fields, types and shapes of another."""
-    sent = below(message.tensors, part)
+    sent = below(tensors, part)
     extra = sorted(sent.keys() - named(like).keys())
     if extra:
         raise MessageError(f"{where}: field {extra[0]!r} of {part} is not declared.")

@@ -17,6 +17,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ContractError
 from fedloom.core.measures import PersonalOutcomes, Sums
 from fedloom.core.messages import (
+    PARTS,
     Arrivals,
     ModelRequest,
     Order,
@@ -110,6 +111,7 @@ class RemoteFleet:
         )
         """Where clients can be reached."""
         self._prepared: _PreparedExchange | None = None
+        self._scored: tuple[tuple[str, ...], dict[str, dict[str, Sums]]] = (), {}
         self._uploads_like: dict[tuple[Any, ...], Any] = {}
         self._sums_like = self._blank_sums()
 
@@ -183,7 +185,12 @@ class RemoteFleet:
         return Empty()
 
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
-        """The sums of those who are asked; zeros for who does not answer."""
+        """The sums of those who are asked; zeros for who does not answer.
+
+        Clients are scored on all parts of their data at once: one exchange is enough
+        for an evaluation.
+        """
+        parts = [p for p in PARTS if self.roster.has(p) or p == request.part]
         clients = request.clients.tolist()
         teams = self.roster.enrolments.team.tolist()
         exchanges = self.algorithm.exchanges
@@ -191,17 +198,26 @@ class RemoteFleet:
             client: self._message(
                 "score",
                 client,
-                request_tensors(request, row, teams[client]),
+                request_tensors(request, row, teams[client], parts),
                 round=request.round,
                 number=request.round * exchanges,
             )
             for row, client in enumerate(clients)
         }
-        like = self._kinds_like(request)
-        answers: dict[int, dict[str, Sums]] = {}
+        asked = tuple(message.content_digest for message in messages.values())
+        if asked != self._scored[0]:
+            like = self._kinds_like(request)
+            self._scored = asked, self._score_all(messages, like, parts)
+        return self._scored[1][request.part]
+
+    def _score_all(
+        self, messages: dict[int, WireMessage], like: dict[str, Sums], parts: list[str]
+    ) -> dict[str, dict[str, Sums]]:
+        """The sums of those who are asked, by part and kind of model."""
+        answers: dict[int, dict[str, dict[str, Sums]]] = {}
 
         def accept(client: int, message: WireMessage) -> None:
-            answers[client] = read_sums(message, like)
+            answers[client] = read_sums(message, like, parts)
 
         exchange = Exchange(
             self.book, self.policy, messages, "scored", accept, needs_quorum=False
@@ -209,10 +225,16 @@ class RemoteFleet:
         exchange.send()
         for refusal in exchange.wait():
             _log.warning("Client %d was not scored: %s", *refusal)
-        rows = [answers.get(client, like) for client in clients]
+        nothing = dict.fromkeys(parts, like)
+        rows = [answers.get(client, nothing) for client in messages]
         return {
-            kind: map_record(lambda *row: torch.cat(row), *[row[kind] for row in rows])
-            for kind in like
+            part: {
+                kind: map_record(
+                    lambda *row: torch.cat(row), *[row[part][kind] for row in rows]
+                )
+                for kind in like
+            }
+            for part in parts
         }
 
     def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:

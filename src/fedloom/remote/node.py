@@ -28,7 +28,7 @@ from fedloom.remote.codec import (
     disagreement,
     enrolment_tensors,
     read_order,
-    read_request,
+    read_requests,
     result_tensors,
     settings_digest,
     sums_tensors,
@@ -129,7 +129,7 @@ class Node:
         message = self.home.request(run)
         with self.home.hold(run, _PATIENCE_S):
             fleet = self._fleet_for(message)
-            request = read_request(message, self.algorithm, fleet.task)
+            request = read_requests(message, self.algorithm, fleet.task)[0]
             standing = self._standing_before(message.header, int(request.taken))
             _recall(fleet, request, standing)
         if self.algorithm.has_posterior:
@@ -245,12 +245,12 @@ class Node:
 
     def _score(self, message: WireMessage) -> WireMessage:
         header, fleet = message.header, self._fleet_for(message)
-        request = read_request(message, self.algorithm, fleet.task)
-        standing = self._standing_before(header, int(request.taken))
-        _recall(fleet, request, standing)
-        sums_by_kind = fleet.score(request)
+        requests = read_requests(message, self.algorithm, fleet.task)
+        standing = self._standing_before(header, int(requests[0].taken))
+        _recall(fleet, requests[0], standing)
+        sums = {request.part: fleet.score(request) for request in requests}
         self.home.keep_request(header.run, message)
-        return WireMessage(self._header(header, "scored"), sums_tensors(sums_by_kind))
+        return WireMessage(self._header(header, "scored"), sums_tensors(sums))
 
     def _standing_before(
         self, header: Header, taken: int, standings: list[Standing] | None = None
