@@ -140,10 +140,6 @@ class Exchange:
         if self._needed:
             longest = max(longest, policy.patience_s)
         while self._pending:
-            waited = time.monotonic() - self._started
-            has_quorum = len(self._answers) >= self._needed
-            if waited > longest or (waited > policy.deadline_s and has_quorum):
-                break
             self._book.greet(time.monotonic())
             self.send()
             for delivery in self._book.channel.receive(_POLL_S):
@@ -152,6 +148,10 @@ class Exchange:
                     self._take(client, delivery)
                 elif (client := self._book.rejoin(delivery)) is not None:
                     self._sent_at.pop(client, None)
+            waited = time.monotonic() - self._started
+            has_quorum = len(self._answers) >= self._needed
+            if waited > longest or (waited > policy.deadline_s and has_quorum):
+                break
         if len(self._answers) < self._needed:
             raise self._no_quorum()
         return tuple(self._refused)

@@ -168,20 +168,14 @@ class Home:
         with atomic_write(self._request(run), lasting=True) as part:
             part.write_bytes(request.to_bytes())
 
-    def request(self, run: str) -> WireMessage:
-        """What `keep_request` wrote last.
+    def last_request(self, run: str) -> WireMessage | None:
+        """What `keep_request` wrote last; None if there is nothing yet.
 
         Raises:
-            DataError: There is nothing yet.
             MessageError: It was damaged.
         """
         file = self._request(run)
-        if not file.is_file():
-            raise DataError(
-                f"{file}: there is no model yet. A client's model can be used once the "
-                "server has had it scored."
-            )
-        return WireMessage.from_bytes(file.read_bytes())
+        return WireMessage.from_bytes(file.read_bytes()) if file.is_file() else None
 
     def runs(self) -> list[str]:
         """The runs that the client took part in, the newest last."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedloom.clients.federation import Federation
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import DataError, FedloomError, MessageError, shown
+from fedloom.core.errors import DataError, FedloomError, MessageError
 from fedloom.core.messages import NOT_TOLD, Enrolment, ModelRequest, Order
 from fedloom.core.records import take, tensors_digest
 from fedloom.core.task import Task
@@ -115,7 +115,12 @@ class Node:
                 return self._score(message)
         except FedloomError as error:
             _log.warning("Refused: %s", error)
-            return WireMessage(self._header(header, "refused", str(error)), {})
+            reason = str(error)
+        except Exception as error:
+            # The server goes on without this client, and is told why.
+            _log.exception("What the server asked for failed.")
+            reason = f"{self.name}: it failed: {type(error).__name__}: {error}"
+        return WireMessage(self._header(header, "refused", reason), {})
 
     def models(self, run: str) -> Tensor:
         """(k, d) the models that this client's predictions are averaged over.
@@ -126,7 +131,7 @@ class Node:
             DataError: The server has not had them scored yet.
             MessageError: What is kept at home was damaged.
         """
-        message = self.home.request(run)
+        message = self._last_request(run)
         with self.home.hold(run, _PATIENCE_S):
             fleet = self._fleet_for(message)
             request = read_requests(message, self.algorithm, fleet.task)[0]
@@ -142,7 +147,16 @@ class Node:
         Raises:
             DataError: The server has not had the client's model scored yet.
         """
-        return self._fleet_for(self.home.request(run)).task
+        return self._fleet_for(self._last_request(run)).task
+
+    def _last_request(self, run: str) -> WireMessage:
+        message = self.home.last_request(run)
+        if message is None:
+            raise DataError(
+                f"{self.home.path}: there is no model of the run {run} yet. A client's "
+                "model can be used once the server has had it scored."
+            )
+        return message
 
     def _check(self, header: Header) -> None:
         if header.kind not in ("enrol", "train", "score"):
@@ -202,7 +216,7 @@ class Node:
         )
 
     def _train(self, message: WireMessage) -> WireMessage:
-        header, shapes = message.header, _shapes(message)
+        header = message.header
         standings = self.home.standings(header.run)
         for done in standings:
             if done.order == message.content_digest:
@@ -217,11 +231,8 @@ class Node:
                 f"{self.name}: exchange {header.number} is older than what was done, "
                 f"exchange {standings[0].number}, or is not the one that was done."
             )
-        if standing is not None and standing.shapes != shapes:
-            raise MessageError(
-                f"{self.name}: this order is not like those before it: expected "
-                f"{shown(standing.shapes)}, found {shown(shapes)}."
-            )
+        if standing is not None:
+            self._refuse_unlike(message, standing.shapes)
         _recall(fleet, _as_request(order), standing)
         fleet.send(order)
         arrivals = fleet.receive()
@@ -236,7 +247,7 @@ class Node:
             session=header.session,
             settings=self.settings,
             order=message.content_digest,
-            shapes=shapes,
+            shapes=_shapes(message),
             memory=fleet.save(),
             answer=answer,
         )
@@ -245,12 +256,26 @@ class Node:
 
     def _score(self, message: WireMessage) -> WireMessage:
         header, fleet = message.header, self._fleet_for(message)
+        last = self.home.last_request(header.run)
+        if last is not None:
+            self._refuse_unlike(message, _shapes(last))
         requests = read_requests(message, self.algorithm, fleet.task)
         standing = self._standing_before(header, int(requests[0].taken))
         _recall(fleet, requests[0], standing)
         sums = {request.part: fleet.score(request) for request in requests}
         self.home.keep_request(header.run, message)
         return WireMessage(self._header(header, "scored"), sums_tensors(sums))
+
+    def _refuse_unlike(self, message: WireMessage, before: dict[str, Any]) -> None:
+        """Refuse a message whose tensors are not like those of the one before it."""
+        shapes = _shapes(message)
+        if shapes != before:
+            differ = {n for n in shapes | before if shapes.get(n) != before.get(n)}
+            name = min(differ)
+            raise MessageError(
+                f"{self.name}: this message is not like those before it: {name} should "
+                f"be {before.get(name)}, found {shapes.get(name)}."
+            )
 
     def _standing_before(
         self, header: Header, taken: int, standings: list[Standing] | None = None
