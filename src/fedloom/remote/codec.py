@@ -77,7 +77,7 @@ class Moments(NamedTuple):
         means, variances = (
             torch.stack(column) for column in zip(*moments, strict=True)
         )
-        share = (sizes / sizes.sum()).view(-1, *[1] * (means.dim() - 1))
+        share = (sizes.double() / sizes.sum()).view(-1, *[1] * (means.dim() - 1))
         mean = (share * means).sum(0)
         variance = (share * (variances + (means - mean) ** 2)).sum(0)
         varies = (variances > 0).any(0) | (means != means[0]).any(0)

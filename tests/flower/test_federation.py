@@ -1,0 +1,130 @@
+"""Federations over Flower, on this machine, with TLS and a key for every client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import COUNT, Federation, accuracies, simulated
+from safetensors.torch import load_file
+
+from fedloom.flower.certificates import make_client_key, make_server_certificate
+from fedloom.flower.processes import Link, SuperNode
+from fedloom.remote.home import Home
+
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1200)]
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "ditto": {},
+    "self-fl": {"most_steps": 10},
+    "pfedvem": {"epochs": 1, "passes": 1, "monte_carlo": 2},
+    "fedacs": {},
+    "pfedmt": {"steps": 5, "team_iterations": 2},
+    "scaffold": {},
+}
+CALM = {"deadline_s": 600.0, "retry_s": 300.0, "patience_s": 900.0, "quorum": 1.0}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    made = Federation(tmp_path_factory.mktemp("federation"))
+    yield made
+    made.end()
+
+
+def changes(name: str) -> dict[str, Any]:
+    return {"algorithm": {"name": name, **METHODS[name]}}
+
+
+def test_methods_come_to_what_the_simulation_comes_to(federation: Federation) -> None:
+    """All at once, so that the waiting of one is the work of another."""
+    runs = {name: federation.submit(name, changes(name), **CALM) for name in METHODS}
+    for name, run in runs.items():
+        federation.flwr.wait(run, 900)
+        found, expected = accuracies(federation.out(name)), simulated(changes(name))
+        assert np.abs(found - expected).max() <= 1e-4, name
+        rows = federation.rounds(name)
+        assert [row.participants for row in rows[1:]] == [COUNT] * 3
+        assert not any(row.refusals for row in rows)
+
+
+def test_who_does_not_prove_itself_is_refused(federation: Federation) -> None:
+    """An unknown key, a server that nobody known vouches for, no encryption."""
+    folder, link = federation.folder, federation.link.link
+    stranger, _ = make_client_key(folder / "strangers", "stranger")
+    make_server_certificate(folder / "strangers", ["localhost", "127.0.0.1"])
+    config = {"client": 0, "home": str(folder / "stranger")}
+    own = federation.keys[0][0]
+    attempts = {
+        "unknown": (link, stranger),
+        "wrong-ca": (Link(link.address, folder / "strangers" / "ca.pem"), own),
+        "plain": (Link(link.address, None), own),
+    }
+    nodes = {
+        name: SuperNode(to, folder / name, config, key=key)
+        for name, (to, key) in attempts.items()
+    }
+    federation.others += nodes.values()
+    signs = {
+        "unknown": ("not registered", "Unauthenticated", "401", "403", "PERMISSION"),
+        "wrong-ca": ("CERTIFICATE_VERIFY_FAILED", "certificate verify failed"),
+        "plain": ("disconnected", "Connection", "insecure", "400", "RemoteProtocol"),
+    }
+    end = time.monotonic() + 60
+    for name, node in nodes.items():
+        while time.monotonic() < end and not any(s in node.said() for s in signs[name]):
+            time.sleep(0.5)
+        said = node.said()
+        assert "SuperNode ID" not in said, said
+        assert any(sign in said for sign in signs[name]), said
+        node.end()
+    assert not (folder / "stranger").exists()
+
+
+def test_a_killed_federation_completes_and_nothing_is_lost(
+    federation: Federation,
+) -> None:
+    """Two of five clients in round 2, the server in round 3; as if nothing had been."""
+    asked = {"algorithm": {"name": "scaffold"}, "rounds": 4}
+    policy = {"deadline_s": 600.0, "retry_s": 20.0, "patience_s": 900.0, "quorum": 1.0}
+    federation.submit("killed", asked, **policy)
+    federation.wait_for_round("killed", 1, 300)
+    for n in (1, 3):
+        federation.nodes[n].kill()
+    time.sleep(5)
+    for n in (1, 3):
+        federation.nodes[n] = federation.start_node(n)
+    federation.wait_for_round("killed", 2, 300)
+    federation.link.kill()
+    before = {n: Home(federation.home(n)).standings("killed")[0] for n in range(COUNT)}
+    assert all(standing.number >= 1 for standing in before.values())
+    federation.restart_server()
+    run = federation.submit("killed", asked, **policy)
+    federation.flwr.wait(run, 600)
+    rows = federation.rounds("killed")
+    assert [row.round for row in rows] == [0, 1, 2, 3, 4]
+    assert [row.participants for row in rows[1:]] == [COUNT] * 4
+    found = accuracies(federation.out("killed"))
+    assert np.abs(found - simulated(asked)).max() <= 1e-4
+    kept = [Home(federation.home(n)).standings("killed")[0] for n in range(COUNT)]
+    assert [standing.number for standing in kept] == [3] * COUNT
+    variates = torch.stack([s.memory["memory.variate"][0] for s in kept])
+    server = load_file(federation.out("killed") / "checkpoint.safetensors")
+    assert torch.allclose(server["server.variate"], variates.mean(0), atol=1e-6)
+    assert not any(name.startswith("clients.") for name in server)
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    """What a SuperNode starts in sessions of its own ends with it, too."""
+    made = Federation(tmp_path)
+    processes = [made.link, *made.nodes]
+    time.sleep(3)
+    assert all(len(process._ids()) >= 2 for process in processes)
+    made.end()
+    assert not any(process._ids() for process in processes)
