@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import COUNT, Federation, accuracies, simulated
+from federation import COUNT, SETTINGS, Federation, accuracies, simulated
 from safetensors.torch import load_file
 
+from fedloom.config import to_toml
+from fedloom.flower.app import write_app
 from fedloom.flower.certificates import make_client_key, make_server_certificate
-from fedloom.flower.processes import Link, SuperNode
+from fedloom.flower.processes import FlowerCommands, Link, SuperLink, SuperNode
 from fedloom.remote.home import Home
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(1200)]
@@ -128,3 +130,23 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert all(len(process._ids()) >= 2 for process in processes)
     made.end()
     assert not any(process._ids() for process in processes)
+
+
+def test_the_same_app_runs_in_flowers_own_simulation(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    asked = changes("ditto") | {"rounds": 1}
+    link = SuperLink(tmp_path / "server", simulates=True)
+    try:
+        link.wait_until_ready()
+        flwr = FlowerCommands(link.link, tmp_path / "flwr", simulated=COUNT)
+        run_config = {
+            "config": to_toml(SETTINGS | asked),
+            "clients": COUNT,
+            "out": str(tmp_path / "run"),
+            "homes": str(tmp_path / "homes"),
+        }
+        flwr.wait(flwr.submit(write_app(tmp_path / "app"), run_config), 600)
+    finally:
+        link.end()
+    found = accuracies(tmp_path / "run")
+    assert np.abs(found - simulated(asked)).max() <= 1e-4

@@ -27,7 +27,7 @@ publisher = "fedloom"
 
 [tool.flwr.app.components]
 serverapp = "fedloom.flower.server_app:app"
-clientapp = "fedloom.flower.client_app:app"
+clientapp = "fedloom_flower_client:app"
 
 [tool.flwr.app.config]
 config = ""

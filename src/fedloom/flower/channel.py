@@ -18,6 +18,8 @@ from fedloom.remote.wire import WireMessage
 _log = logging.getLogger(__name__)
 _POLL_S = 0.5
 """Time between two looks for answers."""
+_LOOK_S = 3.0
+"""Time between two looks who is connected."""
 _UNAVAILABLE = {
     ErrorCode.MESSAGE_UNAVAILABLE,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
@@ -40,10 +42,15 @@ class GridChannel:
         self._grid = grid
         self._ttl_s = ttl_s
         self._waiting: dict[str, Address] = {}
+        self._known: list[Address] = []
+        self._asked = -_LOOK_S
 
     def addresses(self) -> Iterable[Address]:
-        """The nodes that are connected."""
-        return list(self._grid.get_node_ids())
+        """The nodes that are connected, as of a few seconds ago."""
+        if time.monotonic() - self._asked > _LOOK_S:
+            self._known = list(self._grid.get_node_ids())
+            self._asked = time.monotonic()
+        return self._known
 
     def send(self, messages: Iterable[tuple[Address, WireMessage]]) -> None:
         """Hand messages to the SuperLink."""

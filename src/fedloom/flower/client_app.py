@@ -19,7 +19,6 @@ config.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +35,11 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.losses import Loss
 from fedloom.deploy import make_node, only_client, whole_dataset_as_client
 from fedloom.engine.threads import on_threads
-from fedloom.flower.records import MESSAGE_TYPES, from_records, to_records
+from fedloom.flower.records import from_records, to_records
 from fedloom.flower.server_app import run_settings
 from fedloom.plan import make_clients
 from fedloom.remote import Node
 
-_log = logging.getLogger(__name__)
 _KEYS = (
     *("home", "data", "name", "team", "client", "data-dir", "tells-sizes"),
     *("begins-anew", "partition-id", "num-partitions"),
@@ -66,28 +64,37 @@ def make_client_app(
         loss: as for `fedloom.run`.
         head: as for `fedloom.run`.
     """
+    own = {"model": model, "clients": clients, "loss": loss, "head": head}
+
+    def answer_with_own(message: Message, context: Context) -> Message:
+        return answer(message, context, algorithm=algorithm, **own)
+
     app = ClientApp()
-
-    def answer(message: Message, context: Context) -> Message:
-        config = run_settings(context.run_config, algorithm)
-        with on_threads(config.engine.threads):
-            node = client_node(
-                config,
-                context.node_config,
-                context.run_config,
-                model=model,
-                clients=clients,
-                loss=loss,
-                head=head,
-            )
-            answered = node.answer(from_records(message.content))
-        return Message(to_records(answered), reply_to=message)
-
-    assert set(MESSAGE_TYPES.values()) == {"query", "train", "evaluate"}
-    app.query()(answer)
-    app.train()(answer)
-    app.evaluate()(answer)
+    for answers in (app.query, app.train, app.evaluate):
+        answers()(answer_with_own)
     return app
+
+
+def answer(
+    message: Message,
+    context: Context,
+    *,
+    algorithm: AnyAlgorithm | None = None,
+    **own: Any,
+) -> Message:
+    """What the client of a SuperNode answers to a message.
+
+    Args:
+        message: as Flower gives it.
+        context: as Flower gives it.
+        algorithm: as for `make_client_app`.
+        **own: the other arguments of `make_client_app`.
+    """
+    config = run_settings(context.run_config, algorithm)
+    with on_threads(config.engine.threads):
+        node = client_node(config, context.node_config, context.run_config, **own)
+        answered = node.answer(from_records(message.content))
+    return Message(to_records(answered), reply_to=message)
 
 
 def client_node(
@@ -177,6 +184,3 @@ def _client(
     if everyone is None:
         everyone = make_clients(config, data_dir)[1]
     return only_client(everyone, chosen)
-
-
-app = make_client_app()

@@ -29,6 +29,8 @@ from fedloom.core.errors import ConfigError, MessageError
 _MARK = "FEDLOOM_FLOWER_PROCESS"
 _GRACE_S = 5.0
 _POLL_S = 0.2
+_STATUS_S = 4.0
+"""Time between two looks at a run; each starts a process of Flower's."""
 CONNECTION = "fedloom"
 """What the connection to the SuperLink is called in Flower's own config."""
 
@@ -124,6 +126,7 @@ class SuperLink(FlowerProcess):
         port: where it listens; one that is free by default.
         certificates: folder with ca.pem, server.pem and server.key; without it nothing
             is encrypted and anybody may take part.
+        simulates: whether it makes up SuperNodes itself, as Flower's simulation does.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class SuperLink(FlowerProcess):
         host: str = "127.0.0.1",
         port: int | None = None,
         certificates: Path | None = None,
+        simulates: bool = False,
     ) -> None:
         port = port if port is not None else free_port()
         ca = None if certificates is None else certificates / "ca.pem"
@@ -151,6 +155,8 @@ class SuperLink(FlowerProcess):
             command += ["--ssl-certfile", str(certificates / "server.pem")]
             command += ["--ssl-keyfile", str(certificates / "server.key")]
             command.append("--enable-supernode-auth")
+        if simulates:
+            command.append("--simulation")
         super().__init__(command, folder / "flwr", folder / "superlink.log")
 
     def wait_until_ready(self, timeout_s: float = 60.0) -> None:
@@ -213,9 +219,10 @@ class FlowerCommands:
     Args:
         link: the SuperLink.
         home: folder for what Flower keeps; its config is written there.
+        simulated: how many SuperNodes a SuperLink that simulates makes up.
     """
 
-    def __init__(self, link: Link, home: Path) -> None:
+    def __init__(self, link: Link, home: Path, *, simulated: int = 0) -> None:
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
         connection: dict[str, Any] = {"address": link.address}
@@ -223,6 +230,11 @@ class FlowerCommands:
             connection["insecure"] = True
         else:
             connection["root-certificates"] = str(link.ca.resolve())
+        if simulated:
+            connection["options"] = {
+                "num-supernodes": simulated,
+                "backend": {"client-resources": {"num-cpus": 1}},
+            }
         table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (home / "config.toml").write_text(tomli_w.dumps(table))
 
@@ -291,7 +303,7 @@ class FlowerCommands:
             status = self.status(run)
             if status.startswith("finished"):
                 break
-            time.sleep(1.0)
+            time.sleep(_STATUS_S)
         if status != "finished:completed":
             raise MessageError(
                 f"run {run}: {status or 'unknown'}. Its server said:\n"

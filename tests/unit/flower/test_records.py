@@ -114,7 +114,7 @@ def test_the_app_folder_names_what_there_is(tmp_path: Path) -> None:
     app = tomllib.loads(text)["tool"]["flwr"]["app"]
     assert app["components"] == {
         "serverapp": "fedloom.flower.server_app:app",
-        "clientapp": "fedloom.flower.client_app:app",
+        "clientapp": "fedloom_flower_client:app",
     }
 
 
