@@ -50,6 +50,8 @@ class Federation:
             for n, (_, public) in enumerate(self.keys):
                 self.flwr.register(public, f"client-{n}")
             self.nodes = [self.start_node(n) for n in range(COUNT)]
+            for node in self.nodes:
+                node.wait_until_connected()
         except BaseException:
             self.end()
             raise

@@ -28,6 +28,10 @@ from fedloom.core.errors import ConfigError, MessageError
 
 _MARK = "FEDLOOM_FLOWER_PROCESS"
 _GRACE_S = 5.0
+_RESTART_S = 5.0
+_CONNECTED = "SuperNode ID:"
+_NOT_ACTIVATED = "Failed to activate SuperNode"
+"""What a SuperNode prints when it is taken in, and when it is not."""
 _POLL_S = 0.2
 _STATUS_S = 4.0
 """Time between two looks at a run; each starts a process of Flower's."""
@@ -56,15 +60,22 @@ class FlowerProcess:
 
     def __init__(self, command: Sequence[str], home: Path, log: Path) -> None:
         self.log = log
+        self._command = [program(command[0]), *command[1:]]
+        self._home = home
         self._mark = secrets.token_hex(16)
+        self._log_start = 0
         home.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file:
-            self._process = subprocess.Popen(
-                [program(command[0]), *command[1:]],
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as file:
+            self._log_start = file.tell()
+            return subprocess.Popen(
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=_environment(home) | {_MARK: self._mark},
+                env=_environment(self._home) | {_MARK: self._mark},
                 start_new_session=True,
             )
 
@@ -74,9 +85,11 @@ class FlowerProcess:
         return self._process.poll() is None
 
     def said(self) -> str:
-        """The end of what it has printed."""
+        """The end of what it has printed since it was started."""
         try:
-            return self.log.read_text(errors="replace")[-4000:]
+            with self.log.open("rb") as file:
+                file.seek(self._log_start)
+                return file.read().decode(errors="replace")[-20_000:]
         except OSError:
             return ""
 
@@ -211,6 +224,35 @@ class SuperNode(FlowerProcess):
         if key is not None:
             command += ["--auth-supernode-private-key", str(key)]
         super().__init__(command, folder / "flwr", folder / f"{name}.log")
+
+    def wait_until_connected(self, timeout_s: float = 180.0) -> None:
+        """Wait until the SuperLink has taken it in.
+
+        A SuperLink that has not noticed yet that this client was killed refuses it for
+        about a minute, in the same words as one that it does not know; so it is
+        started again until the time is over.
+
+        Raises:
+            MessageError: It was not taken in.
+        """
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            if _CONNECTED in self.said():
+                return
+            if not self.is_running:
+                if _NOT_ACTIVATED not in self.said():
+                    break
+                self.kill()
+                time.sleep(_RESTART_S)
+                self._process = self._start()
+            time.sleep(_POLL_S)
+        said = self.said()
+        self.kill()
+        raise MessageError(
+            f"{self.log}: the SuperLink did not take this client in within "
+            f"{timeout_s:g} s. Is its key registered, and the CA's certificate the "
+            f"right one? It said:\n{said[-2000:]}"
+        )
 
 
 class FlowerCommands:

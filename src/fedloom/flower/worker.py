@@ -75,12 +75,13 @@ class Worker:
 
     def _answer(self, settings: dict[str, Any], content: bytes) -> bytes:
         config = run_settings(settings["run"])
-        key = json.dumps([settings["run"].get(name) for name in ("config", "homes")])
+        run = settings["run"]
+        key = json.dumps([settings["node"], run.get("config"), run.get("homes")])
         with on_threads(config.engine.threads):
             if key not in self._nodes:
                 while len(self._nodes) >= _HELD:
                     del self._nodes[next(iter(self._nodes))]
-                node = client_node(config, settings["node"], settings["run"])
+                node = client_node(config, settings["node"], run)
                 self._nodes[key] = node
             records = recorddict_from_proto(ProtoRecordDict.FromString(content))
             answered = self._nodes[key].answer(from_records(records))
