@@ -92,6 +92,19 @@ def test_a_client_that_comes_back_at_another_address_is_known_by_its_name(
     assert remote.fleet.book.addresses[1] == "new address"  # type: ignore[attr-defined]
 
 
+def test_a_second_enrolment_that_comes_late_changes_nothing(tmp_path: Path) -> None:
+    """A slow client is asked twice, and answers twice."""
+    remote = unreliable(Scaffold(), tmp_path)
+    greeting = greeting_for(Scaffold(), run=RUN, seed=SEED)
+    for address, answer in remote.channel.nodes.items():
+        late = answer(WireMessage(greeting, {}))
+        assert late.header.kind == "enrolled"
+        remote.channel.deliver(address, late.to_bytes())
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert (cost.participants, cost.refusals) == (len(CLIENTS), [])
+
+
 def test_without_a_quorum_a_run_stops_with_a_message_and_can_go_on(
     tmp_path: Path,
 ) -> None:

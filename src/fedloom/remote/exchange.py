@@ -11,7 +11,7 @@ from fedloom.core.messages import Refusal
 from fedloom.remote.channel import Address, Channel, Delivery
 from fedloom.remote.enrolment import Enrolled, read_rejoin
 from fedloom.remote.policy import Policy
-from fedloom.remote.wire import Header, Kind, WireMessage
+from fedloom.remote.wire import UNNUMBERED, Header, Kind, WireMessage
 
 _log = logging.getLogger(__name__)
 _POLL_S = 1.0
@@ -158,8 +158,8 @@ class Exchange:
 
     def _take(self, client: int, delivery: Delivery) -> None:
         """Take in what came from a client, or record why it cannot be used."""
-        if client not in self._messages:
-            return  # it was not asked, and what it says changes nothing
+        if client not in self._messages or _answers_greeting(delivery):
+            return  # what was not asked for changes nothing
         try:
             message = _checked(delivery, self._messages[client].header, self._kind)
             if client in self._pending:
@@ -193,6 +193,14 @@ class _OtherExchangeError(MessageError):
     """An answer to another exchange than the one under way."""
 
 
+def _answers_greeting(delivery: Delivery) -> bool:
+    """Whether a client that was asked twice to enrol has answered the second time."""
+    if delivery.message is None:
+        return False
+    header = delivery.message.header
+    return header.client == UNNUMBERED and header.kind in ("enrolled", "refused")
+
+
 def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
     """A client's answer, its header compared with what it was asked.
 
@@ -203,7 +211,9 @@ def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
     if message is None:
         raise MessageError(delivery.reason)
     header = message.header
-    if header.kind == "refused":
+    names = ("round", "exchange", "number", "session")
+    at, expected = ([getattr(h, name) for name in names] for h in (header, asked))
+    if at == expected and header.kind == "refused":
         raise MessageError(header.text or "it refused without a reason.")
     for name in ("run", "settings", "name", "client"):
         if getattr(header, name) != getattr(asked, name):
@@ -211,8 +221,6 @@ def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
                 f"its {name} is {getattr(header, name)!r}, expected "
                 f"{getattr(asked, name)!r}."
             )
-    names = ("round", "exchange", "number", "session")
-    at, expected = ([getattr(h, name) for name in names] for h in (header, asked))
     if at != expected or header.kind != kind:
         raise _OtherExchangeError(
             f"it sent {header.kind!r} of (round, exchange, number, session) "
