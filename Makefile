@@ -19,7 +19,7 @@ fuzz: $(DEV)  ## Odd input: a sample, or as many of each kind as FEDLOOM_FUZZ_CA
 	$(BIN)/pytest -n auto -m fuzz tests/fuzz --durations 10
 
 federation-test: $(DEV)  ## Federations over Flower on this machine: TLS, keys, kills
-	$(BIN)/pytest -m flower tests/flower --durations 10
+	$(BIN)/pytest -n 2 --dist loadfile -m flower tests/flower --durations 10
 
 check: $(DEV)  ## Format, lint, types, import layers, spelling
 	$(BIN)/ruff format --check .

@@ -154,10 +154,11 @@ def standing_of(training: Training) -> dict[str, Tensor]:
                 number = torch.from_numpy(values).nan_to_num()
                 found[f"{scores.kind}.{part}.{name}"] = number
                 found[f"{scores.kind}.{part}.{name} is there"] = has_value
-    for n in range(len(CLIENTS)):
-        found[f"model {n}"] = (
-            training.models(n)
-            if isinstance(training, RemoteRun)
-            else training.models(EVERYONE[n : n + 1])
-        )
+    if isinstance(training, RemoteRun):
+        models = [training.models(n) for n in range(len(CLIENTS))]
+        found["models"] = torch.stack(models)
+    elif training.algorithm.has_posterior:
+        found["models"] = training.draws(EVERYONE)
+    else:
+        found["models"] = training.personal(EVERYONE)[:, None]
     return found
