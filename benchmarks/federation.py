@@ -109,17 +109,17 @@ def main() -> None:
         started = time.monotonic()
         rows = over_flower(Path(other))
         total = time.monotonic() - started
-    after = rows[1].bytes_down // CLIENTS, rows[1].bytes_up // CLIENTS
-    found = {
+    declared = rows[1].bytes_down // CLIENTS, rows[1].bytes_up // CLIENTS
+    measured = {
         "seconds of each round over Flower": [round(r.seconds, 1) for r in rows[1:]],
         "seconds of each round in one process": [
             round(r.seconds, 2) for r in alone[1:]
         ],
         "seconds in all, with starting and ending": round(total, 1),
-        "declared bytes per client and round, down and up": after,
+        "declared bytes per client and round, down and up": declared,
         "bytes of a message as Flower carries it": sizes,
     }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(measured, indent=2))
 
 
 if __name__ == "__main__":

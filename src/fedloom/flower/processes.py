@@ -394,9 +394,9 @@ def spell_config(table: Mapping[str, str | int | float | bool]) -> str:
 
 def free_port() -> int:
     """A port of this machine that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
     return port
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,6 @@ def run_settings(
         raise ConfigError(f"run config: config is not valid TOML: {error}.") from error
     if algorithm is None:
         return parse(tables, "run config")
-    from dataclasses import replace
-
     tables.pop("algorithm", None)
     return replace(parse(tables, "run config"), algorithm=algorithm)
 
@@ -81,14 +80,14 @@ def make_server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        logging.basicConfig(level=logging.WARNING, format="%(message)s")
+        logging.getLogger("fedloom").setLevel(logging.INFO)
         settings = context.run_config
         config = run_settings(settings, algorithm)
-        given = {key: settings[key] for key in _POLICY if key in settings}
-        policy = build(
-            Policy,
-            {key.replace("-", "_"): value for key, value in given.items()},
-            "run config",
-        )
+        waiting = {
+            key.replace("-", "_"): settings[key] for key in _POLICY if key in settings
+        }
+        policy = build(Policy, waiting, "run config")
         run = str(settings.get("run") or f"flower-{context.run_id}")
         out = Path(str(settings.get("out") or f"fedloom-{run}"))
         serve(

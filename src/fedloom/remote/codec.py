@@ -197,8 +197,8 @@ def read_result(
     where = _where(message.header)
     parts = ("report",) if upload is None else ("report", "upload")
     _refuse_others(message.tensors, parts, where)
-    whole = torch.zeros((), dtype=torch.int64)
-    like = Report(torch.zeros((), dtype=dtype), whole, whole)
+    integer = torch.zeros((), dtype=torch.int64)
+    like = Report(torch.zeros((), dtype=dtype), integer, integer)
     report = _read(message.tensors, "report", like, where)
     if int(report.steps) < 0 or int(report.gradients) < 0:
         raise MessageError(
@@ -353,8 +353,8 @@ def read_enrolment(
     where = _where(message.header)
     _refuse_others(message.tensors, ("enrolment", *shapes), where)
     refuse_infinite(message.tensors, where)
-    whole = torch.zeros((), dtype=torch.int64)
-    enrolment = _read(message.tensors, "enrolment", Enrolment(*[whole] * 4), where)
+    integer = torch.zeros((), dtype=torch.int64)
+    enrolment = _read(message.tensors, "enrolment", Enrolment(*[integer] * 4), where)
     numbers = [int(value) for value in enrolment]
     if min(numbers) < -1 or numbers[0] == 0 or not 0 <= numbers[1] < 1 << 20:
         raise MessageError(

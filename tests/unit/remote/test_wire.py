@@ -18,6 +18,8 @@ from fedloom.deploy import make_node, only_client, serve
 from fedloom.plan import make_clients
 from fedloom.remote import Header, InProcessChannel, WireMessage
 from fedloom.remote.codec import Moments
+from fedloom.results.row_files import RowFiles
+from fedloom.results.rows import Round
 from fedloom.runs import run_config
 
 HEADER = Header(kind="trained", run="a-run", settings="digest", name="clinic", client=3)
@@ -149,3 +151,12 @@ def test_a_server_without_data_comes_to_what_the_simulation_comes_to(
     assert len(history.rounds) == 3
     again = serve(config, InProcessChannel(nodes), out, run="csv", clients=3)
     assert [row.round for row in again.rounds] == [0, 1, 2]
+
+
+def test_refusals_stand_in_the_row_of_their_round(tmp_path: Path) -> None:
+    refusal = {"exchange": 0, "client": 3, "reason": "its numbers are not finite."}
+    row = Round(round=1, participants=4, missing=1, refusals=[refusal])
+    rows = RowFiles(tmp_path)
+    rows.append(row)
+    assert rows.read_rounds() == [row]
+    assert "refusals" not in row.numbers()
