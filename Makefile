@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.ready-dev
 
-.PHONY: demo test prove fuzz check format docs clean
+.PHONY: demo test prove fuzz federation-test check format docs clean
 
 demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
 	$(BIN)/fedloom compare --fresh --out runs/demo
@@ -17,6 +17,9 @@ prove: $(DEV)  ## The slow proofs: compiled equals loop, killed at any write, co
 
 fuzz: $(DEV)  ## Odd input: a sample, or as many of each kind as FEDLOOM_FUZZ_CASES says
 	$(BIN)/pytest -n auto -m fuzz tests/fuzz --durations 10
+
+federation-test: $(DEV)  ## Federations over Flower on this machine: TLS, keys, kills
+	$(BIN)/pytest -n 2 --dist loadfile -m flower tests/flower --durations 10
 
 check: $(DEV)  ## Format, lint, types, import layers, spelling
 	$(BIN)/ruff format --check .

@@ -57,6 +57,7 @@ from fedloom.server import checkpoint
 from fedloom.server.resume import refuse_other_data
 from fedloom.server.schedule import Schedule
 from fedloom.server.simulation import Simulation
+from fedloom.server.training import Training
 
 _log = logging.getLogger(__name__)
 
@@ -208,25 +209,8 @@ def plan_for(
         found_rate: what `lr = "auto"` came to, if it is known already.
     """
     data, engine = clients.dataset, config.engine
-    is_regression = data.classes is None
-    loss = loss or ("squared-error" if is_regression else "cross-entropy")
-    shift, scale = clients.scaling()
-    target_shift, target_scale = clients.target_scaling()
-    if loss != "squared-error":
-        # Another loss may mean the target's own units, such as counts.
-        target_shift, target_scale = 0.0, 1.0
-    task = Task(
-        module,
-        loss,
-        head=head,
-        metric="mse" if is_regression else "accuracy",
-        shift=shift,
-        scale=scale,
-        target_shift=target_shift,
-        target_scale=target_scale,
-        dtype=engine.torch_dtype(),
-        device=engine.torch_device(),
-    )
+    loss = loss or default_loss(data)
+    task = make_task(module, clients, engine, loss=loss, head=head)
     probe(task, data, is_woven=engine.runner == "weave")
     schedule, sampling = config.schedule, config.sampling
     _refuse_too_large(config.algorithm, task, clients.count, sampling)
@@ -266,6 +250,48 @@ def plan_for(
             del tables[section]
     name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", "own")
     return Plan(simulation, choice, engine, schedule, tables, name, is_own, found_rate)
+
+
+def default_loss(data: Dataset) -> str:
+    """The loss that the targets call for."""
+    return "squared-error" if data.classes is None else "cross-entropy"
+
+
+def make_task(
+    module: nn.Module,
+    clients: Federation,
+    engine: EngineSettings,
+    *,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+) -> Task:
+    """Model and loss for the samples of some clients.
+
+    Args:
+        module: its parameters are the common start.
+        clients: whose samples it is for, with the constants that standardise them.
+        engine: floating type and device.
+        loss: by default what the targets call for.
+        head: name of the model's last part; by default the last linear layer.
+    """
+    loss = loss or default_loss(clients.dataset)
+    shift, scale = clients.scaling()
+    target_shift, target_scale = clients.target_scaling()
+    if loss != "squared-error":
+        # Another loss may mean the target's own units, such as counts.
+        target_shift, target_scale = 0.0, 1.0
+    return Task(
+        module,
+        loss,
+        head=head,
+        metric="mse" if clients.dataset.classes is None else "accuracy",
+        shift=shift,
+        scale=scale,
+        target_shift=target_shift,
+        target_scale=target_scale,
+        dtype=engine.torch_dtype(),
+        device=engine.torch_device(),
+    )
 
 
 def _find_rate(
@@ -473,39 +499,50 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             save_file(state, part)
     directory.write_manifest(
         {
-            "fedloom": VERSION,
-            "created": datetime.datetime.now(datetime.UTC).isoformat(
-                timespec="seconds"
-            ),
-            "commit": _commit(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "platform": platform.platform(),
-            "device": _device_name(task),
-            "threads": torch.get_num_threads(),
-            "dtype": str(task.dtype).removeprefix("torch."),
+            **common_manifest(simulation, config),
             "chunk": plan.choice.chunk,
             "is_compiled": plan.choice.is_compiled,
-            "algorithm": simulation.algorithm.name,
             "dataset": simulation.federation.dataset.name,
             "origin": simulation.federation.dataset.origin,
-            "clients": simulation.federation.count,
-            "parameters": task.d,
-            "metric": task.metric,
-            "seed": plan.schedule.seed,
             "split": simulation.federation.hash,
             "names": simulation.federation.names_hash,
             "data": simulation.federation.dataset.hash,
             "loss": plan.loss,
-            "head": task.head_name,
             "is_own": plan.is_own,
-            "records": _records(simulation.algorithm),
-            "config": tomllib.loads(config),
             **({"auto_lr": asdict(plan.found_rate)} if plan.found_rate else {}),
             **({"split_warning": warning} if warning else {}),
         }
     )
+
+
+def common_manifest(training: Training, config: str) -> dict[str, Any]:
+    """What the manifest of every run has, wherever its clients are.
+
+    Args:
+        training: the run.
+        config: its settings as TOML.
+    """
+    task = training.task
+    return {
+        "fedloom": VERSION,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": _device_name(task),
+        "threads": torch.get_num_threads(),
+        "dtype": str(task.dtype).removeprefix("torch."),
+        "algorithm": training.algorithm.name,
+        "clients": training.coordinator.roster.count,
+        "parameters": task.d,
+        "metric": task.metric,
+        "seed": training.seed,
+        "head": task.head_name,
+        "records": _records(training.algorithm),
+        "config": tomllib.loads(config),
+    }
 
 
 def environment_changes(directory: RunDirectory, task: Task) -> list[str]:

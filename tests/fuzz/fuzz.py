@@ -38,6 +38,7 @@ KINDS = (
     "data_files",
     "run_directories",
     "exported_models",
+    "messages",
 )
 """What is tried; each is a module beside this one that has a class `Trial`."""
 

@@ -19,6 +19,7 @@ CASES = {
     "data_files": 200,
     "run_directories": 100,
     "exported_models": 400,
+    "messages": 1000,
 }
 """What two cores try in a few minutes."""
 

@@ -222,6 +222,15 @@ class Order:
         )
 
 
+class Refusal(NamedTuple):
+    """What a client sent, or would not do, and why the server goes on without it."""
+
+    client: int
+    """The client's number."""
+    reason: str
+    """A sentence for the run's files."""
+
+
 @dataclass(frozen=True, eq=False)
 class Arrivals:
     """Fleet to server: what came back of an exchange, from whoever arrived."""
@@ -234,6 +243,8 @@ class Arrivals:
     """(u,) those of `clients` who uploaded, in the same order."""
     uploads: Any
     """u rows of the method's `Upload`; None where nobody uploaded."""
+    refused: tuple[Refusal, ...] = ()
+    """What could not be used, in the order in which it came."""
 
     @classmethod
     def nobody(cls, like: Tensor) -> Arrivals:

@@ -7,8 +7,9 @@ bytes, written to disk and sent, because it is nothing but named tensors.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
@@ -116,6 +117,60 @@ def from_named(like: R, tensors: dict[str, Tensor], where: str) -> R:
             )
         values.append(new)
     return rebuild(like, values)
+
+
+def of_type(kind: type[T], tensors: Mapping[str, Tensor], where: str) -> T:
+    """A record of a type from dotted names: the fields that it declares and no others.
+
+    Args:
+        kind: the record's type.
+        tensors: by dotted name, as `named` gives them.
+        where: how messages call the place.
+
+    Raises:
+        MessageError: A field is missing, or there is one that the type does not have.
+    """
+    declared = declared_names(kind)
+    missing = [name for name in declared if name not in tensors]
+    unknown = sorted(tensors.keys() - set(declared))
+    if missing or unknown:
+        listed, sent = (", ".join(names) for names in (declared, sorted(tensors)))
+        raise MessageError(
+            f"{where}: expected {listed or 'nothing'}, found {sent or 'nothing'}."
+        )
+    return _of_type(kind, iter(tensors[name] for name in declared))  # type: ignore[no-any-return]
+
+
+def declared_names(kind: Any, prefix: str = "") -> list[str]:
+    """The dotted names of all tensors that a record type declares, in their order."""
+    if kind is Tensor:
+        return [prefix]
+    hints = get_type_hints(kind)
+    return [
+        name
+        for field in kind._fields
+        for name in declared_names(
+            hints[field], f"{prefix}.{field}" if prefix else field
+        )
+    ]
+
+
+def _of_type(kind: Any, values: Iterator[Tensor]) -> Any:
+    if kind is Tensor:
+        return next(values)
+    hints = get_type_hints(kind)
+    return kind(*(_of_type(hints[field], values) for field in kind._fields))
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """The digest of tensors with their names, types and shapes, in whatever order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        plain = tensor.detach().cpu().contiguous().reshape(-1)
+        if len(plain):  # an empty one may have strides that cannot be viewed
+            digest.update(plain.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def add_place(record: R, larger: R, where: str) -> R:

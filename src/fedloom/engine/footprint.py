@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import torch
 
@@ -57,18 +58,32 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         population=population,
     )
     sent = CohortDownload.of(without_log(algorithm.download(server, cohort))[0])
-    zero = torch.zeros((), dtype=torch.int64, device=device)
-    client = Client(population.sizes[0], zero, zero, zero == 0, zero, zero)
-    down = sent.take(0).record
-    memory = algorithm.initial_memory(down, client, task)
-    work = algorithm.begin(down, memory, client, task)
-    kept, upload = algorithm.finish(work, down, memory, client, task)
+    kept, upload = untrained_result(algorithm, task, sent.take(0).record)
     return Footprint(
         down=algorithm.exchanges * sent.bytes,
         up=algorithm.exchanges * _bytes(upload),
         kept=_bytes(kept),
         server=_foreseen([_bytes(server) for server in servers], clients),
     )
+
+
+def untrained_result(algorithm: AnyAlgorithm, task: Task, down: Any) -> tuple[Any, Any]:
+    """What one client would keep and send without a single step: memory and upload.
+
+    Their fields, types and shapes are those of every client's.
+
+    Args:
+        algorithm: the method.
+        task: its model.
+        down: the download of one client.
+    """
+    zero = torch.zeros((), dtype=torch.int64, device=task.device)
+    size = torch.tensor(_SIZE, dtype=task.dtype, device=task.device)
+    client = Client(size, zero, zero, zero == 0, zero, zero)
+    memory = algorithm.initial_memory(down, client, task)
+    work = algorithm.begin(down, memory, client, task)
+    kept, upload = algorithm.finish(work, down, memory, client, task)
+    return kept, upload
 
 
 def _population(task: Task, count: int) -> Population:

@@ -80,6 +80,7 @@ class ShardedFleet:
             reports=take(_joined([p.reports for p in parts]), clients.argsort()),
             uploaders=uploaders.sort().values,
             uploads=take(_joined(uploads), uploaders.argsort()) if uploads else None,
+            refused=tuple(refusal for part in parts for refusal in part.refused),
         )
 
     def client_log(self, clients: Tensor) -> Any:

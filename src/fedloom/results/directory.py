@@ -3,6 +3,7 @@
     config.toml            the resolved settings
     manifest.json          versions, seed, commit, hardware, digests; last of the head
     split.npz              who holds which sample, and which samples belong together
+    federation.json        the clients as they enrolled, where they are elsewhere
     start.safetensors      the first model, where the settings do not determine it
     rounds.jsonl, clients.arrows, client_log.arrows, arrays.arrows
                            the rows, which only grow: see `fedloom.results.row_files`
@@ -94,6 +95,7 @@ class RunDirectory:
         self.manifest = path / "manifest.json"
         self.split = path / "split.npz"
         self.start = path / "start.safetensors"
+        self.federation = path / "federation.json"
         self.rows = RowFiles(path)
         self.checkpoint = path / "checkpoint.safetensors"
         self.failure = path / "failure.json"
@@ -228,6 +230,7 @@ class RunDirectory:
             self.config,
             self.split,
             self.start,
+            self.federation,
             *(file.path for file in self.rows.files.values()),
             checkpoint,
             checkpoint.with_stem(f"{checkpoint.stem}-before"),

@@ -23,11 +23,12 @@ _KNOWS_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 
 
 @contextmanager
-def hold(file: Path) -> Iterator[None]:
+def hold(file: Path, patience_s: float | None = None) -> Iterator[None]:
     """Be the only one who holds this lock.
 
     Args:
         file: the lock; it lies in the directory that it protects.
+        patience_s: how long to wait for another holder; a few seconds by default.
 
     Raises:
         ConfigError: another process holds it.
@@ -36,7 +37,8 @@ def hold(file: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout  # only who writes a run needs it
 
     # No soft lock instead: it would outlive a killed process.
-    lock = FileLock(file, _PATIENCE_S, fallback_to_soft=False, preserve_lock_file=True)
+    wait = _PATIENCE_S if patience_s is None else patience_s
+    lock = FileLock(file, wait, fallback_to_soft=False, preserve_lock_file=True)
     try:
         lock.acquire()
     except Timeout:

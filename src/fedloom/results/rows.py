@@ -38,6 +38,9 @@ class Round:
     """Sums that clients sent for them."""
     seconds: float = 0.0
     """Training time, evaluation not counted."""
+    refusals: list[dict[str, Any]] = field(default_factory=list)
+    """What clients sent that could not be used, or would not do: the exchange, from 0,
+    the client's number and the reason."""
     server_log: dict[str, float] = field(default_factory=dict)
     """Scalars that the method recorded of its aggregation."""
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
@@ -52,7 +55,8 @@ class Round:
         numbers = {
             name: value
             for name, value in asdict(self).items()
-            if name not in ("round", "server_log", "scores") and value is not None
+            if name not in ("round", "refusals", "server_log", "scores")
+            and value is not None
         }
         numbers |= {
             f"server_log/{name}": value for name, value in self.server_log.items()

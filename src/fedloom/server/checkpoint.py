@@ -7,7 +7,6 @@ which has one of all tensors, covers every byte that decides.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -15,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -23,11 +21,11 @@ from torch import Tensor
 from fedloom.core.digests import Extent, table_digest
 from fedloom.core.errors import MessageError
 from fedloom.core.files import atomic_write, cannot_write, remove, sync
-from fedloom.core.records import from_named, map_record, named
+from fedloom.core.records import from_named, map_record, named, tensors_digest
 from fedloom.server.coordinator import RoundCost
 from fedloom.server.training import Training
 
-_FORMAT = "fedloom-checkpoint-6"
+_FORMAT = "fedloom-checkpoint-7"
 _COST = {field.name for field in fields(RoundCost)}
 _UNREADABLE = (
     SafetensorError,
@@ -93,7 +91,7 @@ def save(
         "exchange": state.exchange,
         "cost": asdict(state.cost),
         "rows": {name: list(extent) for name, extent in rows.items()},
-        "tensors": _digest(tensors),
+        "tensors": tensors_digest(tensors),
     }
     position["digest"] = table_digest(position)
     with atomic_write(path, errors=(SafetensorError,), lasting=True) as part:
@@ -244,20 +242,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with safe_open(path, framework="pt") as file:
             position = _header(file)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if position.get("tensors") != _digest(tensors):
+        if position.get("tensors") != tensors_digest(tensors):
             raise ValueError("its checksum is wrong")
     except _UNREADABLE as error:
         raise MessageError(f"{path}: not a whole checkpoint ({error}).") from error
     return position, tensors
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of everything that was saved."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _check(position: Mapping[str, Any], training: Training, path: Path) -> None:

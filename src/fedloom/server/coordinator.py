@@ -55,6 +55,8 @@ class RoundCost:
     loss: float = 0.0
     """Mean training loss over gradient steps, all clients together."""
     seconds: float = 0.0
+    refusals: list[dict[str, Any]] = field(default_factory=list)
+    """As in `fedloom.results.rows.Round`."""
 
     def add(self, other: RoundCost) -> None:
         """Take in another exchange of the same round."""
@@ -325,4 +327,8 @@ def _cost(order: Order, arrivals: Arrivals, seconds: float) -> RoundCost:
         # A method may undo a failed step; its loss then counts for nothing.
         loss=float((reports.loss * reports.steps).nansum()) / max(steps, 1),
         seconds=seconds,
+        refusals=[
+            {"exchange": order.exchange, **refusal._asdict()}
+            for refusal in arrivals.refused
+        ],
     )

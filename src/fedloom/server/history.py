@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.describe import returned
 from fedloom.core.messages import HELD_OUT, PARTS
 from fedloom.core.records import client_dims, named
 from fedloom.core.remarks import Remark, divergence, on_training_loss
@@ -126,7 +127,10 @@ class History:
         if type(algorithm).remarks is Algorithm.remarks:
             return ()
         log = self.rows.read_client_log()
-        return algorithm.remarks(log) if len(log.get("round", ())) else ()
+        own = getattr(returned(type(algorithm).client_log), "_fields", ())
+        # Outside of a simulation clients keep their logs to themselves.
+        is_there = all(name in log for name in ("round", *own))
+        return algorithm.remarks(log) if is_there and len(log["round"]) else ()
 
     def record_outcomes(self, *, is_last: bool) -> None:
         """Record what personal models say of held-out samples, if it is wanted now."""

@@ -284,7 +284,7 @@ def test_a_position_is_read_without_the_tensors(
     run = patchwork()
     run.run_exchange()
     save(run, path)
-    monkeypatch.setattr(checkpoint, "_digest", None)  # nobody may ask for it
+    monkeypatch.setattr(checkpoint, "tensors_digest", None)  # nobody may ask for it
     assert checkpoint.newest_position(path) == (0, 1)
     path.write_bytes(path.read_bytes()[:200])
     assert checkpoint.newest_position(path) is None

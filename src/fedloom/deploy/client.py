@@ -1,0 +1,97 @@
+"""One client of a run whose server is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from fedloom.clients import Federation, Iid
+from fedloom.config import RunConfig
+from fedloom.core.errors import DataError, unknown
+from fedloom.core.losses import Loss
+from fedloom.engine.loop import Loop
+from fedloom.engine.weave import Weave
+from fedloom.plan import built_in_module, make_clients, make_module, make_task
+from fedloom.remote import Node
+
+
+def only_client(clients: Federation, client: str | int) -> Federation:
+    """One client of several that the same data hold, as in a simulation.
+
+    Args:
+        clients: all of them.
+        client: its name, or its number.
+
+    Raises:
+        DataError: There is no such client.
+    """
+    if isinstance(client, str):
+        if client not in clients.names:
+            raise DataError(unknown("client", client, clients.names))
+        client = clients.names.index(client)
+    alone = clients.only([client])
+    # What standardises samples is agreed with the server, from moments of each client.
+    return replace(alone, constants=None, target_constants=None)
+
+
+def whole_dataset_as_client(
+    config: RunConfig, name: str, *, team: int = 0, data_dir: Path | None = None
+) -> Federation:
+    """All samples of a config's data as those of one client.
+
+    Args:
+        config: what to load, and how to split it into training and test.
+        name: what the client is called.
+        team: the number of its team, from 0.
+        data_dir: where the files of named datasets lie.
+    """
+    alone = replace(config, partition=Iid(clients=1), teams=None)
+    _, clients = make_clients(alone, data_dir)
+    teams = clients.teams + team
+    return replace(clients, names=(name,), teams=teams, clients_from="")
+
+
+def make_node(
+    config: RunConfig,
+    client: Federation,
+    home: Path,
+    *,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    tells_sizes: bool = True,
+    begins_anew: bool = False,
+    secret: int | None = None,
+) -> Node:
+    """A client that answers the server of a run.
+
+    Args:
+        config: method, model, seed and engine, as the server has them.
+        client: this client and its data.
+        home: folder of the client's own.
+        model: a module of one's own in place of the config's; the server has the same.
+        loss: as for `fedloom.run`.
+        head: as for `fedloom.run`.
+        tells_sizes: as for `Node`.
+        begins_anew: as for `Node`.
+        secret: as for `Node`.
+    """
+    module = (
+        built_in_module(config, client)
+        if model is None
+        else make_module(model, client, config.schedule.seed)
+    )
+    return Node(
+        client,
+        config.algorithm,
+        lambda clients: make_task(module, clients, config.engine, loss=loss, head=head),
+        home,
+        seed=config.schedule.seed,
+        runner=Loop() if config.engine.runner == "loop" else Weave(1),
+        tells_sizes=tells_sizes,
+        begins_anew=begins_anew,
+        secret=secret,
+    )

@@ -1,0 +1,305 @@
+"""The server of a run whose clients are elsewhere: from enrolment to the last round."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import nn
+
+from fedloom.clients import Federation
+from fedloom.clients.ragged import Ragged
+from fedloom.config import RunConfig, read_toml, refuse_changes, to_tables, to_toml
+from fedloom.core.digests import read_checked_json, write_checked_json
+from fedloom.core.errors import ConfigError, with_resume_hint
+from fedloom.core.files import atomic_write
+from fedloom.core.losses import Loss
+from fedloom.core.messages import Enrolment, Roster
+from fedloom.core.task import Task
+from fedloom.data.sample_format import SampleFormat
+from fedloom.engine.threads import on_threads
+from fedloom.plan import (
+    built_in_module,
+    common_manifest,
+    default_loss,
+    make_module,
+    make_task,
+)
+from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
+from fedloom.remote.codec import settings_digest
+from fedloom.results.directory import RunDirectory
+from fedloom.results.rows import Round
+from fedloom.server.checkpoint import Position
+from fedloom.server.coordinator import Coordinator
+from fedloom.server.history import History
+from fedloom.server.resume import restore_latest, truncate_after
+from fedloom.server.schedule import train
+from fedloom.server.training import Training
+
+_FORMAT = "fedloom-federation-1"
+_AT_ONCE_MINUTES = 1e-9
+"""Age of a checkpoint that gets a successor: after every exchange."""
+
+
+def serve(
+    config: RunConfig,
+    channel: Channel,
+    out: Path,
+    *,
+    run: str,
+    clients: int,
+    policy: Policy | None = None,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+    follower: Callable[[Round], None] | None = None,
+) -> History:
+    """Train with clients that a channel reaches, to the last round.
+
+    A directory that holds this run already is gone on with, from its last checkpoint,
+    which is written after every exchange.
+
+    Args:
+        config: method, model, schedule, sampling and engine. Its data are the clients'.
+        channel: carries messages.
+        out: the run's directory.
+        run: id of the run, the same when it goes on.
+        clients: how many there are; training begins when all have enrolled.
+        policy: how long to wait, and for how many.
+        model: a module of one's own in place of the config's; the clients have the
+            same.
+        loss: as for `fedloom.run`.
+        head: as for `fedloom.run`.
+        follower: is told of every round.
+
+    Raises:
+        ConfigError: The directory holds something else, or other settings.
+        MessageError: Too few clients came, or answered; what was finished is kept.
+    """
+    policy = policy if policy is not None else Policy()
+    if config.finds_lr:
+        raise ConfigError(
+            "lr = 'auto' is found from samples, which the server does not have. Give a "
+            "learning rate."
+        )
+    config = replace(
+        config,
+        schedule=replace(
+            config.schedule, checkpoint_every=1, checkpoint_minutes=_AT_ONCE_MINUTES
+        ),
+    )
+    maker = _TaskMaker(config, model, loss, head)
+    with on_threads(config.engine.threads), _claimed(out) as directory:
+        is_new = not directory.manifest.exists()
+        session = 0
+        known: Enrolled | None = None
+        if not is_new:
+            table = _read_federation(directory, run)
+            known, session = _enrolled(table), table["session"] + 1
+            tables = read_toml(directory.config)
+            refuse_changes(str(directory.config), tables, _tables(config))
+        seed = config.schedule.seed
+        enrolled = enrol(
+            channel,
+            greeting_for(config.algorithm, run=run, seed=seed, session=session),
+            known.roster.count if known is not None else clients,
+            policy,
+            lambda format_: settings_digest(
+                config.algorithm, maker.task(format_, {}), seed
+            ),
+            known=known,
+        )
+        task = maker.task(enrolled.format, enrolled.constants)
+        fleet = RemoteFleet(
+            config.algorithm,
+            task,
+            enrolled,
+            channel,
+            run=run,
+            seed=seed,
+            policy=policy,
+            session=session,
+        )
+        training = Training(
+            Coordinator(
+                config.algorithm,
+                task,
+                enrolled.roster,
+                sampling=config.sampling,
+                seed=seed,
+            ),
+            fleet,
+        )
+        training.score_only(config.schedule.evaluate_clients)
+        _write_federation(directory, run, session, enrolled)
+        if is_new:
+            _write_metadata(directory, config, training, maker, enrolled.format)
+        with with_resume_hint(f"start the server of {shlex.quote(str(out))} again"):
+            history = _history(training, directory, is_new=is_new)
+            history.follower = follower
+            train(config.schedule, history)
+            return history
+
+
+class _TaskMaker:
+    """Makes the task for samples that the server never sees."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: str | nn.Module | Callable[[], nn.Module] | None,
+        loss: str | Loss | None,
+        head: str | None,
+    ) -> None:
+        self.config = config
+        self.loss = loss
+        self.is_own = model is not None
+        self._model = model
+        self._head = head
+        self._module = cache(self._make_module)
+
+    def task(self, format_: SampleFormat, constants: dict[str, torch.Tensor]) -> Task:
+        """Model and loss for samples of a format."""
+        blank = _blank(format_, constants)
+        engine = self.config.engine
+        module = self._module(format_)
+        return make_task(module, blank, engine, loss=self.loss, head=self._head)
+
+    def _make_module(self, format_: SampleFormat) -> nn.Module:
+        blank = _blank(format_, {})
+        if self._model is None:
+            return built_in_module(self.config, blank)
+        return make_module(self._model, blank, self.config.schedule.seed)
+
+
+def _blank(format_: SampleFormat, constants: dict[str, torch.Tensor]) -> Federation:
+    """A client with one sample that says nothing, for what shapes depend on."""
+    nothing = Ragged.of([np.arange(0)])
+    return Federation(
+        dataset=format_.blank(),
+        train=Ragged.of([np.arange(1)]),
+        validation=nothing,
+        test=nothing,
+        names=("nobody",),
+        teams=np.zeros(1, dtype=np.int64),
+        constants=constants.get("inputs"),
+        target_constants=constants.get("targets"),
+    )
+
+
+@contextmanager
+def _claimed(out: Path) -> Iterator[RunDirectory]:
+    """The run's directory, held: a new one, or that of the run that goes on."""
+    if (out / "manifest.json").exists():
+        directory = RunDirectory.open(out)
+        with directory.hold():
+            yield directory
+        return
+    with RunDirectory.create(out) as directory:
+        yield directory
+
+
+def _tables(config: RunConfig) -> dict[str, Any]:
+    """The settings that a server has: all but those of data."""
+    tables = to_tables(config)
+    for section in ("data", "split", "partition", "teams", "transform"):
+        tables.pop(section, None)
+    return tables
+
+
+def _write_metadata(
+    directory: RunDirectory,
+    config: RunConfig,
+    training: Training,
+    maker: _TaskMaker,
+    format_: SampleFormat,
+) -> None:
+    """What is known before the first round; the manifest last."""
+    text = to_toml(_tables(config))
+    directory.write_text(directory.config, text)
+    task = training.task
+    if maker.is_own:
+        state = {k: v.cpu().clone() for k, v in task.module.state_dict().items()}
+        with atomic_write(
+            directory.start, errors=(SafetensorError,), lasting=True
+        ) as part:
+            save_file(state, part)
+    loss = maker.loss or default_loss(format_.blank())
+    directory.write_manifest(
+        {
+            **common_manifest(training, text),
+            "dataset": "the clients' own data",
+            "split": "",
+            "loss": loss if isinstance(loss, str) else "own",
+            "is_own": maker.is_own,
+        }
+    )
+
+
+def _history(training: Training, directory: RunDirectory, *, is_new: bool) -> History:
+    if is_new:
+        return History(training, directory=directory)
+    restore_latest(training, directory)
+    at = Position(training.state.round, training.state.exchange)
+    return History(training, truncate_after(directory, at), directory)
+
+
+def _write_federation(
+    directory: RunDirectory, run: str, session: int, enrolled: Enrolled
+) -> None:
+    """Write who enrolled, and that the server was started once more."""
+    columns = enrolled.roster.enrolments._asdict()
+    write_checked_json(
+        directory.federation,
+        {
+            "format": _FORMAT,
+            "run": run,
+            "session": session,
+            "names": list(enrolled.roster.names),
+            "enrolments": {name: column.tolist() for name, column in columns.items()},
+            "samples": enrolled.format.to_json(),
+            "constants": {n: t.tolist() for n, t in enrolled.constants.items()},
+        },
+    )
+
+
+def _read_federation(directory: RunDirectory, run: str) -> dict[str, Any]:
+    if not directory.federation.is_file():
+        raise ConfigError(
+            f"{directory.path}: holds a run whose clients are not elsewhere. Choose "
+            "another directory."
+        )
+    keys = ("run", "session", "names", "enrolments", "samples", "constants")
+    table = read_checked_json(
+        directory.federation, "the clients of a federation", keys, format_=_FORMAT
+    )
+    if table["run"] != run:
+        raise ConfigError(
+            f"{directory.path}: holds the run {table['run']!r}, found {run!r}. Choose "
+            "another directory, or go on with that run."
+        )
+    return table
+
+
+def _enrolled(table: dict[str, Any]) -> Enrolled:
+    columns = table["enrolments"]
+    return Enrolled(
+        roster=Roster(
+            tuple(table["names"]),
+            Enrolment(*(torch.tensor(columns[name]) for name in Enrolment._fields)),
+        ),
+        format=SampleFormat.from_json(table["samples"]),
+        constants={
+            name: torch.tensor(values, dtype=torch.float64)
+            for name, values in table["constants"].items()
+        },
+    )

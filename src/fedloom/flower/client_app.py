@@ -1,0 +1,186 @@
+"""One client of a federation as a Flower app.
+
+Which client this is comes from the node config of its SuperNode
+(`flower-supernode --node-config`):
+
+    home        the client's own folder, where its memory is kept
+    data        its data, in place of the path in the run's [data] section; with it:
+    name        what the client is called
+    team        the number of its team, from 0; 0 by default
+    client      instead of data: the name or number of one of the clients that the run's
+                own data and partition make, as in a simulation
+    data-dir    where the files of named datasets lie
+    tells-sizes whether the server is told how many samples there are; true by default
+    begins-anew whether the client may go on without its memory; false by default
+
+In Flower's own simulation nodes are numbered, and homes lie below `homes` of the run
+config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from fedloom.clients import Federation
+from fedloom.config import RunConfig
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.errors import ConfigError
+from fedloom.core.losses import Loss
+from fedloom.deploy import make_node, only_client, whole_dataset_as_client
+from fedloom.engine.threads import on_threads
+from fedloom.flower.records import from_records, to_records
+from fedloom.flower.server_app import run_settings
+from fedloom.plan import make_clients
+from fedloom.remote import Node
+
+_KEYS = (
+    *("home", "data", "name", "team", "client", "data-dir", "tells-sizes"),
+    *("begins-anew", "partition-id", "num-partitions"),
+)
+
+
+def make_client_app(
+    *,
+    algorithm: AnyAlgorithm | None = None,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    clients: Federation | Callable[[], Federation] | None = None,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+) -> ClientApp:
+    """A Flower client app, for a method, a module or data of one's own.
+
+    Args:
+        algorithm: a method in place of the config's; the server app has the same.
+        model: a module in place of the config's; the server app has the same.
+        clients: the client's data, or a function that loads them, in place of the
+            config's; one of several clients is chosen by `client` of the node config.
+        loss: as for `fedloom.run`.
+        head: as for `fedloom.run`.
+    """
+    own = {"model": model, "clients": clients, "loss": loss, "head": head}
+
+    def answer_with_own(message: Message, context: Context) -> Message:
+        return answer(message, context, algorithm=algorithm, **own)
+
+    app = ClientApp()
+    for answers in (app.query, app.train, app.evaluate):
+        answers()(answer_with_own)
+    return app
+
+
+def answer(
+    message: Message,
+    context: Context,
+    *,
+    algorithm: AnyAlgorithm | None = None,
+    **own: Any,
+) -> Message:
+    """What the client of a SuperNode answers to a message.
+
+    Args:
+        message: as Flower gives it.
+        context: as Flower gives it.
+        algorithm: as for `make_client_app`.
+        **own: the other arguments of `make_client_app`.
+    """
+    config = run_settings(context.run_config, algorithm)
+    with on_threads(config.engine.threads):
+        node = client_node(config, context.node_config, context.run_config, **own)
+        answered = node.answer(from_records(message.content))
+    return Message(to_records(answered), reply_to=message)
+
+
+def client_node(
+    config: RunConfig,
+    node_config: Mapping[str, Any],
+    run_config: Mapping[str, Any],
+    *,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    clients: Federation | Callable[[], Federation] | None = None,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+) -> Node:
+    """The client that a SuperNode's config is about.
+
+    Args:
+        config: the settings of the run.
+        node_config: as `flower-supernode --node-config` gave it.
+        run_config: as `flwr run -c` gave it.
+        model: as for `make_client_app`.
+        clients: as for `make_client_app`.
+        loss: as for `make_client_app`.
+        head: as for `make_client_app`.
+
+    Raises:
+        ConfigError: A key is unknown, or one is missing.
+        DataError: There is no such client, or its data cannot be used.
+    """
+    for key in node_config:
+        if key not in _KEYS:
+            raise ConfigError(
+                f"node config: unknown key {key!r}. Known: {', '.join(_KEYS)}."
+            )
+    client = _client(config, node_config, clients)
+    home = node_config.get("home")
+    if home is None and run_config.get("homes"):
+        home = Path(str(run_config["homes"])) / client.names[0]
+    if home is None:
+        raise ConfigError(
+            "node config: home must name the client's own folder. For instance: "
+            "flower-supernode --node-config 'home=\"/srv/fedloom\" ...'."
+        )
+    return make_node(
+        config,
+        client,
+        Path(str(home)),
+        model=model,
+        loss=loss,
+        head=head,
+        tells_sizes=bool(node_config.get("tells-sizes", True)),
+        begins_anew=bool(node_config.get("begins-anew", False)),
+    )
+
+
+def _client(
+    config: RunConfig,
+    node_config: Mapping[str, Any],
+    clients: Federation | Callable[[], Federation] | None,
+) -> Federation:
+    """The client's data."""
+    folder = node_config.get("data-dir")
+    data_dir = None if folder is None else Path(str(folder))
+    if "data" in node_config:
+        if "name" not in node_config:
+            raise ConfigError("node config: name must say what the client is called.")
+        if not hasattr(config.data, "path"):
+            raise ConfigError(
+                "node config: data names a file, and the run's [data] section has no "
+                "path. Choose a source of files in it, such as csv."
+            )
+        source: Any = config.data
+        source = replace(source, path=str(node_config["data"]))
+        return whole_dataset_as_client(
+            replace(config, data=source),
+            str(node_config["name"]),
+            team=int(node_config.get("team", 0)),
+            data_dir=data_dir,
+        )
+    everyone = clients() if callable(clients) else clients
+    if everyone is not None and everyone.count == 1:
+        return everyone
+    chosen = node_config.get("client", node_config.get("partition-id"))
+    if not isinstance(chosen, str | int):
+        raise ConfigError(
+            "node config: expected data (the client's own file) or client (one of "
+            "those that the run's data and partition make), found neither."
+        )
+    if everyone is None:
+        everyone = make_clients(config, data_dir)[1]
+    return only_client(everyone, chosen)

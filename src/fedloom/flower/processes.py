@@ -1,0 +1,411 @@
+"""Flower's processes: a SuperLink, SuperNodes, keys, a run; started and ended whole.
+
+A SuperLink and a SuperNode start processes of their own, some in a session of theirs.
+All that we start, and all that it starts, carries a mark in its environment, by which
+`FlowerProcess.end` finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedloom.core.errors import ConfigError, MessageError
+
+_MARK = "FEDLOOM_FLOWER_PROCESS"
+_GRACE_S = 5.0
+_RESTART_S = 5.0
+_CONNECTED = "SuperNode ID:"
+_NOT_ACTIVATED = "Failed to activate SuperNode"
+"""What a SuperNode prints when it is taken in, and when it is not."""
+_POLL_S = 0.2
+_STATUS_S = 4.0
+"""Time between two looks at a run; each starts a process of Flower's."""
+CONNECTION = "fedloom"
+"""What the connection to the SuperLink is called in Flower's own config."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """How a SuperLink is reached."""
+
+    address: str
+    """Host and port."""
+    ca: Path | None
+    """The certificate of who vouches for the server; None means no encryption."""
+
+
+class FlowerProcess:
+    """A process of Flower's, with all that it starts.
+
+    Args:
+        command: name of the program and its arguments.
+        home: folder for what Flower keeps; FLWR_HOME of the process.
+        log: file that its output is added to.
+    """
+
+    def __init__(self, command: Sequence[str], home: Path, log: Path) -> None:
+        self.log = log
+        self._command = [program(command[0]), *command[1:]]
+        self._home = home
+        self._mark = secrets.token_hex(16)
+        self._log_start = 0
+        home.mkdir(parents=True, exist_ok=True)
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as file:
+            self._log_start = file.tell()
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=_environment(self._home) | {_MARK: self._mark},
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process itself runs."""
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        """The end of what it has printed since it was started."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._log_start)
+                return file.read().decode(errors="replace")[-20_000:]
+        except OSError:
+            return ""
+
+    def kill(self) -> None:
+        """End it and all that it started at once, as a power cut would."""
+        for _ in range(10):  # whoever is ended may just be starting another
+            ids = self._ids()
+            for id_ in ids:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(id_, signal.SIGKILL)
+            if not ids:
+                break
+            time.sleep(0.05)
+        self._process.wait()
+
+    def end(self) -> None:
+        """Ask it and all that it started to end; who does not is killed."""
+        for id_ in self._ids():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(id_, signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline and self._ids():
+            self._process.poll()
+            time.sleep(0.1)
+        self.kill()
+
+    def _ids(self) -> list[int]:
+        """Of the process and all that it started, wherever they belong now."""
+        self._process.poll()
+        ids = {self._process.pid} if self._process.returncode is None else set()
+        mark = f"{_MARK}={self._mark}".encode()
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in entry.read_bytes().split(b"\0"):
+                    ids.add(int(entry.parent.name))
+            except OSError:
+                continue  # it has ended, or is somebody else's
+        return sorted(ids)
+
+
+class SuperLink(FlowerProcess):
+    """The meeting point of a federation.
+
+    Args:
+        folder: for its state, logs and what Flower keeps.
+        host: where it listens.
+        port: where it listens; one that is free by default.
+        certificates: folder with ca.pem, server.pem and server.key; without it nothing
+            is encrypted and anybody may take part.
+        simulates: whether it makes up SuperNodes itself, as Flower's simulation does.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        certificates: Path | None = None,
+        simulates: bool = False,
+    ) -> None:
+        port = port if port is not None else free_port()
+        ca = None if certificates is None else certificates / "ca.pem"
+        self.link = Link(f"{host}:{port}", ca)
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            *("flower-superlink", "--host", host, "--port", str(port)),
+            *("--database", str(folder / "superlink.db")),
+            "--disable-runtime-dependency-installation",
+        ]
+        if certificates is None:
+            command.append("--insecure")
+        else:
+            command += ["--ssl-ca-certfile", str(certificates / "ca.pem")]
+            command += ["--ssl-certfile", str(certificates / "server.pem")]
+            command += ["--ssl-keyfile", str(certificates / "server.key")]
+            command.append("--enable-supernode-auth")
+        if simulates:
+            command.append("--simulation")
+        super().__init__(command, folder / "flwr", folder / "superlink.log")
+
+    def wait_until_ready(self, timeout_s: float = 60.0) -> None:
+        """Wait until it listens.
+
+        Raises:
+            MessageError: It ended, or took too long.
+        """
+        host, _, port = self.link.address.rpartition(":")
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end and self.is_running:
+            with contextlib.suppress(OSError):
+                socket.create_connection((host, int(port)), timeout=1.0).close()
+                return
+            time.sleep(_POLL_S)
+        raise MessageError(
+            f"{self.link.address}: the SuperLink does not listen. It said:\n"
+            f"{self.said()}"
+        )
+
+
+class SuperNode(FlowerProcess):
+    """One client's connection to a SuperLink.
+
+    Args:
+        link: the SuperLink.
+        folder: for logs and what Flower keeps.
+        node_config: which client this is; see `fedloom.flower.client_app`.
+        key: the client's private key, where the SuperLink asks for one.
+        name: of the log file.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        folder: Path,
+        node_config: Mapping[str, str | int | float | bool],
+        *,
+        key: Path | None = None,
+        name: str = "supernode",
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            *("flower-supernode", "--superlink", link.address),
+            *("--port", str(free_port())),
+            *("--node-config", spell_config(node_config)),
+        ]
+        if link.ca is None:
+            command.append("--insecure")
+        else:
+            command += ["--root-certificates", str(link.ca)]
+        if key is not None:
+            command += ["--auth-supernode-private-key", str(key)]
+        super().__init__(command, folder / "flwr", folder / f"{name}.log")
+
+    def wait_until_connected(self, timeout_s: float = 180.0) -> None:
+        """Wait until the SuperLink has taken it in.
+
+        A SuperLink that has not noticed yet that this client was killed refuses it for
+        about a minute, in the same words as one that it does not know; so it is
+        started again until the time is over.
+
+        Raises:
+            MessageError: It was not taken in.
+        """
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            if _CONNECTED in self.said():
+                return
+            if not self.is_running:
+                if _NOT_ACTIVATED not in self.said():
+                    break
+                self.kill()
+                time.sleep(_RESTART_S)
+                self._process = self._start()
+            time.sleep(_POLL_S)
+        said = self.said()
+        self.kill()
+        raise MessageError(
+            f"{self.log}: the SuperLink did not take this client in within "
+            f"{timeout_s:g} s. Is its key registered, and the CA's certificate the "
+            f"right one? It said:\n{said[-2000:]}"
+        )
+
+
+class FlowerCommands:
+    """The `flwr` command line, connected to one SuperLink.
+
+    Args:
+        link: the SuperLink.
+        home: folder for what Flower keeps; its config is written there.
+        simulated: how many SuperNodes a SuperLink that simulates makes up.
+    """
+
+    def __init__(self, link: Link, home: Path, *, simulated: int = 0) -> None:
+        self.home = home
+        home.mkdir(parents=True, exist_ok=True)
+        connection: dict[str, Any] = {"address": link.address}
+        if link.ca is None:
+            connection["insecure"] = True
+        else:
+            connection["root-certificates"] = str(link.ca.resolve())
+        if simulated:
+            connection["options"] = {
+                "num-supernodes": simulated,
+                "backend": {"client-resources": {"num-cpus": 1}},
+            }
+        table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
+        (home / "config.toml").write_text(tomli_w.dumps(table))
+
+    def register(self, public_key: Path, name: str) -> None:
+        """Admit a client by its public key.
+
+        Raises:
+            MessageError: Flower refuses.
+        """
+        self._run("supernode", "register", str(public_key), CONNECTION, "--name", name)
+
+    def submit(self, app: Path, run_config: Mapping[str, Any]) -> int:
+        """Start a run of an app.
+
+        Args:
+            app: folder of the app; see `fedloom.flower.app`.
+            run_config: what its run config is to be.
+
+        Returns:
+            Flower's id of the run.
+
+        Raises:
+            MessageError: Flower refuses.
+        """
+        file = self.home / f"run-config-{secrets.token_hex(4)}.toml"
+        file.write_text(tomli_w.dumps(dict(run_config)))
+        try:
+            table = self._run("run", str(app), CONNECTION, "--run-config", str(file))
+        finally:
+            file.unlink()
+        return int(table["run-id"])
+
+    def status(self, run: int) -> str:
+        """What Flower says of a run, such as "running" or "finished:completed"."""
+        table = self._run("list", CONNECTION, "--run-id", str(run))
+        return str(table["runs"][0]["status"])
+
+    def output(self, run: int) -> str:
+        """What the server app of a run has printed."""
+        command = [program("flwr"), "log", str(run), CONNECTION, "--show"]
+        answer = subprocess.run(
+            command,
+            env=_environment(self.home),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return answer.stdout + answer.stderr
+
+    def stop(self, run: int) -> None:
+        """Stop a run.
+
+        Raises:
+            MessageError: Flower refuses.
+        """
+        self._run("stop", str(run), CONNECTION)
+
+    def wait(self, run: int, timeout_s: float) -> None:
+        """Wait until a run is finished.
+
+        Raises:
+            MessageError: It failed or was stopped, or took too long.
+        """
+        end, status = time.monotonic() + timeout_s, ""
+        while time.monotonic() < end:
+            status = self.status(run)
+            if status.startswith("finished"):
+                break
+            time.sleep(_STATUS_S)
+        if status != "finished:completed":
+            raise MessageError(
+                f"run {run}: {status or 'unknown'}. Its server said:\n"
+                f"{self.output(run)[-4000:]}"
+            )
+
+    def _run(self, *arguments: str) -> dict[str, Any]:
+        """What a command of `flwr` answers."""
+        answer = subprocess.run(
+            [program("flwr"), *arguments, "--format", "json"],
+            env=_environment(self.home),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        try:
+            table: Any = json.loads(answer.stdout)
+        except ValueError:
+            table = {}
+        if answer.returncode or not table.get("success"):
+            said = table.get("error-message") or answer.stdout + answer.stderr
+            raise MessageError(f"flwr {' '.join(arguments[:2])} failed: {said.strip()}")
+        return dict(table)
+
+
+def program(name: str) -> str:
+    """Where a program of Flower's lies: beside this Python, or on the path.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    beside = Path(sys.executable).parent / name
+    path = str(beside) if beside.exists() else shutil.which(name)
+    if path is None:
+        raise ConfigError(
+            f"{name} is not installed. Install it with: pip install 'fedloom[flower]'"
+        )
+    return path
+
+
+def spell_config(table: Mapping[str, str | int | float | bool]) -> str:
+    """A node config as Flower reads it: key=value, values as in TOML."""
+    lines = tomli_w.dumps(dict(table)).strip().splitlines()
+    return " ".join(line.replace(" = ", "=", 1) for line in lines)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Of a process of Flower's: its programs on the path, nothing told to Flower."""
+    beside = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(home.resolve()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+    }

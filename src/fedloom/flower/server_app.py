@@ -1,0 +1,131 @@
+"""The server of a federation as a Flower app.
+
+What a run is like comes from Flower's run config (`flwr run -c`):
+
+    config      the settings of the run, as the text of a TOML file
+    clients     how many clients there are
+    out         the run's directory, on the machine of the SuperLink
+    run         id of the run; the same id and directory go on with it
+    deadline-s, quorum, patience-s, retry-s, largest-norm   as in `Policy`
+"""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from fedloom.config import RunConfig, parse
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.errors import ConfigError
+from fedloom.core.losses import Loss
+from fedloom.core.settings import build
+from fedloom.deploy import serve
+from fedloom.flower.channel import GridChannel
+from fedloom.remote import Policy
+from fedloom.results.rows import Round
+
+_log = logging.getLogger(__name__)
+_POLICY = ("deadline-s", "quorum", "patience-s", "retry-s", "largest-norm")
+
+
+def run_settings(
+    run_config: Mapping[str, Any], algorithm: AnyAlgorithm | None = None
+) -> RunConfig:
+    """The settings of a run from Flower's run config.
+
+    Args:
+        run_config: what `flwr run` was given.
+        algorithm: a method of one's own in place of the config's.
+
+    Raises:
+        ConfigError: There are none, or they are not valid.
+    """
+    text = run_config.get("config", "")
+    if not isinstance(text, str):
+        raise ConfigError("run config: config must be the text of a TOML file.")
+    try:
+        tables = tomllib.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"run config: config is not valid TOML: {error}.") from error
+    if algorithm is None:
+        return parse(tables, "run config")
+    tables.pop("algorithm", None)
+    return replace(parse(tables, "run config"), algorithm=algorithm)
+
+
+def make_server_app(
+    *,
+    algorithm: AnyAlgorithm | None = None,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+) -> ServerApp:
+    """A Flower server app, for a method or a module of one's own.
+
+    Args:
+        algorithm: a method in place of the config's; the client app has the same.
+        model: a module in place of the config's; the client app has the same.
+        loss: as for `fedloom.run`.
+        head: as for `fedloom.run`.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        logging.basicConfig(level=logging.WARNING, format="%(message)s")
+        logging.getLogger("fedloom").setLevel(logging.INFO)
+        settings = context.run_config
+        config = run_settings(settings, algorithm)
+        waiting = {
+            key.replace("-", "_"): settings[key] for key in _POLICY if key in settings
+        }
+        policy = build(Policy, waiting, "run config")
+        run = str(settings.get("run") or f"flower-{context.run_id}")
+        out = Path(str(settings.get("out") or f"fedloom-{run}"))
+        serve(
+            config,
+            GridChannel(grid, ttl_s=policy.deadline_s),
+            out,
+            run=run,
+            clients=_count(settings),
+            policy=policy,
+            model=model,
+            loss=loss,
+            head=head,
+            follower=_tell,
+        )
+
+    return app
+
+
+def _count(settings: Mapping[str, Any]) -> int:
+    clients = settings.get("clients", 0)
+    if type(clients) is not int or clients < 1:
+        raise ConfigError(
+            "run config: clients must say how many clients there are, found "
+            f"{clients!r}. For five: flwr run ... -c 'clients=5'."
+        )
+    return clients
+
+
+def _tell(row: Round) -> None:
+    _log.info(
+        "Round %d: %d clients, %d missing, loss %s.",
+        row.round,
+        row.participants,
+        row.missing,
+        row.train_loss,
+    )
+    for refusal in row.refusals:
+        _log.warning("Client %d was refused: %s", refusal["client"], refusal["reason"])
+
+
+app = make_server_app()

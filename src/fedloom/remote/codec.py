@@ -1,0 +1,437 @@
+"""Between the typed messages of `fedloom.core.messages` and what crosses.
+
+Names, types and shapes follow from the record types and from what the server expects;
+whatever else comes is refused, with a sentence that says what was expected.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import Algorithm, AnyAlgorithm
+from fedloom.core.describe import returned
+from fedloom.core.digests import table_digest
+from fedloom.core.errors import ContractError, MessageError, shown
+from fedloom.core.measures import Sums
+from fedloom.core.messages import (
+    PARTS,
+    CohortDownload,
+    Enrolment,
+    Order,
+    Report,
+    ScoreRequest,
+)
+from fedloom.core.records import (
+    client_dims,
+    from_named,
+    leaves,
+    named,
+    of_type,
+    rebuild,
+    tensors_digest,
+)
+from fedloom.core.task import Task
+from fedloom.core.version import VERSION
+from fedloom.remote.wire import Header, WireMessage, below, refuse_infinite
+
+Tensors = dict[str, Tensor]
+
+LARGEST_NORM = 1e9
+"""Longest tensor of an upload, by its Euclidean norm, that a server takes."""
+
+
+class Moments(NamedTuple):
+    """Client to server, at enrolment: what standardises samples over all clients."""
+
+    mean: Tensor
+    """(features,) mean over the client's training samples, float64."""
+    variance: Tensor
+    """(features,) mean squared distance to it; 0 where a feature never varies."""
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Moments:
+        """Of some samples, one row each."""
+        rows = rows.double()
+        varies = rows.amax(0) > rows.amin(0)
+        return cls(
+            mean=torch.where(varies, rows.mean(0), rows[0]),
+            variance=torch.where(varies, rows.var(0, correction=0), 0.0),
+        )
+
+    @staticmethod
+    def joined(moments: Sequence[Moments], sizes: Tensor) -> Tensor:
+        """(2, features) mean and deviation over the samples of all clients.
+
+        A feature that never varies has the deviation 1.
+
+        Args:
+            moments: of each client.
+            sizes: (M,) how many samples each has.
+        """
+        means, variances = (
+            torch.stack(column) for column in zip(*moments, strict=True)
+        )
+        share = (sizes.double() / sizes.sum()).view(-1, *[1] * (means.dim() - 1))
+        mean = (share * means).sum(0)
+        variance = (share * (variances + (means - mean) ** 2)).sum(0)
+        varies = (variances > 0).any(0) | (means != means[0]).any(0)
+        return torch.stack(
+            [
+                torch.where(varies, mean, means[0]),
+                torch.where(varies, variance.sqrt(), 1.0),
+            ]
+        )
+
+
+def settings_digest(algorithm: AnyAlgorithm, task: Task, seed: int) -> str:
+    """The digest of what server and clients must have the same, data apart.
+
+    The version of Fedloom, the method with its settings, the model with its first
+    parameters, what is measured, and the seed.
+    """
+    return table_digest(
+        {
+            "fedloom": VERSION,
+            "algorithm": algorithm.name,
+            "settings": {name: repr(v) for name, v in asdict(algorithm).items()},
+            "layout": [[b.name, list(b.shape)] for b in task.layout],
+            "start": tensors_digest({"start": task.start}),
+            "head": task.base_d,
+            "metric": task.metric,
+            "dtype": str(task.dtype),
+            "seed": seed,
+        }
+    )
+
+
+def agreement(algorithm: AnyAlgorithm, seed: int) -> str:
+    """What server and clients must have the same, as text that a client compares."""
+    settings = {name: repr(value) for name, value in asdict(algorithm).items()}
+    table = {"fedloom": VERSION, "algorithm": algorithm.name, "seed": seed}
+    return json.dumps({**table, **settings}, sort_keys=True)
+
+
+def disagreement(mine: str, theirs: str) -> str:
+    """In what the server's `agreement` differs from a client's; empty if in nothing."""
+    own = json.loads(mine)
+    try:
+        other = dict(json.loads(theirs))
+    except (ValueError, TypeError, RecursionError):
+        return "what it says of its settings cannot be read"
+    return "; ".join(
+        f"{key} is {shown(other.get(key))} at the server, {shown(own.get(key))} here"
+        for key in dict.fromkeys((*own, *other))
+        if own.get(key) != other.get(key)
+    )
+
+
+# Down: an exchange.
+
+
+def order_tensors(order: Order, row: int) -> Tensors:
+    """What one client of an order is sent."""
+    return {
+        "instruction.uploads": order.uploads[row],
+        "instruction.taken": order.taken[row],
+        **_under("download", order.download.take(row).record),
+    }
+
+
+def read_order(message: WireMessage, algorithm: AnyAlgorithm, task: Task) -> Order:
+    """The order for the one client that a message is for.
+
+    Raises:
+        MessageError: It is not what its type declares.
+    """
+    header, where = message.header, _where(message.header)
+    _refuse_others(message.tensors, ("instruction", "download", "constants"), where)
+    instruction = below(message.tensors, "instruction")
+    uploads = _scalar(instruction, "uploads", torch.bool, where)
+    taken = _scalar(instruction, "taken", torch.int64, where)
+    if len(instruction) > 2 or not -1 <= int(taken) < header.number:
+        raise MessageError(f"{where}: its instruction is not that of an exchange.")
+    return Order(
+        round=header.round,
+        exchange=header.exchange,
+        number=header.number,
+        clients=torch.tensor([header.client], device=task.device),
+        download=_read_download(message, algorithm.records[2], task, where),
+        uploads=uploads[None].to(task.device),
+        taken=taken[None].to(task.device),
+    )
+
+
+# Up: what came of it.
+
+
+def result_tensors(report: Report, upload: Any) -> Tensors:
+    """What one client sends; `upload` is None if it is not to upload."""
+    sent = {} if upload is None else _under("upload", upload)
+    return {**_under("report", report), **sent}
+
+
+def read_result(
+    message: WireMessage,
+    upload: Any,
+    dtype: torch.dtype,
+    *,
+    largest_norm: float = LARGEST_NORM,
+) -> tuple[Report, Any]:
+    """A client's report and upload, checked.
+
+    Args:
+        message: what came.
+        upload: what an upload looks like; None if the client was not to upload.
+        dtype: the run's floating type.
+        largest_norm: longest tensor of an upload that is taken.
+
+    Raises:
+        MessageError: It is not what was expected.
+    """
+    where = _where(message.header)
+    parts = ("report",) if upload is None else ("report", "upload")
+    _refuse_others(message.tensors, parts, where)
+    integer = torch.zeros((), dtype=torch.int64)
+    like = Report(torch.zeros((), dtype=dtype), integer, integer)
+    report = _read(message.tensors, "report", like, where)
+    if int(report.steps) < 0 or int(report.gradients) < 0:
+        raise MessageError(
+            f"{where}: expected numbers of steps and gradients of at least 0, found "
+            f"{int(report.steps)} and {int(report.gradients)}."
+        )
+    if upload is None:
+        return report, None
+    sent = below(message.tensors, "upload")
+    record = _read(message.tensors, "upload", upload, where)
+    refuse_infinite(sent, where)
+    for name, tensor in sent.items():
+        norm = float(tensor.double().norm())
+        if tensor.is_floating_point() and norm > largest_norm:
+            raise MessageError(
+                f"{where}: field {name!r} has the norm {norm:.3g}, and at most "
+                f"{largest_norm:.3g} is taken."
+            )
+    return report, record
+
+
+# Down and up: a score.
+
+
+def request_tensors(
+    request: ScoreRequest, row: int, team: int, parts: Collection[str]
+) -> Tensors:
+    """What one client of a request is sent; it is scored on all these parts at once."""
+    models = {"shared": request.shared}
+    if request.teams is not None:
+        models["team"] = request.teams[team]
+    return {
+        "instruction.taken": request.taken[row],
+        "instruction.parts": torch.tensor([part in parts for part in PARTS]),
+        **_under("download", request.download.take(row).record),
+        **{f"model.{name}": m for name, m in models.items() if m is not None},
+    }
+
+
+def read_requests(
+    message: WireMessage, algorithm: AnyAlgorithm, task: Task
+) -> list[ScoreRequest]:
+    """The requests, one for each part, for the one client that a message is for.
+
+    The team that it is in is 0.
+
+    Raises:
+        MessageError: It is not what its type declares.
+    """
+    header, where = message.header, _where(message.header)
+    known = ("instruction", "download", "model", "constants")
+    _refuse_others(message.tensors, known, where)
+    instruction = below(message.tensors, "instruction")
+    taken = _scalar(instruction, "taken", torch.int64, where)
+    parts = instruction.get("parts", torch.zeros(0))
+    is_sound = parts.dtype == torch.bool and parts.shape == (len(PARTS),)
+    is_sound = is_sound and bool(parts.any()) and len(instruction) == 2
+    if not is_sound or not -1 <= int(taken) < header.number:
+        raise MessageError(f"{where}: its instruction is not that of a score.")
+    models = below(message.tensors, "model")
+    _refuse_others(models, ("shared", "team"), where)
+    for name, theta in models.items():
+        if theta.shape != task.start.shape or theta.dtype != task.dtype:
+            raise MessageError(
+                f"{where}: the {name} model should be {task.dtype} "
+                f"{tuple(task.start.shape)}, found {theta.dtype} {tuple(theta.shape)}."
+            )
+    refuse_infinite(models, where)
+    shared, team = models.get("shared"), models.get("team")
+    download = _read_download(message, model_record(algorithm), task, where)
+    return [
+        ScoreRequest(
+            round=header.round,
+            clients=torch.tensor([header.client], device=task.device),
+            taken=taken[None].to(task.device),
+            download=download,
+            part=part,
+            shared=None if shared is None else shared.to(task.device),
+            teams=None if team is None else team[None].to(task.device),
+        )
+        for part, is_asked in zip(PARTS, parts.tolist(), strict=True)
+        if is_asked
+    ]
+
+
+def sums_tensors(sums: Mapping[str, Mapping[str, Sums]]) -> Tensors:
+    """What one client answers, by part and kind of model, one row each."""
+    return {
+        f"{part}.{kind}.{name}": tensor[0]
+        for part, by_kind in sums.items()
+        for kind, of_kind in by_kind.items()
+        for name, tensor in named(of_kind).items()
+    }
+
+
+def read_sums(
+    message: WireMessage, like: Mapping[str, Sums], parts: Collection[str]
+) -> dict[str, dict[str, Sums]]:
+    """A client's sums, by part and kind of model, one row each, checked.
+
+    Args:
+        message: what came.
+        like: by kind of model, what sums look like, one row each.
+        parts: those that the client was scored on.
+
+    Raises:
+        MessageError: It is not what was expected.
+    """
+    where = _where(message.header)
+    _refuse_others(message.tensors, tuple(parts), where)
+    refuse_infinite(message.tensors, where)
+    made: dict[str, dict[str, Sums]] = {}
+    for part in parts:
+        sent = below(message.tensors, part)
+        _refuse_others(sent, tuple(like), f"{where}, {part}")
+        made[part] = {}
+        for kind, row in like.items():
+            expected = rebuild(row, [leaf[0] for leaf in leaves(row)])
+            sums = _read(sent, kind, expected, f"{where}, {part}")
+            if int(sums.samples) < 0:
+                raise MessageError(
+                    f"{where}: expected a number of samples of at least 0, found "
+                    f"{int(sums.samples)}."
+                )
+            made[part][kind] = rebuild(sums, [leaf[None] for leaf in leaves(sums)])
+    return made
+
+
+# Up, once: an enrolment.
+
+
+def enrolment_tensors(enrolment: Enrolment, moments: Mapping[str, Moments]) -> Tensors:
+    """What one client says of itself; `moments` of "inputs" and "targets"."""
+    tensors = _under("enrolment", enrolment)
+    for name, of_name in moments.items():
+        tensors |= _under(name, of_name)
+    return tensors
+
+
+def read_enrolment(
+    message: WireMessage, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[Enrolment, dict[str, Moments]]:
+    """What a client says of itself, checked.
+
+    Args:
+        message: what came.
+        shapes: of the moments that are expected: "inputs", "targets".
+
+    Raises:
+        MessageError: It is not what was expected.
+    """
+    where = _where(message.header)
+    _refuse_others(message.tensors, ("enrolment", *shapes), where)
+    refuse_infinite(message.tensors, where)
+    integer = torch.zeros((), dtype=torch.int64)
+    enrolment = _read(message.tensors, "enrolment", Enrolment(*[integer] * 4), where)
+    numbers = [int(value) for value in enrolment]
+    if min(numbers) < -1 or numbers[0] == 0 or not 0 <= numbers[1] < 1 << 20:
+        raise MessageError(
+            f"{where}: expected numbers of samples and of a team, found {numbers}."
+        )
+    moments = {}
+    for name, shape in shapes.items():
+        blank = torch.zeros(shape, dtype=torch.float64)
+        moments[name] = _read(message.tensors, name, Moments(blank, blank), where)
+        if bool((moments[name].variance < 0).any()):
+            raise MessageError(f"{where}: field '{name}.variance' is below 0.")
+    return enrolment, moments
+
+
+def model_record(algorithm: AnyAlgorithm) -> type[Any]:
+    """The type of what a method's `model_download` makes.
+
+    Raises:
+        ContractError: The method does not say.
+    """
+    kind = type(algorithm)
+    if kind.model_download is Algorithm.model_download:
+        return algorithm.records[2]
+    record = returned(kind.model_download)
+    if not hasattr(record, "_fields"):
+        raise ContractError(
+            f"{algorithm.name}: model_download must be annotated with the record that "
+            f"it returns, found {record}."
+        )
+    return record
+
+
+def _where(header: Header) -> str:
+    return f"{header.kind} of client {header.client}, round {header.round}"
+
+
+def _under(prefix: str, record: Any) -> Tensors:
+    return {f"{prefix}.{name}": tensor for name, tensor in named(record).items()}
+
+
+def _read(tensors: Mapping[str, Tensor], part: str, like: Any, where: str) -> Any:
+    """One record of a message, of exactly the fields, types and shapes of another."""
+    sent = below(tensors, part)
+    extra = sorted(sent.keys() - named(like).keys())
+    if extra:
+        raise MessageError(f"{where}: field {extra[0]!r} of {part} is not declared.")
+    return from_named(like, sent, f"{where}, {part}")
+
+
+def _read_download(
+    message: WireMessage, kind: type[Any], task: Task, where: str
+) -> CohortDownload:
+    """The download of one client, with a row where its type has one per client."""
+    sent = below(message.tensors, "download")
+    refuse_infinite(sent, where)
+    record = of_type(kind, sent, f"{where}, download")
+    rows = [
+        (leaf[None] if dims else leaf).to(task.device)
+        for leaf, dims in zip(leaves(record), client_dims(record), strict=True)
+    ]
+    return CohortDownload.of(rebuild(record, rows))
+
+
+def _scalar(tensors: Tensors, name: str, dtype: torch.dtype, where: str) -> Tensor:
+    value = tensors.get(name)
+    if value is None or value.dtype != dtype or value.shape != ():
+        raise MessageError(f"{where}: field {name!r} should be one {dtype}.")
+    return value
+
+
+def _refuse_others(
+    tensors: Mapping[str, Tensor], parts: tuple[str, ...], where: str
+) -> None:
+    """Refuse fields that do not belong to any of these parts."""
+    for name in tensors:
+        if name.partition(".")[0] not in parts:
+            raise MessageError(
+                f"{where}: field {name!r} is not declared; known are the fields of "
+                f"{', '.join(parts)}."
+            )

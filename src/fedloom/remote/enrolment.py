@@ -1,0 +1,232 @@
+"""How a server comes to know its clients: names, sizes, teams, and samples."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import MessageError
+from fedloom.core.messages import Enrolment, Roster
+from fedloom.core.records import stack
+from fedloom.data.sample_format import SampleFormat
+from fedloom.remote.channel import Address, Channel, Delivery
+from fedloom.remote.codec import Moments, read_enrolment
+from fedloom.remote.policy import Policy
+from fedloom.remote.wire import Header, WireMessage
+
+_log = logging.getLogger(__name__)
+_POLL_S = 1.0
+"""How long a server waits for an answer before it looks who else has come."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """A client that has answered."""
+
+    address: Address
+    enrolment: Enrolment
+    moments: dict[str, Moments]
+    format: SampleFormat
+
+
+@dataclass(frozen=True, eq=False)
+class Enrolled:
+    """The clients of a run as they enrolled."""
+
+    roster: Roster
+    """In the order of names; a client's number is its place here."""
+    format: SampleFormat
+    """What everybody's samples are like."""
+    constants: dict[str, Tensor]
+    """What standardises "inputs" and "targets", (2, ...) each."""
+    addresses: dict[int, Address] = field(default_factory=dict)
+    """By number, where clients can be reached."""
+
+
+def enrol(
+    channel: Channel,
+    header: Header,
+    count: int,
+    policy: Policy,
+    settings_of: Callable[[SampleFormat], str],
+    *,
+    known: Enrolled | None = None,
+) -> Enrolled:
+    """Ask everybody who can be reached to enrol, until there are enough.
+
+    Args:
+        channel: carries messages.
+        header: of the messages, of the kind "enrol".
+        count: how many clients the run has.
+        policy: how long to wait.
+        settings_of: the digest that a client's settings must have, for its samples.
+        known: the clients of a run that goes on: it is they who are waited for, and a
+            quorum of them is enough.
+
+    Raises:
+        MessageError: Too few came in time, or they do not fit together.
+    """
+    names = set(known.roster.names) if known is not None else set()
+    enough = policy.needed(count) if known is not None else count
+    candidates: dict[str, _Candidate] = {}
+    asked: dict[Address, float] = {}
+    refusals: list[str] = []
+    end = time.monotonic() + policy.patience_s
+    soon = time.monotonic() + policy.deadline_s
+    while len(candidates) < count:
+        now = time.monotonic()
+        if now > end or (
+            now > soon and known is not None and len(candidates) >= enough
+        ):
+            break
+        again = now - policy.retry_s
+        there = {c.address for c in candidates.values()}
+        fresh = [
+            address
+            for address in channel.addresses()
+            if address not in there and asked.get(address, -1e18) < again
+        ]
+        asked |= dict.fromkeys(fresh, now)
+        channel.send((address, WireMessage(header, {})) for address in fresh)
+        for delivery in channel.receive(_POLL_S):
+            try:
+                name, candidate = _candidate(delivery, header, settings_of)
+                _refuse_odd(name, candidate, candidates, known)
+            except MessageError as error:
+                refusals.append(str(error))
+                _log.warning("A client was refused: %s", error)
+                continue
+            candidates[name] = candidate
+            _log.info("%s has enrolled (%d of %d).", name, len(candidates), count)
+    if len(candidates) < enough:
+        raise MessageError(_too_few(candidates, count, names, refusals, policy))
+    if known is not None:
+        numbers = {name: n for n, name in enumerate(known.roster.names)}
+        addresses = {numbers[name]: c.address for name, c in candidates.items()}
+        return replace(known, addresses=addresses)
+    return _in_order(candidates)
+
+
+def read_rejoin(
+    delivery: Delivery, header: Header, known: Enrolled, settings: str
+) -> int:
+    """The number of a client of the run that has answered from a new address.
+
+    Args:
+        delivery: what it answered.
+        header: what it was asked with.
+        known: the clients of the run.
+        settings: the digest that its settings must have.
+
+    Raises:
+        MessageError: It is not one of the run's clients, or not as it was.
+    """
+    name, candidate = _candidate(delivery, header, lambda _: settings)
+    _refuse_odd(name, candidate, {}, known)
+    return known.roster.names.index(name)
+
+
+def _candidate(
+    delivery: Delivery, asked: Header, settings_of: Callable[[SampleFormat], str]
+) -> tuple[str, _Candidate]:
+    message = delivery.message
+    if message is None:
+        raise MessageError(f"{delivery.sender}: {delivery.reason}")
+    header = message.header
+    if header.kind == "refused":
+        raise MessageError(header.text)
+    if header.kind != "enrolled" or header.run != asked.run:
+        raise MessageError(
+            f"{delivery.sender}: expected an enrolment in {asked.run}, found "
+            f"{header.kind!r} of {header.run}."
+        )
+    if not header.name:
+        raise MessageError(f"{delivery.sender}: expected a name, found none.")
+    format_ = SampleFormat.from_json(header.text)
+    settings = settings_of(format_)
+    if header.settings != settings:
+        raise MessageError(
+            f"{header.name}: the digest of its settings is {header.settings[:12]!r}, "
+            f"the server's is {settings[:12]!r}. Method, settings, model, seed and "
+            "version of Fedloom must be the same on both sides."
+        )
+    enrolment, moments = read_enrolment(message, format_.standardised)
+    return header.name, _Candidate(delivery.sender, enrolment, moments, format_)
+
+
+def _refuse_odd(
+    name: str,
+    candidate: _Candidate,
+    candidates: dict[str, _Candidate],
+    known: Enrolled | None,
+) -> None:
+    """Refuse a client that does not fit those who are there already."""
+    other = candidates.get(name)
+    if other is not None and other.address != candidate.address:
+        raise MessageError(
+            f"{name}: two clients go by this name. Give each a name of its own."
+        )
+    format_ = known.format if known is not None else None
+    if format_ is None and candidates:
+        format_ = next(iter(candidates.values())).format
+    difference = format_.difference(candidate.format) if format_ is not None else ""
+    if difference:
+        raise MessageError(
+            f"{name}: its samples are not like those of the others: {difference}."
+        )
+    if known is None:
+        return
+    if name not in known.roster.names:
+        raise MessageError(f"{name}: is not one of this run's clients.")
+    number = known.roster.names.index(name)
+    before = [int(column[number]) for column in known.roster.enrolments]
+    now = [int(value) for value in candidate.enrolment]
+    if before != now:
+        raise MessageError(
+            f"{name}: enrolled with {before} (samples, team, validation, test) and "
+            f"says {now} now. Put its data back as they were."
+        )
+
+
+def _in_order(candidates: dict[str, _Candidate]) -> Enrolled:
+    """Clients in the order of their names, and what standardises their samples."""
+    names = sorted(candidates, key=_place)
+    chosen = [candidates[name] for name in names]
+    roster = Roster(tuple(names), stack([c.enrolment for c in chosen]))
+    sizes = roster.sizes(torch.float64)
+    constants = {
+        name: Moments.joined([c.moments[name] for c in chosen], sizes)
+        for name in chosen[0].format.standardised
+    }
+    addresses = {n: c.address for n, c in enumerate(chosen)}
+    return Enrolled(roster, chosen[0].format, constants, addresses)
+
+
+def _place(name: str) -> tuple[bool, int, str]:
+    """Names that are numbers go by number and come first, as in a simulation."""
+    is_number = name.isascii() and name.isdigit()
+    return not is_number, int(name) if is_number else 0, name
+
+
+def _too_few(
+    candidates: dict[str, _Candidate],
+    count: int,
+    names: set[str],
+    refusals: list[str],
+    policy: Policy,
+) -> str:
+    missing = sorted(names - candidates.keys())
+    text = (
+        f"enrolment: {len(candidates)} of {count} clients came within "
+        f"{policy.patience_s:g} s ({', '.join(sorted(candidates)) or 'nobody'})."
+    )
+    if missing:
+        text += f" Missing: {', '.join(missing)}."
+    if refusals:
+        text += f" Refused: {' '.join(dict.fromkeys(refusals))}"
+    return text + " Start the missing clients, and then the server again."

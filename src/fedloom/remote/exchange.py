@@ -1,0 +1,229 @@
+"""One exchange with clients elsewhere: ask, ask again, check, know when to go on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from fedloom.core.errors import MessageError
+from fedloom.core.messages import Refusal
+from fedloom.remote.channel import Address, Channel, Delivery
+from fedloom.remote.enrolment import Enrolled, read_rejoin
+from fedloom.remote.policy import Policy
+from fedloom.remote.wire import UNNUMBERED, Header, Kind, WireMessage
+
+_log = logging.getLogger(__name__)
+_POLL_S = 1.0
+"""How long a server waits for an answer before it looks who else has come."""
+_NEVER = -1e18
+
+
+class AddressBook:
+    """Where the clients of a run can be reached.
+
+    Args:
+        channel: carries messages.
+        header: of messages that ask a stranger to enrol.
+        settings: the digest that a client's settings must have.
+        enrolled: the clients of the run.
+        retry_s: seconds after which a stranger is asked again.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        header: Header,
+        settings: str,
+        enrolled: Enrolled,
+        retry_s: float,
+    ) -> None:
+        self.channel = channel
+        self.names = enrolled.roster.names
+        self.addresses = dict(enrolled.addresses)
+        """By number."""
+        self._header = header
+        self._settings = settings
+        self._enrolled = enrolled
+        self._retry_s = retry_s
+        self._greeted: dict[Address, float] = {}
+
+    def greet(self, now: float) -> None:
+        """Ask who is at addresses that no client is known to have."""
+        known = set(self.addresses.values())
+        strangers = [
+            address
+            for address in self.channel.addresses()
+            if address not in known
+            and now - self._greeted.get(address, _NEVER) > self._retry_s
+        ]
+        self._greeted |= dict.fromkeys(strangers, now)
+        self.channel.send((a, WireMessage(self._header, {})) for a in strangers)
+
+    def client_at(self, sender: Address) -> int | None:
+        """The number of the client at an address; None if it is nobody's."""
+        of_address = {address: n for n, address in self.addresses.items()}
+        return of_address.get(sender)
+
+    def rejoin(self, delivery: Delivery) -> int | None:
+        """Take a stranger's answer for a client of the run that has come back.
+
+        Returns:
+            Its number; None if it is refused.
+        """
+        try:
+            client = read_rejoin(delivery, self._header, self._enrolled, self._settings)
+        except MessageError as error:
+            _log.warning("A client was refused: %s", error)
+            return None
+        _log.info("%s is back.", self.names[client])
+        self.addresses[client] = delivery.sender
+        return client
+
+
+class Exchange:
+    """Messages to some clients, and their answers.
+
+    Args:
+        book: where clients can be reached.
+        policy: how long to wait, and for how many.
+        messages: by client, what it is sent.
+        kind: what an answer is.
+        accept: takes in an answer; a `MessageError` says why it cannot be used.
+        needs_quorum: whether to wait for a quorum after the deadline.
+    """
+
+    def __init__(
+        self,
+        book: AddressBook,
+        policy: Policy,
+        messages: Mapping[int, WireMessage],
+        kind: Kind,
+        accept: Callable[[int, WireMessage], None],
+        *,
+        needs_quorum: bool,
+    ) -> None:
+        self._book = book
+        self._policy = policy
+        self._messages = messages
+        self._kind = kind
+        self._accept = accept
+        self._needed = policy.needed(len(messages)) if needs_quorum else 0
+        self._pending = set(messages)
+        self._answers: dict[int, str] = {}
+        """By client, the digest of the answer that was taken in."""
+        self._refused: list[Refusal] = []
+        self._sent_at: dict[int, float] = {}
+        self._started = time.monotonic()
+
+    def send(self) -> None:
+        """Send to whoever has not answered and was not asked lately."""
+        now, addresses = time.monotonic(), self._book.addresses
+        due = [
+            client
+            for client in sorted(self._pending & addresses.keys())
+            if now - self._sent_at.get(client, _NEVER) > self._policy.retry_s
+        ]
+        self._sent_at |= dict.fromkeys(due, now)
+        self._book.channel.send((addresses[c], self._messages[c]) for c in due)
+
+    def wait(self) -> tuple[Refusal, ...]:
+        """Take in answers until all are there, or it is time to go on.
+
+        Returns:
+            What was refused.
+
+        Raises:
+            MessageError: There was no quorum in time.
+        """
+        policy, longest = self._policy, self._policy.deadline_s
+        if self._needed:
+            longest = max(longest, policy.patience_s)
+        while self._pending:
+            self._book.greet(time.monotonic())
+            self.send()
+            for delivery in self._book.channel.receive(_POLL_S):
+                client = self._book.client_at(delivery.sender)
+                if client is not None:
+                    self._take(client, delivery)
+                elif (client := self._book.rejoin(delivery)) is not None:
+                    self._sent_at.pop(client, None)
+            waited = time.monotonic() - self._started
+            has_quorum = len(self._answers) >= self._needed
+            if waited > longest or (waited > policy.deadline_s and has_quorum):
+                break
+        if len(self._answers) < self._needed:
+            raise self._no_quorum()
+        return tuple(self._refused)
+
+    def _take(self, client: int, delivery: Delivery) -> None:
+        """Take in what came from a client, or record why it cannot be used."""
+        if client not in self._messages or _answers_greeting(delivery):
+            return  # what was not asked for changes nothing
+        try:
+            message = _checked(delivery, self._messages[client].header, self._kind)
+            if client in self._pending:
+                self._accept(client, message)
+                self._answers[client] = message.content_digest
+            elif self._answers.get(client) != message.content_digest:
+                raise MessageError(
+                    "it answered twice, and not the same; the first counts."
+                )
+        except _OtherExchangeError as error:
+            self._refused.append(Refusal(client, str(error)))
+            return  # what was asked for may still come
+        except MessageError as error:
+            self._refused.append(Refusal(client, str(error)))
+        self._pending.discard(client)
+
+    def _no_quorum(self) -> MessageError:
+        header, names = next(iter(self._messages.values())).header, self._book.names
+        absent = sorted(self._messages.keys() - self._answers.keys())
+        reasons = dict.fromkeys(f"{names[c]}: {text}" for c, text in self._refused)
+        return MessageError(
+            f"round {header.round}, exchange {header.exchange}: {len(self._answers)} "
+            f"of {len(self._messages)} clients answered, and {self._needed} are needed "
+            f"(quorum {self._policy.quorum:g}). Missing: "
+            f"{', '.join(names[client] for client in absent)}."
+            + (f" Refused: {' '.join(reasons)}" if reasons else "")
+        )
+
+
+class _OtherExchangeError(MessageError):
+    """An answer to another exchange than the one under way."""
+
+
+def _answers_greeting(delivery: Delivery) -> bool:
+    """Whether a client that was asked twice to enrol has answered the second time."""
+    if delivery.message is None:
+        return False
+    header = delivery.message.header
+    return header.client == UNNUMBERED and header.kind in ("enrolled", "refused")
+
+
+def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
+    """A client's answer, its header compared with what it was asked.
+
+    Raises:
+        MessageError: It is damaged, a refusal, or an answer to something else.
+    """
+    message = delivery.message
+    if message is None:
+        raise MessageError(delivery.reason)
+    header = message.header
+    names = ("round", "exchange", "number", "session")
+    at, expected = ([getattr(h, name) for name in names] for h in (header, asked))
+    if at == expected and header.kind == "refused":
+        raise MessageError(header.text or "it refused without a reason.")
+    for name in ("run", "settings", "name", "client"):
+        if getattr(header, name) != getattr(asked, name):
+            raise MessageError(
+                f"its {name} is {getattr(header, name)!r}, expected "
+                f"{getattr(asked, name)!r}."
+            )
+    if at != expected or header.kind != kind:
+        raise _OtherExchangeError(
+            f"it sent {header.kind!r} of (round, exchange, number, session) "
+            f"{tuple(at)}, expected {kind!r} of {tuple(expected)}."
+        )
+    return message

@@ -1,0 +1,310 @@
+"""Clients elsewhere as a fleet: orders go out as messages, answers are checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.errors import ContractError
+from fedloom.core.measures import PersonalOutcomes, Sums
+from fedloom.core.messages import (
+    PARTS,
+    Arrivals,
+    ModelRequest,
+    Order,
+    Report,
+    Roster,
+    ScoreRequest,
+)
+from fedloom.core.records import Empty, leaves, map_record, rebuild, stack
+from fedloom.core.task import Task
+from fedloom.engine.evaluate import sums_of_shared
+from fedloom.engine.footprint import untrained_result
+from fedloom.engine.job import Samples
+from fedloom.remote.channel import Channel
+from fedloom.remote.codec import (
+    agreement,
+    order_tensors,
+    read_result,
+    read_sums,
+    request_tensors,
+    settings_digest,
+)
+from fedloom.remote.enrolment import Enrolled
+from fedloom.remote.exchange import AddressBook, Exchange
+from fedloom.remote.policy import Policy
+from fedloom.remote.wire import Header, Kind, WireMessage
+
+_log = logging.getLogger(__name__)
+
+
+def greeting_for(
+    algorithm: AnyAlgorithm, *, run: str, seed: int, session: int = 0
+) -> Header:
+    """The header of a message that asks a client to enrol.
+
+    Args:
+        algorithm: the method.
+        run: id of the run.
+        seed: seed of the run.
+        session: how often the server of this run has been started before.
+    """
+    text = agreement(algorithm, seed)
+    return Header(
+        kind="enrol", run=run, settings="", name="", session=session, text=text
+    )
+
+
+class _PreparedExchange(NamedTuple):
+    """An order that was sent, and what has come of it."""
+
+    exchange: Exchange
+    results: dict[int, tuple[Report, Any]]
+    uploaders: set[int]
+
+
+class RemoteFleet:
+    """A run's clients, each reached through a channel.
+
+    Args:
+        algorithm: the method.
+        task: model and loss, with the constants of all clients.
+        enrolled: who there is.
+        channel: carries messages.
+        run: id of the run.
+        seed: seed of the run; the clients must have the same.
+        policy: how long to wait, and for how many.
+        session: how often the server of this run has been started before.
+    """
+
+    def __init__(
+        self,
+        algorithm: AnyAlgorithm,
+        task: Task,
+        enrolled: Enrolled,
+        channel: Channel,
+        *,
+        run: str,
+        seed: int = 0,
+        policy: Policy | None = None,
+        session: int = 0,
+    ) -> None:
+        self.algorithm = algorithm
+        self.task = task
+        self.enrolled = enrolled
+        self.channel = channel
+        self.policy = policy if policy is not None else Policy()
+        greeting = greeting_for(algorithm, run=run, seed=seed, session=session)
+        settings = settings_digest(algorithm, task, seed)
+        self._header = replace(greeting, settings=settings, text="")
+        self.book = AddressBook(
+            channel, greeting, settings, enrolled, self.policy.retry_s
+        )
+        """Where clients can be reached."""
+        self._prepared: _PreparedExchange | None = None
+        self._scored: tuple[tuple[str, ...], dict[str, dict[str, Sums]]] = (), {}
+        self._uploads_like: dict[tuple[Any, ...], Any] = {}
+        self._sums_like = self._blank_sums()
+
+    @property
+    def roster(self) -> Roster:
+        """Who there is, as enrolled."""
+        return self.enrolled.roster
+
+    @property
+    def hashes(self) -> Mapping[str, str]:
+        """The settings: clients tell nothing of their data."""
+        return {"settings": self._header.settings}
+
+    def send(self, order: Order) -> None:
+        """Send each client its part; who does not answer is asked again."""
+        clients = order.clients.tolist()
+        messages = {
+            client: self._message(
+                "train",
+                client,
+                order_tensors(order, row),
+                round=order.round,
+                exchange=order.exchange,
+                number=order.number,
+            )
+            for row, client in enumerate(clients)
+        }
+        like = self._upload_like(order)
+        uploaders = {
+            c for c, is_one in zip(clients, order.uploads, strict=True) if is_one
+        }
+        results: dict[int, tuple[Report, Any]] = {}
+
+        def accept(client: int, message: WireMessage) -> None:
+            results[client] = read_result(
+                message,
+                like if client in uploaders else None,
+                self.task.dtype,
+                largest_norm=self.policy.largest_norm,
+            )
+
+        exchange = Exchange(
+            self.book, self.policy, messages, "trained", accept, needs_quorum=True
+        )
+        exchange.send()
+        self._prepared = _PreparedExchange(exchange, results, uploaders)
+
+    def receive(self) -> Arrivals:
+        """What came back until the deadline, or until there is a quorum.
+
+        Raises:
+            MessageError: There was no quorum in time.
+        """
+        prepared, self._prepared = self._prepared, None
+        assert prepared is not None, "receive before send"
+        refused = prepared.exchange.wait()
+        arrived = sorted(prepared.results)
+        uploaders = [client for client in arrived if client in prepared.uploaders]
+        reports = [prepared.results[client][0] for client in arrived]
+        uploads = [prepared.results[client][1] for client in uploaders]
+        return Arrivals(
+            clients=self._numbers(arrived),
+            reports=self._here(stack(reports)),
+            uploaders=self._numbers(uploaders),
+            uploads=self._here(stack(uploads)) if uploads else None,
+            refused=refused,
+        )
+
+    def client_log(self, clients: Tensor) -> Any:
+        """Nothing: logs stay with the clients."""
+        return Empty()
+
+    def score(self, request: ScoreRequest) -> dict[str, Sums]:
+        """The sums of those who are asked; zeros for who does not answer.
+
+        Clients are scored on all parts of their data at once: one exchange is enough
+        for an evaluation.
+        """
+        parts = [p for p in PARTS if self.roster.has(p) or p == request.part]
+        clients = request.clients.tolist()
+        teams = self.roster.enrolments.team.tolist()
+        exchanges = self.algorithm.exchanges
+        messages = {
+            client: self._message(
+                "score",
+                client,
+                request_tensors(request, row, teams[client], parts),
+                round=request.round,
+                number=request.round * exchanges,
+            )
+            for row, client in enumerate(clients)
+        }
+        asked = tuple(message.content_digest for message in messages.values())
+        if asked != self._scored[0]:
+            like = self._kinds_like(request)
+            self._scored = asked, self._score_all(messages, like, parts)
+        return self._scored[1][request.part]
+
+    def _score_all(
+        self, messages: dict[int, WireMessage], like: dict[str, Sums], parts: list[str]
+    ) -> dict[str, dict[str, Sums]]:
+        """The sums of those who are asked, by part and kind of model."""
+        answers: dict[int, dict[str, dict[str, Sums]]] = {}
+
+        def accept(client: int, message: WireMessage) -> None:
+            answers[client] = read_sums(message, like, parts)
+
+        exchange = Exchange(
+            self.book, self.policy, messages, "scored", accept, needs_quorum=False
+        )
+        exchange.send()
+        for refusal in exchange.wait():
+            _log.warning("Client %d was not scored: %s", *refusal)
+        nothing = dict.fromkeys(parts, like)
+        rows = [answers.get(client, nothing) for client in messages]
+        return {
+            part: {
+                kind: map_record(
+                    lambda *row: torch.cat(row), *[row[part][kind] for row in rows]
+                )
+                for kind in like
+            }
+            for part in parts
+        }
+
+    def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
+        """None: samples stay with the clients."""
+        return None
+
+    def personal(self, request: ModelRequest) -> Tensor:
+        """Refused: personal models stay with the clients."""
+        raise ContractError(
+            "personal models stay with the clients of a federation. Each client finds "
+            "its own in its folder."
+        )
+
+    def draws(self, request: ModelRequest) -> Tensor:
+        """Refused: personal models stay with the clients."""
+        return self.personal(request)
+
+    def save(self) -> dict[str, Tensor]:
+        """Nothing: clients keep their memory at home."""
+        return {}
+
+    def restore(
+        self, tensors: dict[str, Tensor], request: ModelRequest, where: str
+    ) -> None:
+        """Nothing to take back."""
+
+    def _message(
+        self, kind: Kind, client: int, tensors: dict[str, Tensor], **at: Any
+    ) -> WireMessage:
+        name = self.roster.names[client]
+        header = replace(self._header, kind=kind, client=client, name=name, **at)
+        constants = self.enrolled.constants
+        tensors |= {f"constants.{name}": values for name, values in constants.items()}
+        return WireMessage(header, {n: t.detach().cpu() for n, t in tensors.items()})
+
+    def _upload_like(self, order: Order) -> Any:
+        """What an upload of an order looks like, on the host."""
+        down = order.download.take(0).record
+        shapes = tuple((leaf.dtype, leaf.shape) for leaf in leaves(down))
+        if shapes not in self._uploads_like:
+            upload = untrained_result(self.algorithm, self.task, down)[1]
+            blank = [torch.zeros_like(leaf, device="cpu") for leaf in leaves(upload)]
+            self._uploads_like[shapes] = rebuild(upload, blank)
+        return self._uploads_like[shapes]
+
+    def _blank_sums(self) -> Sums:
+        """What a client sends of one model, one row of zeros."""
+        nothing = Ragged.of([np.arange(0)])
+        blank = Federation(
+            dataset=self.enrolled.format.blank(),
+            train=Ragged.of([np.arange(1)]),
+            validation=nothing,
+            test=nothing,
+            names=("nobody",),
+            teams=np.zeros(1, dtype=np.int64),
+        )
+        samples = Samples.of(blank, blank.test, self.task.device)
+        return sums_of_shared(self.task, self.task.start, samples)
+
+    def _kinds_like(self, request: ScoreRequest) -> dict[str, Sums]:
+        kinds = {
+            "shared": request.shared is not None,
+            "team": request.teams is not None,
+            "personal": True,
+            "averaged": self.algorithm.has_posterior,
+        }
+        return {kind: self._sums_like for kind, is_there in kinds.items() if is_there}
+
+    def _numbers(self, clients: list[int]) -> Tensor:
+        return torch.tensor(clients, dtype=torch.int64, device=self.task.device)
+
+    def _here(self, record: Any) -> Any:
+        return map_record(lambda tensor: tensor.to(self.task.device), record)

@@ -1,0 +1,378 @@
+"""One client, wherever it is: its data, its memory at home, its half of the method."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.clients.federation import Federation
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.errors import DataError, FedloomError, MessageError
+from fedloom.core.messages import NOT_TOLD, Enrolment, ModelRequest, Order
+from fedloom.core.records import take, tensors_digest
+from fedloom.core.task import Task
+from fedloom.data.sample_format import SampleFormat
+from fedloom.engine.job import Runner
+from fedloom.engine.weave import Weave
+from fedloom.fleet.local import LocalFleet
+from fedloom.remote.codec import (
+    Moments,
+    agreement,
+    disagreement,
+    enrolment_tensors,
+    read_order,
+    read_requests,
+    result_tensors,
+    settings_digest,
+    sums_tensors,
+)
+from fedloom.remote.home import Home, Standing
+from fedloom.remote.wire import (
+    Header,
+    Kind,
+    WireMessage,
+    below,
+    refuse_infinite,
+)
+
+_log = logging.getLogger(__name__)
+_PATIENCE_S = 24 * 3600.0
+"""Longest that a message waits for another one that the same client is still at."""
+
+FRESH = -1
+"""In the place of the number of an exchange: a client that has done none."""
+
+
+class Node:
+    """A client that answers messages.
+
+    Every order is done once: memory and answer are at home before the answer is sent,
+    and an order that was done already is answered with what is stored.
+
+    Args:
+        federation: this client and its data, with no other client. Its name is what
+            the server calls it, its team what it enrols with.
+        algorithm: the method, as the server has it.
+        make_task: model and loss for these data, whose constants may be the server's.
+        home: folder of the client's own; nothing in it leaves.
+        seed: seed of batches and of the noise in local steps, as the server has it.
+        runner: what trains; a `Weave` of one by default.
+        tells_sizes: whether the server is told how many samples there are.
+        begins_anew: whether a client whose memory is gone takes part as one that was
+            never here. Methods whose server counts on what clients keep, such as
+            SCAFFOLD, are then no longer exact.
+        secret: what noise that protects the client is drawn from; by default a number
+            that is drawn once and kept at home.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        algorithm: AnyAlgorithm,
+        make_task: Callable[[Federation], Task],
+        home: Path,
+        *,
+        seed: int = 0,
+        runner: Runner | None = None,
+        tells_sizes: bool = True,
+        begins_anew: bool = False,
+        secret: int | None = None,
+    ) -> None:
+        if federation.count != 1:
+            raise DataError(f"a node is one client, found {federation.count}.")
+        self.federation = federation
+        self.algorithm = algorithm
+        self.home = Home(home)
+        self.name = federation.names[0]
+        self.format = SampleFormat.of(federation.dataset)
+        self.settings = settings_digest(algorithm, make_task(federation), seed)
+        self._agreement = agreement(algorithm, seed)
+        self._make_task = make_task
+        self._seed = seed
+        self._runner = runner if runner is not None else Weave(1)
+        self._tells_sizes = tells_sizes
+        self._begins_anew = begins_anew
+        self._secret = secret
+        self._fleets: dict[tuple[Any, ...], LocalFleet] = {}
+
+    def answer(self, message: WireMessage) -> WireMessage:
+        """What this client answers; a refusal says why it does not do what is asked."""
+        header = message.header
+        try:
+            self._check(header)
+            with self.home.hold(header.run, _PATIENCE_S):
+                if header.kind == "enrol":
+                    return self._enrol(header)
+                if header.kind == "train":
+                    return self._train(message)
+                return self._score(message)
+        except FedloomError as error:
+            _log.warning("Refused: %s", error)
+            reason = str(error)
+        except Exception as error:
+            # The server goes on without this client, and is told why.
+            _log.exception("What the server asked for failed.")
+            reason = f"{self.name}: it failed: {type(error).__name__}: {error}"
+        return WireMessage(self._header(header, "refused", reason), {})
+
+    def models(self, run: str) -> Tensor:
+        """(k, d) the models that this client's predictions are averaged over.
+
+        With what the server sent last to have them scored. They never leave.
+
+        Raises:
+            DataError: The server has not had them scored yet.
+            MessageError: What is kept at home was damaged.
+        """
+        message = self._last_request(run)
+        with self.home.hold(run, _PATIENCE_S):
+            fleet = self._fleet_for(message)
+            request = read_requests(message, self.algorithm, fleet.task)[0]
+            standing = self._standing_before(message.header, int(request.taken))
+            _recall(fleet, request, standing)
+        if self.algorithm.has_posterior:
+            return fleet.draws(request)[0]
+        return fleet.personal(request)
+
+    def task(self, run: str) -> Task:
+        """Model and loss as they are in a run, with the constants of all its clients.
+
+        Raises:
+            DataError: The server has not had the client's model scored yet.
+        """
+        return self._fleet_for(self._last_request(run)).task
+
+    def _last_request(self, run: str) -> WireMessage:
+        message = self.home.last_request(run)
+        if message is None:
+            raise DataError(
+                f"{self.home.path}: there is no model of the run {run} yet. A client's "
+                "model can be used once the server has had it scored."
+            )
+        return message
+
+    def _check(self, header: Header) -> None:
+        if header.kind not in ("enrol", "train", "score"):
+            raise MessageError(f"{self.name}: a client is not sent {header.kind!r}.")
+        if header.kind == "enrol":
+            differs = disagreement(self._agreement, header.text)
+            if differs:
+                raise MessageError(
+                    f"{self.name}: the server's settings are not this client's: "
+                    f"{differs}. They must be the same on both sides."
+                )
+            return
+        if header.settings != self.settings:
+            raise MessageError(
+                f"{self.name}: the server's settings are not this client's: their "
+                f"digest is {header.settings[:12]!r}, this client's is "
+                f"{self.settings[:12]!r}. Method, settings, model, seed and version of "
+                "Fedloom must be the same on both sides."
+            )
+        if header.name != self.name or header.client < 0:
+            raise MessageError(
+                f"{self.name}: this message is for client {header.name!r}, number "
+                f"{header.client}."
+            )
+        exchanges = self.algorithm.exchanges
+        number = header.round * exchanges + header.exchange
+        if header.exchange >= exchanges or number != header.number:
+            raise MessageError(
+                f"{self.name}: round {header.round}, exchange {header.exchange} is not "
+                f"exchange number {header.number} of a method with {exchanges} a round."
+            )
+
+    def _header(self, asked: Header, kind: Kind, text: str = "") -> Header:
+        return replace(
+            asked,
+            kind=kind,
+            settings=self.settings,
+            name=self.name,
+            text=text[: 1 << 12] if kind == "refused" else text,
+        )
+
+    def _enrol(self, header: Header) -> WireMessage:
+        own, data = self.federation, self.federation.dataset
+        sizes = [len(part.indices) for part in own.parts]
+        if not self._tells_sizes:
+            sizes = [NOT_TOLD] * len(sizes)
+        samples, validation, test = map(torch.tensor, sizes)
+        team = torch.tensor(int(own.teams[0]))
+        values = {"inputs": data.inputs[0], "targets": data.targets}
+        moments = {
+            name: Moments.of(values[name][torch.from_numpy(own.train.indices)])
+            for name in self.format.standardised
+        }
+        return WireMessage(
+            self._header(header, "enrolled", self.format.to_json()),
+            enrolment_tensors(Enrolment(samples, team, validation, test), moments),
+        )
+
+    def _train(self, message: WireMessage) -> WireMessage:
+        header = message.header
+        standings = self.home.standings(header.run)
+        for done in standings:
+            if done.order == message.content_digest:
+                again = replace(done.answer.header, session=header.session)
+                return WireMessage(again, done.answer.tensors)
+        fleet = self._fleet_for(message)
+        order = read_order(message, self.algorithm, fleet.task)
+        standing = self._standing_before(header, int(order.taken), standings)
+        goes_back = bool(standings) and standing is not standings[0]
+        if goes_back and header.session <= standings[0].session:
+            raise MessageError(
+                f"{self.name}: exchange {header.number} is older than what was done, "
+                f"exchange {standings[0].number}, or is not the one that was done."
+            )
+        if standing is not None:
+            self._refuse_unlike(message, standing.shapes)
+        _recall(fleet, _as_request(order), standing)
+        fleet.send(order)
+        arrivals = fleet.receive()
+        upload = None if arrivals.uploads is None else take(arrivals.uploads, 0)
+        answer = WireMessage(
+            self._header(header, "trained"),
+            result_tensors(take(arrivals.reports, 0), upload),
+        )
+        kept = Standing(
+            client=header.client,
+            number=header.number,
+            session=header.session,
+            settings=self.settings,
+            order=message.content_digest,
+            shapes=_shapes(message),
+            memory=fleet.save(),
+            answer=answer,
+        )
+        self.home.keep(header.run, kept, replaces=goes_back)
+        return answer
+
+    def _score(self, message: WireMessage) -> WireMessage:
+        header, fleet = message.header, self._fleet_for(message)
+        last = self.home.last_request(header.run)
+        if last is not None:
+            self._refuse_unlike(message, _shapes(last))
+        requests = read_requests(message, self.algorithm, fleet.task)
+        standing = self._standing_before(header, int(requests[0].taken))
+        _recall(fleet, requests[0], standing)
+        sums = {request.part: fleet.score(request) for request in requests}
+        self.home.keep_request(header.run, message)
+        return WireMessage(self._header(header, "scored"), sums_tensors(sums))
+
+    def _refuse_unlike(self, message: WireMessage, before: dict[str, Any]) -> None:
+        """Refuse a message whose tensors are not like those of the one before it."""
+        shapes = _shapes(message)
+        if shapes != before:
+            differ = {n for n in shapes | before if shapes.get(n) != before.get(n)}
+            name = min(differ)
+            raise MessageError(
+                f"{self.name}: this message is not like those before it: {name} should "
+                f"be {before.get(name)}, found {shapes.get(name)}."
+            )
+
+    def _standing_before(
+        self, header: Header, taken: int, standings: list[Standing] | None = None
+    ) -> Standing | None:
+        """Where this client was before an exchange; None if it was never here.
+
+        Raises:
+            MessageError: It is not known any more, or belongs to something else.
+        """
+        if standings is None:
+            standings = self.home.standings(header.run)
+        for standing in standings:
+            if (standing.client, standing.settings) != (header.client, self.settings):
+                raise MessageError(
+                    f"{self.name}: the memory of this run was made by client "
+                    f"{standing.client} with the settings {standing.settings[:12]!r}, "
+                    f"and this is client {header.client} with {self.settings[:12]!r}."
+                )
+        earlier = [s for s in standings if s.number < header.number]
+        last = earlier[0] if earlier else None
+        if last is None and standings and header.number > 0:
+            raise MessageError(
+                f"{self.name}: the server is at exchange {header.number}, and this "
+                f"client is after exchange {standings[0].number} with no memory from "
+                "before. Resume the server from a later checkpoint, or start a new run."
+            )
+        known = last.number if last is not None else FRESH
+        if taken > known and not self._begins_anew:
+            raise MessageError(
+                f"{self.name}: the server took this client's upload of exchange {taken}"
+                ", and its memory "
+                + ("is gone" if known == FRESH else f"is that of exchange {known}")
+                + ". Put the folder of the client back, or let it begin anew."
+            )
+        return last
+
+    def _fleet_for(self, message: WireMessage) -> LocalFleet:
+        """This client as a fleet of one, with the server's number and constants.
+
+        Raises:
+            MessageError: The constants do not fit this client's samples.
+        """
+        constants = below(message.tensors, "constants")
+        made_for = (message.header.client, tensors_digest(constants))
+        if made_for not in self._fleets:
+            self._fleets = {made_for: self._make_fleet(message.header, constants)}
+        return self._fleets[made_for]
+
+    def _make_fleet(self, header: Header, constants: dict[str, Tensor]) -> LocalFleet:
+        expected = {
+            name: (torch.float64, (2, *shape))
+            for name, shape in self.format.standardised.items()
+        }
+        sent = {n: (t.dtype, tuple(t.shape)) for n, t in constants.items()}
+        if sent != expected:
+            raise MessageError(
+                f"{self.name}: expected constants that standardise {expected}, found "
+                f"{sent}."
+            )
+        refuse_infinite(constants, self.name)
+        federation = replace(
+            self.federation,
+            constants=constants.get("inputs"),
+            target_constants=constants.get("targets"),
+            # A client is sent the model of its own team alone.
+            teams=np.zeros(1, dtype=np.int64),
+        )
+        task = self._make_task(federation)
+        return LocalFleet(
+            self.algorithm,
+            task,
+            federation,
+            self._runner,
+            seed=self._seed,
+            numbers=torch.tensor([header.client], device=task.device),
+            can_lose=True,
+            secret=self.home.secret() if self._secret is None else self._secret,
+        )
+
+
+def _recall(
+    fleet: LocalFleet, request: ModelRequest, standing: Standing | None
+) -> None:
+    """Have a fleet remember what its client kept; nothing if it was never here."""
+    nobody = {"seen": torch.zeros(0, dtype=torch.int64)}
+    memory = standing.memory if standing is not None else nobody
+    fleet.restore(memory, request, "client memory")
+
+
+def _as_request(order: Order) -> ModelRequest:
+    """What shows the shapes of what a client keeps, from an order."""
+    return ModelRequest(order.round, order.clients, order.taken, order.download)
+
+
+def _shapes(message: WireMessage) -> dict[str, list[Any]]:
+    """Type and shape of every tensor of a message, as JSON has them."""
+    return {
+        name: [str(tensor.dtype), list(tensor.shape)]
+        for name, tensor in sorted(message.tensors.items())
+    }

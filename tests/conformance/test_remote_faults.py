@@ -1,0 +1,265 @@
+"""Clients that are slow, vanish, come back, forget, or send what cannot be used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from remote_runs import (
+    CLIENTS,
+    HASTY,
+    RUN,
+    SEED,
+    RemoteRun,
+    make_node,
+    rounds,
+    task_for,
+)
+from variants import assert_identical
+
+from fedloom.algorithms import Ditto, FedAvg, Scaffold
+from fedloom.core.errors import MessageError
+from fedloom.core.messages import NOT_TOLD
+from fedloom.core.records import named
+from fedloom.remote import InProcessChannel, Policy, enrol, greeting_for
+from fedloom.remote.channel import Address
+from fedloom.remote.codec import settings_digest
+from fedloom.remote.wire import WireMessage
+from fedloom.server import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+class Unreliable(InProcessChannel):
+    """Some addresses cannot be reached, and answers may be changed on their way."""
+
+    gone: frozenset[Address] = frozenset()
+    change: Callable[[WireMessage], WireMessage] | None = None
+
+    def addresses(self) -> Iterable[Address]:
+        return [address for address in self.nodes if address not in self.gone]
+
+    def send(self, messages: Iterable[tuple[Address, WireMessage]]) -> None:
+        super().send((a, m) for a, m in messages if a not in self.gone)
+
+    def deliver(self, sender: Address, raw: bytes) -> None:
+        message = WireMessage.from_bytes(raw)
+        if self.change is not None and message.header.kind == "trained":
+            raw = self.change(message).to_bytes()
+        super().deliver(sender, raw)
+
+
+def unreliable(algorithm: Any, folder: Path, policy: Policy = HASTY) -> RemoteRun:
+    return RemoteRun(algorithm, folder, channel=Unreliable, policy=policy)
+
+
+def test_a_round_goes_on_without_those_who_vanish_and_with_them_again(
+    tmp_path: Path,
+) -> None:
+    remote = unreliable(Scaffold(), tmp_path)
+    rounds(remote, 1)
+    remote.channel.gone = frozenset({"address 1"})
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert (cost.participants, cost.missing) == (len(CLIENTS) - 1, 1)
+    remote.channel.gone = frozenset()
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert (cost.participants, cost.missing) == (len(CLIENTS), 0)
+
+
+def test_a_client_that_comes_back_at_another_address_is_known_by_its_name(
+    tmp_path: Path,
+) -> None:
+    remote = unreliable(
+        Scaffold(), tmp_path, replace(HASTY, retry_s=1e-6, deadline_s=20.0)
+    )
+    rounds(remote, 1)
+    remote.channel.nodes["new address"] = remote.channel.nodes.pop("address 1")
+    remote.channel.gone = frozenset({"address 1"})
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert cost.participants == len(CLIENTS)
+    assert remote.fleet.book.addresses[1] == "new address"  # type: ignore[attr-defined]
+
+
+def test_a_second_enrolment_that_comes_late_changes_nothing(tmp_path: Path) -> None:
+    """A slow client is asked twice, and answers twice."""
+    remote = unreliable(Scaffold(), tmp_path)
+    greeting = greeting_for(Scaffold(), run=RUN, seed=SEED)
+    for address, answer in remote.channel.nodes.items():
+        late = answer(WireMessage(greeting, {}))
+        assert late.header.kind == "enrolled"
+        remote.channel.deliver(address, late.to_bytes())
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert (cost.participants, cost.refusals) == (len(CLIENTS), [])
+
+
+def test_without_a_quorum_a_run_stops_with_a_message_and_can_go_on(
+    tmp_path: Path,
+) -> None:
+    policy = replace(HASTY, quorum=1.0)
+    remote = unreliable(Scaffold(), tmp_path, policy)
+    rounds(remote, 1)
+    checkpoint.save(remote, tmp_path / "run.safetensors")
+    remote.channel.gone = frozenset({"address 2"})
+    with pytest.raises(MessageError, match="2 of 3 clients answered, and 3 are needed"):
+        remote.run_exchange()
+    after = RemoteRun(Scaffold(), tmp_path, session=1)
+    checkpoint.restore(after, tmp_path / "run.safetensors")
+    rounds(after, 1)
+    straight = RemoteRun(Scaffold(), tmp_path / "straight")
+    rounds(straight, 2)
+    assert_identical(named(after.state.server), named(straight.state.server))
+
+
+def _nan(message: WireMessage) -> WireMessage:
+    sent = dict(message.tensors)
+    sent["upload.shared"] = sent["upload.shared"] * torch.nan
+    return WireMessage(message.header, sent)
+
+
+def _huge(message: WireMessage) -> WireMessage:
+    sent = dict(message.tensors)
+    sent["upload.shared"] = sent["upload.shared"] + 1e12
+    return WireMessage(message.header, sent)
+
+
+def _longer(message: WireMessage) -> WireMessage:
+    sent = dict(message.tensors)
+    sent["upload.shared"] = sent["upload.shared"].repeat(2)
+    return WireMessage(message.header, sent)
+
+
+def _earlier(message: WireMessage) -> WireMessage:
+    return WireMessage(replace(message.header, round=0, number=0), message.tensors)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (_nan, "not finite"),
+        (_huge, "norm"),
+        (_longer, "should be"),
+        (_earlier, "expected 'trained' of"),
+    ],
+)
+def test_what_cannot_be_used_is_recorded_and_as_if_it_had_not_come(
+    change: Callable[[WireMessage], WireMessage], reason: str, tmp_path: Path
+) -> None:
+    odd, absent = (unreliable(FedAvg(), tmp_path / name) for name in ("odd", "absent"))
+    for remote in (odd, absent):
+        rounds(remote, 1)
+    odd.channel.change = lambda m: change(m) if m.header.client == 1 else m
+    absent.channel.gone = frozenset({"address 1"})
+    cost, other = odd.run_exchange(), absent.run_exchange()
+    assert cost is not None
+    assert other is not None
+    (refusal,) = cost.refusals
+    assert refusal["client"] == 1
+    assert reason in refusal["reason"]
+    assert not other.refusals
+    assert_identical(named(odd.state.server), named(absent.state.server))
+    assert torch.equal(odd.state.taken, absent.state.taken)
+
+
+def test_a_client_whose_memory_is_gone_says_so_or_begins_anew(tmp_path: Path) -> None:
+    algorithm = Scaffold()
+    remote = RemoteRun(algorithm, tmp_path, policy=HASTY)
+    rounds(remote, 1)
+    shutil.rmtree(tmp_path / "home-1")
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert cost.participants == len(CLIENTS) - 1
+    assert "memory is gone" in cost.refusals[0]["reason"]
+    willing = make_node(algorithm, 1, tmp_path, begins_anew=True)
+    remote.channel.nodes["address 1"] = willing.answer
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert cost.participants == len(CLIENTS)
+
+
+def test_a_damaged_memory_is_not_used(tmp_path: Path) -> None:
+    remote = RemoteRun(Ditto(), tmp_path, policy=HASTY)
+    rounds(remote, 1)
+    file = tmp_path / "home-1" / RUN / "memory.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-3] ^= 1
+    file.write_bytes(raw)
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert "not a whole memory" in cost.refusals[0]["reason"]
+
+
+def test_a_client_that_diverges_is_refused_and_the_others_go_on(
+    tmp_path: Path,
+) -> None:
+    algorithm = FedAvg(lr=1e300, clip=None)
+    remote = RemoteRun(algorithm, tmp_path, policy=replace(HASTY, quorum=0.0))
+    with pytest.raises(MessageError, match="Refused: client-0: "):
+        remote.run_exchange()
+
+
+def enrolled(
+    nodes: list[Any], count: int, algorithm: Any = None, **policy: float
+) -> Any:
+    algorithm = algorithm if algorithm is not None else FedAvg()
+    channel = InProcessChannel({n: node.answer for n, node in enumerate(nodes)})
+    settings = settings_digest(algorithm, task_for(algorithm), SEED)
+    return enrol(
+        channel,
+        greeting_for(algorithm, run=RUN, seed=SEED),
+        count,
+        Policy(**{"patience_s": 0.05, **policy}),
+        lambda _: settings,
+    )
+
+
+def test_too_few_clients_are_waited_for_and_then_it_is_said(tmp_path: Path) -> None:
+    nodes = [make_node(FedAvg(), n, tmp_path) for n in (0, 1)]
+    assert enrolled(nodes, 2).roster.names == ("client-0", "client-3")
+    with pytest.raises(MessageError, match=r"2 of 3 clients came .*client-0, client-3"):
+        enrolled(nodes, 3)
+
+
+def test_settings_that_differ_are_refused_on_both_sides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = [make_node(FedAvg(lr=0.1), 0, tmp_path)]
+    with pytest.raises(MessageError, match=r"lr is '0\.05' at the server, '0\.1' here"):
+        enrolled(nodes, 1)
+    assert "Refused: client-0: the server's settings" in caplog.text
+
+
+def test_two_clients_of_one_name_are_not_taken_for_one(tmp_path: Path) -> None:
+    nodes = [make_node(FedAvg(), 0, tmp_path / where) for where in ("a", "b")]
+    with pytest.raises(MessageError, match="two clients go by this name"):
+        enrolled(nodes, 2)
+
+
+def test_a_client_may_keep_its_sizes_to_itself(tmp_path: Path) -> None:
+    nodes = [
+        make_node(FedAvg(), 0, tmp_path, tells_sizes=False),
+        make_node(FedAvg(), 2, tmp_path),
+    ]
+    roster = enrolled(nodes, 2).roster
+    assert roster.enrolments.samples.tolist() == [NOT_TOLD, 23]
+    assert roster.sizes(torch.float64).tolist() == [23.0, 23.0]
+
+
+def test_a_secret_is_drawn_once_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    node = make_node(FedAvg(), 0, tmp_path, secret=None)
+    first = node.home.secret()
+    assert node.home.secret() == first
+    assert (tmp_path / "home-0" / "secret").stat().st_mode & 0o777 == 0o600
+    assert make_node(FedAvg(), 1, tmp_path, secret=None).home.secret() != first
