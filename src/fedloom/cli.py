@@ -12,6 +12,7 @@ from typer.models import ArgumentInfo
 
 from fedloom.commands.bench import bench
 from fedloom.commands.catalogue import describe_command, list_command
+from fedloom.commands.certs import certs_command
 from fedloom.commands.console import err, plain, show_notes
 from fedloom.commands.data import data_command
 from fedloom.commands.export import (
@@ -58,6 +59,7 @@ for command in (
     predict_command,
     personalize_command,
     reproduce_command,
+    certs_command,
 ):
     app.command(
         command.__name__.removesuffix("_command"), help=_with_arguments(command)

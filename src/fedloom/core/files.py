@@ -56,7 +56,11 @@ def remove_private_folders(parent: Path) -> None:
 
 @contextmanager
 def atomic_write(
-    path: Path, *, errors: tuple[type[Exception], ...] = (), lasting: bool = False
+    path: Path,
+    *,
+    errors: tuple[type[Exception], ...] = (),
+    lasting: bool = False,
+    private: bool = False,
 ) -> Iterator[Path]:
     """Give a name to write to; at the end that file takes the place of `path`.
 
@@ -64,6 +68,7 @@ def atomic_write(
         path: what is made or replaced; its folder is made too.
         errors: what else than `OSError` means that it cannot be written.
         lasting: whether it must be on the disk itself when this ends.
+        private: whether nobody but its owner may read it, not for a moment.
 
     Raises:
         DataError: it cannot be written; what was there before is untouched.
@@ -74,7 +79,7 @@ def atomic_write(
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = private_folder(path.parent)
         part = folder / path.name
-        part.touch(exist_ok=False)
+        part.touch(0o600 if private else 0o666, exist_ok=False)
         mode = part.stat().st_mode
         yield part
         if part.stat().st_mode != mode:

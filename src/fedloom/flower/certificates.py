@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography import x509
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from fedloom.core.errors import ConfigError, shown
 from fedloom.core.files import atomic_write
 
 CA = "ca.pem"
@@ -32,8 +34,10 @@ def make_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
         hosts: names and addresses by which clients reach the server.
 
     Raises:
+        ConfigError: A host is neither a name nor an address.
         DataError: A file cannot be written.
     """
+    names = [_general_name(host) for host in hosts]
     authority = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Fedloom try-out CA")])
     root = (
@@ -47,7 +51,7 @@ def make_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
     server = (
         _begun(subject, name, key.public_key())
         .add_extension(
-            x509.SubjectAlternativeName([_general_name(host) for host in hosts]),
+            x509.SubjectAlternativeName(names),
             critical=False,
         )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -130,16 +134,25 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    try:
+    """A name or an address as certificates have it."""
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
+    is_name = (
+        host.isascii()
+        and len(host) < 254
+        and all(
+            0 < len(label) < 64 and label.strip("-").replace("-", "").isalnum()
+            for label in host.split(".")
+        )
+    )
+    if not is_name:
+        raise ConfigError(
+            "expected a host by name or address, such as fl.hospital.org or 10.0.0.5, "
+            f"found {shown(host)}."
+        )
+    return x509.DNSName(host)
 
 
 def _write(path: Path, content: bytes, *, is_secret: bool = False) -> None:
-    with atomic_write(path, lasting=True) as part:
-        if is_secret:
-            part.chmod(0o600)
+    with atomic_write(path, lasting=True, private=is_secret) as part:
         part.write_bytes(content)
-    if is_secret:
-        path.chmod(0o600)

@@ -81,10 +81,8 @@ class Home:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if not file.exists():
-                with atomic_write(file, lasting=True) as part:
-                    part.chmod(0o600)
+                with atomic_write(file, lasting=True, private=True) as part:
                     part.write_text(f"{secrets.randbits(_SECRET_BITS):x}\n")
-                file.chmod(0o600)
             return int(file.read_text(), 16)
         except (OSError, ValueError) as error:
             raise DataError(
