@@ -50,15 +50,14 @@ from fedloom.comparison.settings import (
 )
 from fedloom.comparison.workers import hand_out, workers
 from fedloom.comparison.yardsticks import (
-    ORDINARY,
-    POOLED,
     clear_yardsticks,
     finish_yardsticks,
     has_yardsticks,
-    of_pooled,
     ordinary,
     pooled_federation,
+    pooled_rounds,
     pooled_settings,
+    write_pooled,
     write_yardstick,
     yardstick_file,
     yardsticks_left,
@@ -72,6 +71,7 @@ from fedloom.plan import built_in_module
 from fedloom.reports.units import counted, unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
+from fedloom.results.observations import ORDINARY, POOLED
 from fedloom.results.reader import ALONE, YARDSTICKS, read_comparison
 from fedloom.server.history import History
 from fedloom.server.schedule import train_together
@@ -433,7 +433,7 @@ def _train_yardstick(job: Job, name: str, clients: Clients) -> str:
 
 
 def _train_pooled(job: Job, clients: Clients) -> None:
-    """The runs' model on the data of all clients together, as long as Local."""
+    """The runs' model on the data of all clients together, at most as long as Local."""
     comparison = job.comparison
     arm, base = next(iter(comparison.arms)), base_settings(comparison.algorithms)
     local = pooled_settings(base, np.concatenate([own.sizes for _, own in clients]))
@@ -447,16 +447,24 @@ def _train_pooled(job: Job, clients: Clients) -> None:
         plan_run(job, config, job.out, in_one_place, n, rate)
         for n, config in enumerate(configs)
     ]
+    everyone = np.zeros(1, dtype=np.int64)
+    wanted = dict.fromkeys(pooled_rounds(comparison), everyone)
     owners = {id(run.plan): own for run, (_, own) in zip(runs, clients, strict=True)}
     for some in bundles(runs):
         plans = [run.plan for run in some]
         histories = [History(plan.simulation) for plan in plans]
+        for history in histories:
+            history.wanted = wanted
         bundle = SimulationBundle([p.simulation for p in plans], plans[0].choice.runner)
         train_together(bundle, plans[0].schedule, histories)
         for n in bundle.going:
-            (outcomes,) = histories[n].outcomes.values()
+            tried = {
+                local.epochs * round_: outcomes
+                for round_, outcomes in histories[n].outcomes.items()
+            }
             file = yardstick_file(job.out, POOLED, plans[n].schedule.seed)
-            of_pooled(owners[id(plans[n])], outcomes).write(file, lasting=True)
+            metric = plans[n].simulation.task.metric
+            write_pooled(file, owners[id(plans[n])], tried, metric)
 
 
 def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> str:
