@@ -406,7 +406,7 @@ def test_seeds_of_a_table_are_woven_to_what_each_comes_to_alone(
     assert lines[0] == (
         f"{path}: regression of 'y', scores in its own units, standardised for "
         "training; 3 features (a, b, c); 4 clients from column 'site'; every row is "
-        "tested once, in 3 folds"
+        "tested once, in 3 folds; validated on 25\N{NO-BREAK SPACE}% of the rest"
     )
     for seed in range(3):
         alone = run_config(comparison.config("ditto", seed))

@@ -260,9 +260,9 @@ def _refuse_untested(clients: Clients) -> None:
     most = int(first.sizes.max())
     raise DataError(
         f"{first.dataset.name}: no client has a sample to test its model on: after the "
-        f"split all samples are for training ({counted(len(first.names), 'client')} of "
-        f"{most} at most). Clients need two samples or more, and split.test above 0; "
-        "join clients that have fewer, or leave them out."
+        f"split all samples are for training ({counted(len(first.names), 'client')} "
+        f"with at most {counted(most, 'sample')}). Clients need two samples or more, "
+        "and split.test above 0; join clients that have fewer, or leave them out."
     )
 
 

@@ -284,6 +284,31 @@ def test_text_is_hinted_at_what_it_may_be_for(tmp_path: Path) -> None:
         assert f"--set {setting}" in message
 
 
+def test_text_that_repeats_may_be_groups_of_rows(tmp_path: Path) -> None:
+    rows = 24
+    table = {
+        "who": ["ann", "bob"] * (rows // 2),
+        "visit": [f"v{n // 4}" for n in range(rows)],
+        "kind": ["old"] * 12 + ["new"] * 12,
+        "note": [f"note {n}" for n in range(rows)],
+        "y": [0, 1] * (rows // 2),
+    }
+    path = save(table, tmp_path / "t.csv")  # type: ignore[arg-type]
+    with pytest.raises(DataError) as error:
+        read(path, client="who")
+    assert "same visit belong together, --set split.group=visit." in str(error.value)
+    assert str(error.value).count("split.group") == 1
+
+
+def test_a_target_that_nobody_named_is_asked_for(tmp_path: Path) -> None:
+    path = save({"a": [1, 2], "b": [0, 1]}, tmp_path / "t.csv")
+    asked = r"Name the column to predict: --set data\.target=COLUMN\. Known: a, b\."
+    with pytest.raises(DataError, match=asked):
+        read(path)
+    with pytest.raises(DataError, match=r"data\.target: unknown column 'c'"):
+        read(path, target="c")
+
+
 def test_a_feature_may_be_a_tag_too(tmp_path: Path) -> None:
     path = save(WIDE, tmp_path / "t.csv")  # type: ignore[arg-type]
     both = read(path, features=["age", "dose"], tags=["age"])
