@@ -131,7 +131,7 @@ class File(Source):
                 if setting == "data.target" and name == File.target:
                     # The default, which nobody asked for.
                     raise DataError(
-                        f"{path}: expected a {what} to predict, found none called "
+                        f"{path}: no target is named, and no {what} is called "
                         f"{name!r}. Name the {what} to predict: --set "
                         f"data.target={what.upper()}. Known: {', '.join(arrays)}."
                     )
