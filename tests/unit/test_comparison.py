@@ -180,8 +180,12 @@ def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -
             NumericalError, match=r"this run diverged. round \d, client"
         ):
             open_again(run_directory(out, "fedavg", 0))
-    (sentence,) = failures(load_comparison(out), out)
+    sentence, advice = failures(load_comparison(out), out)
     assert sentence.startswith("fedavg: 2 of 2 runs diverged. The first: round")
+    assert "Lower algorithm.lr" in advice
+    assert "Lower algorithm.lr" not in sentence
+    assert not any(line.startswith("training alone") for line in lines)
+    assert not list(out.glob("alone/*/*"))  # there is nothing to measure
 
 
 def test_a_rate_is_found_once_for_all_seeds(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ from fedloom.comparison.yardsticks import (
 from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, DataError, FedloomError, with_resume_hint
 from fedloom.core.files import atomic_write, remove_private_folders
+from fedloom.core.remarks import LOWER_RATE
 from fedloom.engine.range_test import FoundRate
 from fedloom.engine.threads import on_threads
 from fedloom.plan import built_in_module
@@ -175,7 +177,15 @@ _Task = tuple[Callable[["Job", str, "Clients"], str], str]
 def _left_beside(
     comparison: Comparison, out: Path, clients: Sequence[Federation]
 ) -> list[_Task]:
-    """What is still to be done once the methods are trained, the longest first."""
+    """What is still to be done once the methods are trained, the longest first.
+
+    Nothing if all runs diverged, for then there is nothing to measure.
+    """
+    if all(
+        RunDirectory(run_directory(out, arm, seed)).read_failure() is not None
+        for arm, seed in product(comparison.arms, comparison.seeds)
+    ):
+        return []
     tasks: list[_Task] = [
         (_train_alone, run.title)
         for run in alone_runs(comparison, clients)
@@ -488,7 +498,7 @@ def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> s
 
 
 def failures(comparison: Comparison, out: Path) -> list[str]:
-    """What is wrong with each method some of whose runs diverged, and what to do."""
+    """What is wrong with each method some of whose runs diverged, then what to do."""
     sentences = []
     for arm in comparison.arms:
         runs = [
@@ -496,9 +506,14 @@ def failures(comparison: Comparison, out: Path) -> list[str]:
         ]
         reasons = [why for run in runs if (why := run.read_failure()) is not None]
         if reasons:
+            reason = reasons[0].removesuffix(LOWER_RATE).rstrip()
             sentences.append(
                 f"{arm}: {len(reasons)} of {len(runs)} runs diverged. The first: "
-                f"{reasons[0]} Compare again with another rate, in another directory; "
-                "to resume would come to the same."
+                f"{reason}"
             )
+    if sentences:
+        sentences.append(
+            f"{LOWER_RATE} Compare again in another directory; to resume would come to "
+            "the same."
+        )
     return sentences
