@@ -119,7 +119,8 @@ def make_clients(
     )
     _refuse_without_test(clients)
     if partition is DEFAULT_PARTITION:
-        by_default = f"{clients.clients_from} (by default)"
+        change = "by default; for another number --set partition.clients=N"
+        by_default = f"{clients.clients_from} ({change})"
         clients = replace(clients, clients_from=by_default)
     return replace(config, partition=partition), clients
 

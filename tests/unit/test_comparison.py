@@ -198,7 +198,8 @@ def test_a_rate_is_found_once_for_all_seeds(tmp_path: Path) -> None:
     (rate,) = {m["config"]["algorithm"]["lr"] for m in manifests}
     assert all(m["auto_lr"]["rate"] == rate for m in manifests)
     of_methods = lines[3 : 3 + len(comparison.arms)]
-    assert all(line.endswith(f"; lr = auto: {rate:g}") for line in of_methods)
+    ending = f", mean of 2 seeds; lr = auto: {rate:g}"
+    assert all(line.endswith(ending) for line in of_methods)
     run_comparison(load_comparison(out), out, jobs=1)  # there is nothing left to do
 
 

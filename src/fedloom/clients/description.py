@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedloom.core.percentage import percent
 from fedloom.data.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _split(federation: Federation, split: Split, has_all_folds: bool) -> str:
     text = _tested(federation, split, has_all_folds)
     if not (split.validation and federation.validation.sizes.any()):
         return text
-    return f"{text}; validated on {_percent(split.validation)} of the rest"
+    return f"{text}; validated on {percent(split.validation)} of the rest"
 
 
 def _tested(federation: Federation, split: Split, has_all_folds: bool) -> str:
@@ -68,7 +69,7 @@ def _tested(federation: Federation, split: Split, has_all_folds: bool) -> str:
         return f"tested on what column {split.test_column!r} says"
     groups = "" if split.group is None else f", groups of {split.group!r} kept whole"
     if split.time is not None:
-        share = _percent(split.test)
+        share = percent(split.test)
         return f"tested on the last {share} by {split.time!r}{groups}"
     if split.folds is not None and split.fold is not None:
         if has_all_folds:
@@ -77,12 +78,8 @@ def _tested(federation: Federation, split: Split, has_all_folds: bool) -> str:
             whose = whose if np.any(sizes < split.folds) else ""
             return f"every row{whose} is tested once, in {split.folds} folds{groups}"
         return f"tested on fold {split.fold + 1} of {split.folds}{groups}"
-    share = _percent(split.test)
+    share = percent(split.test)
     return f"tested on {share} of each client's rows, at random{groups}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}\N{NO-BREAK SPACE}%"
 
 
 def _counted(names: tuple[str, ...], noun: str) -> str:

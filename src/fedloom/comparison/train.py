@@ -491,6 +491,8 @@ def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> s
         unit = unit_of(metric, means.values())
         scores = [f"{kind} {unit.score(mean)}" for kind, mean in means.items()]
         text += f" {metric} {', '.join(scores)}"
+        if len(done) > 1:
+            text += f", mean of {len(done)} seeds"
     failed = len(histories) - len(done)
     if failed:
         text += f" ({failed} of {len(histories)} seeds diverged)"

@@ -94,8 +94,10 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
         table.numbers(
             "gain over alone", lambda s: _gain(unit, findings.gain_of(s.method))
         )
+        is_same = evidence is None or evidence.has_same_clients
         table.words(
-            "clients gain / lose", lambda s: _gaining(findings.gain_of(s.method))
+            f"clients gain / lose{'' if is_same else ', all seeds'}",
+            lambda s: _gaining(findings.gain_of(s.method)),
         )
     table.words("seeds finished", _seeds)
     return table.table(caption)

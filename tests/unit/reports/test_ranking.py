@@ -351,6 +351,8 @@ def test_clients_are_not_counted_once_per_seed(tmp_path: Path) -> None:
     said = " ".join(summary(findings))
     assert "2 clients, 3 seeds" in said
     assert "in 3 seeds, each with clients of its own (6 in all)" in said
+    titles = [column.title for column in ranking_table(findings).columns]
+    assert "clients gain / lose, all seeds" in titles  # 6 of 6, where 2 are named
 
 
 FEW = {"local": steady(*[[0.5] * 6] * 2), "a": steady(*[[0.75] * 6] * 2)}
