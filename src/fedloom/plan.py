@@ -52,6 +52,7 @@ from fedloom.engine.range_test import FoundRate, find_rate, with_rate
 from fedloom.engine.weave import Weave
 from fedloom.models import MODELS, Model, TokenModel
 from fedloom.models.sizes import foresee
+from fedloom.reports.units import counted
 from fedloom.results.directory import RunDirectory
 from fedloom.server import checkpoint
 from fedloom.server.resume import refuse_other_data
@@ -119,7 +120,8 @@ def make_clients(
     )
     _refuse_without_test(clients)
     if partition is DEFAULT_PARTITION:
-        by_default = f"{clients.clients_from} (by default)"
+        change = "by default; for another number --set partition.clients=N"
+        by_default = f"{clients.clients_from} ({change})"
         clients = replace(clients, clients_from=by_default)
     return replace(config, partition=partition), clients
 
@@ -144,10 +146,10 @@ def _refuse_without_test(clients: Federation) -> None:
     most = int((clients.train.sizes + clients.validation.sizes).max())
     raise DataError(
         f"{where}: expected clients with enough samples to keep some for testing, "
-        f"found {clients.count} clients {clients.clients_from} with at most {most}. "
-        "Name a column of which many rows have the same value (--set "
-        "data.client=COLUMN), make fewer clients, or raise split.test; split.test=0 "
-        "trains without a test."
+        f"found {clients.count} clients {clients.clients_from} with at most "
+        f"{counted(most, 'sample')}. Name a column of which many rows have the same "
+        "value (--set data.client=COLUMN), or join clients into fewer"
+        f"{', or raise split.test' if most > 1 else ''}."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from fedloom.comparison.alone import (
     tried_rounds,
 )
 from fedloom.comparison.seeds import load_clients
-from fedloom.comparison.yardsticks import constant, of_pooled, ordinary
+from fedloom.comparison.yardsticks import constant, of_pooled, ordinary, write_pooled
 from fedloom.comparison.yardsticks import pooled_federation as pooled
 from fedloom.config import parse
 from fedloom.core.errors import ConfigError, DataError
@@ -40,7 +41,7 @@ from fedloom.reports.collect import collect
 from fedloom.reports.csv_tables import clients_csv
 from fedloom.reports.findings import work_out
 from fedloom.reports.report_tables import kinds_table
-from fedloom.results.outcomes import Outcomes, RunOutcomes
+from fedloom.results.outcomes import Outcomes, RunOutcomes, read_outcomes
 from fedloom.results.reader import RunReader, find_runs, read_yardsticks
 from fedloom.runs import resume, run_config
 
@@ -311,6 +312,40 @@ def test_training_alone_for_longer_is_chosen_on_validation_data(done: Path) -> N
     expected = chosen.parts["test"].values
     assert np.array_equal(longer.outcomes[1]["test"].values, expected)
     assert f"{best} in seed 1" in longer.about
+
+
+def test_all_data_in_one_place_are_passed_over_as_validation_data_prefer(
+    done: Path, tmp_path: Path
+) -> None:
+    about = read_yardsticks(done)["pooled"].about
+    assert "of the seed prefer out of 2, 4: " in about  # two epochs in each round
+    assert re.search(r": [24] in seed 0, [24] in seed 1\.$", about)
+    clients, file = small([0, 1] * 12), tmp_path / "pooled.npz"
+    rows = np.arange(24)
+
+    def said(wrong: int) -> RunOutcomes:
+        """Outcomes of a model that is wrong on the first so many samples."""
+        parts = {}
+        for part in ("validation", "test"):
+            own = np.sort(getattr(clients, part).indices)
+            values = (rows >= wrong).astype(float)[own]
+            parts[part] = Outcomes(own, np.zeros(len(own), np.int32), values)
+        return RunOutcomes(parts)
+
+    tried = {2: said(8), 4: said(0), 8: said(16)}
+    for metric, chosen, right in (("accuracy", 4, 1.0), ("mse", 8, 1 / 3)):
+        write_pooled(file, clients, tried, metric)
+        outcomes = read_outcomes(file)
+        assert outcomes is not None
+        assert outcomes.work is not None
+        assert outcomes.work.tolist() == [4 * chosen] * 3
+        assert outcomes.parts["test"].values.mean() == pytest.approx(right)
+    blind = {n: RunOutcomes({"test": own.parts["test"]}) for n, own in tried.items()}
+    write_pooled(file, clients, blind, "accuracy")
+    outcomes = read_outcomes(file)
+    assert outcomes is not None
+    assert outcomes.work is not None
+    assert outcomes.work.tolist() == [4 * 8] * 3
 
 
 def small(targets: Any, *, validation: int = 2) -> fedloom.Federation:

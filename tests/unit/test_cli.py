@@ -98,7 +98,7 @@ def test_a_comparison_with_diverged_runs_says_so_and_does_not_exit_with_0(tmp_pa
     text = done.stderr.replace("\n", " ")
     for name in ("local", "fedavg"):
         assert f"{name}: 1 of 1 runs diverged. The first: round 1" in text
-    assert "algorithm.lr=auto" in text
+    assert text.count("algorithm.lr=auto") == 1
     assert "fedloom resume" not in text + done.stdout
 
 

@@ -180,8 +180,12 @@ def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -
             NumericalError, match=r"this run diverged. round \d, client"
         ):
             open_again(run_directory(out, "fedavg", 0))
-    (sentence,) = failures(load_comparison(out), out)
+    sentence, advice = failures(load_comparison(out), out)
     assert sentence.startswith("fedavg: 2 of 2 runs diverged. The first: round")
+    assert "Lower algorithm.lr" in advice
+    assert "Lower algorithm.lr" not in sentence
+    assert not any(line.startswith("training alone") for line in lines)
+    assert not list(out.glob("alone/*/*"))  # there is nothing to measure
 
 
 def test_a_rate_is_found_once_for_all_seeds(tmp_path: Path) -> None:
@@ -194,7 +198,8 @@ def test_a_rate_is_found_once_for_all_seeds(tmp_path: Path) -> None:
     (rate,) = {m["config"]["algorithm"]["lr"] for m in manifests}
     assert all(m["auto_lr"]["rate"] == rate for m in manifests)
     of_methods = lines[3 : 3 + len(comparison.arms)]
-    assert all(line.endswith(f"; lr = auto: {rate:g}") for line in of_methods)
+    ending = f", mean of 2 seeds; lr = auto: {rate:g}"
+    assert all(line.endswith(ending) for line in of_methods)
     run_comparison(load_comparison(out), out, jobs=1)  # there is nothing left to do
 
 
@@ -406,7 +411,7 @@ def test_seeds_of_a_table_are_woven_to_what_each_comes_to_alone(
     assert lines[0] == (
         f"{path}: regression of 'y', scores in its own units, standardised for "
         "training; 3 features (a, b, c); 4 clients from column 'site'; every row is "
-        "tested once, in 3 folds"
+        "tested once, in 3 folds; validated on 25\N{NO-BREAK SPACE}% of the rest"
     )
     for seed in range(3):
         alone = run_config(comparison.config("ditto", seed))

@@ -22,8 +22,9 @@ def test_a_log_gets_plain_lines_with_everything_in_them():
     lines = text.splitlines()
     assert lines[0] == (
         "digits: classification into 10 classes; inputs of 1 x 8 x 8; 20 clients from "
-        "partition label-skew (by default); tested on 25% of each client's rows, at "
-        "random"
+        "partition label-skew (by default; for another number --set "
+        "partition.clients=N); tested on 25\N{NO-BREAK SPACE}% of each client's rows, "
+        "at random"
     )
     assert lines[1].startswith("ditto on digits: 20 clients")
     assert "\x1b" not in text

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from fedloom.core.percentage import percent
 from fedloom.data.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ def describe(federation: Federation, *, has_all_folds: bool = False) -> str:
     clients = f"{federation.count} clients {federation.clients_from}".rstrip()
     parts = [_task(federation), _inputs(data), clients]
     if federation.split is not None:
-        parts.append(_split(federation.split, has_all_folds))
+        parts.append(_split(federation, federation.split, has_all_folds))
     return f"{data.name}: {'; '.join(parts)}"
 
 
@@ -42,6 +45,8 @@ def _task(federation: Federation) -> str:
 def _inputs(data: Dataset) -> str:
     if data.features is None:
         shapes = [" x ".join(map(str, x.shape[1:])) or "1" for x in data.inputs]
+        if len(data.inputs) == 1 and data.inputs[0].ndim == 2 and data.tokens is None:
+            return f"{shapes[0]} features"
         return f"inputs of {' and '.join(shapes)}"
     text = f"{_counted(data.features, 'feature')} ({_listed(data.features)})"
     if data.left_out:
@@ -50,19 +55,31 @@ def _inputs(data: Dataset) -> str:
     return text
 
 
-def _split(split: Split, has_all_folds: bool) -> str:
+def _split(federation: Federation, split: Split, has_all_folds: bool) -> str:
+    text = _tested(federation, split, has_all_folds)
+    if not (split.validation and federation.validation.sizes.any()):
+        return text
+    return f"{text}; validated on {percent(split.validation)} of the rest"
+
+
+def _tested(federation: Federation, split: Split, has_all_folds: bool) -> str:
     if split.fixed:
         return "tested on what the source designates"
     if split.test_column is not None:
         return f"tested on what column {split.test_column!r} says"
     groups = "" if split.group is None else f", groups of {split.group!r} kept whole"
     if split.time is not None:
-        return f"tested on the last {split.test:.0%} by {split.time!r}{groups}"
+        share = percent(split.test)
+        return f"tested on the last {share} by {split.time!r}{groups}"
     if split.folds is not None and split.fold is not None:
         if has_all_folds:
-            return f"every row is tested once, in {split.folds} folds{groups}"
+            sizes = sum(part.sizes for part in federation.parts)
+            whose = f" of a client with {split.folds} rows or more"
+            whose = whose if np.any(sizes < split.folds) else ""
+            return f"every row{whose} is tested once, in {split.folds} folds{groups}"
         return f"tested on fold {split.fold + 1} of {split.folds}{groups}"
-    return f"tested on {split.test:.0%} of each client's rows, at random{groups}"
+    share = percent(split.test)
+    return f"tested on {share} of each client's rows, at random{groups}"
 
 
 def _counted(names: tuple[str, ...], noun: str) -> str:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.core.percentage import percent
+
 if TYPE_CHECKING:
     from fedloom.clients.federation import Federation
 
@@ -181,9 +183,8 @@ def _twins(federation: Federation) -> str:
     )
     if own.mean() < _TWINS:
         return ""
-    return (
-        f"{own.mean():.0%} of the test rows are training rows of the same client, too"
-    )
+    share = percent(own.mean())
+    return f"{share} of the test rows are training rows of the same client, too"
 
 
 def _is_measured(values: NDArray[np.floating]) -> bool:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from fedloom.clients.federation import Federation
+from fedloom.core.percentage import percent
 from fedloom.core.streams import generator
 
 SHADES = " ░▒▓█"
@@ -142,7 +143,7 @@ def draw(federation: Federation, rows: int = 40) -> list[Text]:
         lines.append(Text(_how_many(shown, federation), "dim"))
     if shown.labels:
         shades = ", ".join(
-            f"{shade} up to {level:.0%}"
+            f"{shade} up to {percent(level)}"
             for shade, level in zip(SHADES[1:], LEVELS, strict=True)
         )
         lines.append(Text(f"share of a client's training samples: {shades}", "dim"))

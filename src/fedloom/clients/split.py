@@ -187,11 +187,14 @@ class Split:
         empty = np.flatnonzero(train.sizes == 0)
         if len(empty):
             first = int(empty[0])
+            total = len(held[first])
+            advice = "Join it with others, or leave it out (--set partition.least=2)."
+            if total > 1:
+                advice = "Lower the shares, or give clients a larger minimum."
             raise DataError(
-                f"client {names[first]} has {len(held[first])} samples and none is "
-                f"left for training: {len(test[first])} for testing, "
-                f"{len(validation[first])} for validation. Lower the shares, or give "
-                "clients a larger minimum."
+                f"client {names[first]} has {total} sample{'s' * (total != 1)} and "
+                f"none is left for training: {len(test[first])} for testing, "
+                f"{len(validation[first])} for validation. {advice}"
             )
         return train, validation, test
 

@@ -76,7 +76,7 @@ def print_numbers(
     parts: list[list[tuple[str, int, tuple[str, ...]]]] = [[]]
     room = out.width - label_room
     for heading, cells in zip(numbers, columns[len(labels) :], strict=True):
-        width = _widest(*heading.split(), *cells)
+        width = _widest(*heading.split(" "), *cells)
         if parts[-1] and sum(w + _GAP for _, w, _ in parts[-1]) + width > room:
             parts.append([])
         parts[-1].append((heading, width, cells))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fedloom.commands import options
-from fedloom.commands.console import make_table, plain, say
 from fedloom.commands.console import out as console
+from fedloom.commands.console import print_numbers, say
 from fedloom.commands.options import argument, option
 from fedloom.core.errors import DataError
 from fedloom.reports import write_report
 from fedloom.reports.headline import headline
 from fedloom.reports.live import Server, Watch
-from fedloom.reports.report_tables import ranking_table
+from fedloom.reports.report_tables import ranking_table, yardsticks_table
 from fedloom.reports.summary import summary
+from fedloom.reports.tables import Table
 from fedloom.reports.units import SPACE
 
 
@@ -68,16 +69,18 @@ def write_and_show(
 ) -> None:
     """Write a report; print its ranking and where it is."""
     findings, written = write_report(paths, out, format_)
-    ranking = ranking_table(findings, is_short=True)
-    table = make_table()
-    table.padding = (0, 2, 0, 0)
-    for column in ranking.columns:
-        justify: Literal["left", "right"] = "right" if column.is_number else "left"
-        table.add_column(column.title, justify=justify)
-    for row in ranking.rows:
-        table.add_row(*[plain(cell.text.replace(" ", SPACE)) for cell in row])
-    console.print()
-    console.print(table)
+    _show(ranking_table(findings, is_short=True))
+    yardsticks = yardsticks_table(findings, is_short=True)
+    if yardsticks is not None:
+        _show(yardsticks)
     for text in (headline(findings), *summary(findings), *findings.collection.remarks):
         console.print(f"\n{text}", highlight=False, markup=False)
     say(f"\nWritten to {written[0]}")
+
+
+def _show(table: Table) -> None:
+    """Print a table, all of it: what a row is about stands before every part of it."""
+    label, *headings = [column.title for column in table.columns]
+    rows = [[cell.text.replace(" ", SPACE) for cell in row] for row in table.rows]
+    console.print()
+    print_numbers([label], headings, rows)

@@ -196,7 +196,9 @@ def _show(result: Result, *, has_gain: bool = False) -> None:
     console.print()
     print_numbers(heading[:2], heading[2:], rows, title=closing.title)
     if has_gain:
-        say(f"\n{result.gain().sentence()}")
+        gain = result.gain()
+        write = unit_of(gain.metric, gain.together).gap
+        say(f"\n{gain.sentence(write)}")
     for remark in result.remarks:
         say(f"\n{remark}")
     if result.path is not None:

@@ -16,6 +16,7 @@ from fedloom.config import AUTO, RunConfig, parse, read_toml
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
+from fedloom.reports.units import counted
 from fedloom.results.directory import COMPARISON
 
 FORMAT = "fedloom-comparison-1"
@@ -283,9 +284,9 @@ def local_work(comparison: Comparison) -> str:
     by_amount: dict[str, list[str]] = {}
     for arm, method in comparison.algorithms.items():
         times = f"{method.exchanges} x " if method.exchanges > 1 else ""
-        amount = f"{times}{method.epochs} epochs"
+        amount = times + counted(method.epochs, "epoch")
         if method.steps is not None:
-            amount = f"{times}{method.steps} steps"
+            amount = times + counted(method.steps, "step")
         by_amount.setdefault(amount, []).append(arm)
     most = max(by_amount, key=lambda amount: len(by_amount[amount]))
     others = [

@@ -14,6 +14,7 @@ import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,14 @@ from fedloom.comparison.settings import (
 )
 from fedloom.comparison.workers import hand_out, workers
 from fedloom.comparison.yardsticks import (
-    ORDINARY,
-    POOLED,
     clear_yardsticks,
     finish_yardsticks,
     has_yardsticks,
-    of_pooled,
     ordinary,
     pooled_federation,
+    pooled_rounds,
     pooled_settings,
+    write_pooled,
     write_yardstick,
     yardstick_file,
     yardsticks_left,
@@ -66,12 +66,14 @@ from fedloom.comparison.yardsticks import (
 from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, DataError, FedloomError, with_resume_hint
 from fedloom.core.files import atomic_write, remove_private_folders
+from fedloom.core.remarks import LOWER_RATE
 from fedloom.engine.range_test import FoundRate
 from fedloom.engine.threads import on_threads
 from fedloom.plan import built_in_module
 from fedloom.reports.units import counted, unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
+from fedloom.results.observations import ORDINARY, POOLED
 from fedloom.results.reader import ALONE, YARDSTICKS, read_comparison
 from fedloom.server.history import History
 from fedloom.server.schedule import train_together
@@ -175,7 +177,15 @@ _Task = tuple[Callable[["Job", str, "Clients"], str], str]
 def _left_beside(
     comparison: Comparison, out: Path, clients: Sequence[Federation]
 ) -> list[_Task]:
-    """What is still to be done once the methods are trained, the longest first."""
+    """What is still to be done once the methods are trained, the longest first.
+
+    Nothing if all runs diverged, for then there is nothing to measure.
+    """
+    if all(
+        RunDirectory(run_directory(out, arm, seed)).read_failure() is not None
+        for arm, seed in product(comparison.arms, comparison.seeds)
+    ):
+        return []
     tasks: list[_Task] = [
         (_train_alone, run.title)
         for run in alone_runs(comparison, clients)
@@ -260,9 +270,9 @@ def _refuse_untested(clients: Clients) -> None:
     most = int(first.sizes.max())
     raise DataError(
         f"{first.dataset.name}: no client has a sample to test its model on: after the "
-        f"split all samples are for training ({counted(len(first.names), 'client')} of "
-        f"{most} at most). Clients need two samples or more, and split.test above 0; "
-        "join clients that have fewer, or leave them out."
+        f"split all samples are for training ({counted(len(first.names), 'client')} "
+        f"with at most {counted(most, 'sample')}). Clients need two samples or more, "
+        "and split.test above 0; join clients that have fewer, or leave them out."
     )
 
 
@@ -433,7 +443,7 @@ def _train_yardstick(job: Job, name: str, clients: Clients) -> str:
 
 
 def _train_pooled(job: Job, clients: Clients) -> None:
-    """The runs' model on the data of all clients together, as long as Local."""
+    """The runs' model on the data of all clients together, at most as long as Local."""
     comparison = job.comparison
     arm, base = next(iter(comparison.arms)), base_settings(comparison.algorithms)
     local = pooled_settings(base, np.concatenate([own.sizes for _, own in clients]))
@@ -447,16 +457,24 @@ def _train_pooled(job: Job, clients: Clients) -> None:
         plan_run(job, config, job.out, in_one_place, n, rate)
         for n, config in enumerate(configs)
     ]
+    everyone = np.zeros(1, dtype=np.int64)
+    wanted = dict.fromkeys(pooled_rounds(comparison), everyone)
     owners = {id(run.plan): own for run, (_, own) in zip(runs, clients, strict=True)}
     for some in bundles(runs):
         plans = [run.plan for run in some]
         histories = [History(plan.simulation) for plan in plans]
+        for history in histories:
+            history.wanted = wanted
         bundle = SimulationBundle([p.simulation for p in plans], plans[0].choice.runner)
         train_together(bundle, plans[0].schedule, histories)
         for n in bundle.going:
-            (outcomes,) = histories[n].outcomes.values()
+            tried = {
+                local.epochs * round_: outcomes
+                for round_, outcomes in histories[n].outcomes.items()
+            }
             file = yardstick_file(job.out, POOLED, plans[n].schedule.seed)
-            of_pooled(owners[id(plans[n])], outcomes).write(file, lasting=True)
+            metric = plans[n].simulation.task.metric
+            write_pooled(file, owners[id(plans[n])], tried, metric)
 
 
 def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> str:
@@ -473,6 +491,8 @@ def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> s
         unit = unit_of(metric, means.values())
         scores = [f"{kind} {unit.score(mean)}" for kind, mean in means.items()]
         text += f" {metric} {', '.join(scores)}"
+        if len(done) > 1:
+            text += f", mean of {len(done)} seeds"
     failed = len(histories) - len(done)
     if failed:
         text += f" ({failed} of {len(histories)} seeds diverged)"
@@ -480,7 +500,7 @@ def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> s
 
 
 def failures(comparison: Comparison, out: Path) -> list[str]:
-    """What is wrong with each method some of whose runs diverged, and what to do."""
+    """What is wrong with each method some of whose runs diverged, then what to do."""
     sentences = []
     for arm in comparison.arms:
         runs = [
@@ -488,9 +508,14 @@ def failures(comparison: Comparison, out: Path) -> list[str]:
         ]
         reasons = [why for run in runs if (why := run.read_failure()) is not None]
         if reasons:
+            reason = reasons[0].removesuffix(LOWER_RATE).rstrip()
             sentences.append(
                 f"{arm}: {len(reasons)} of {len(runs)} runs diverged. The first: "
-                f"{reasons[0]} Compare again with another rate, in another directory; "
-                "to resume would come to the same."
+                f"{reason}"
             )
+    if sentences:
+        sentences.append(
+            f"{LOWER_RATE} Compare again in another directory; to resume would come to "
+            "the same."
+        )
     return sentences

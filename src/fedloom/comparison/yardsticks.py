@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,20 +24,23 @@ from numpy.typing import NDArray
 from fedloom.algorithms import Local
 from fedloom.clients import Federation
 from fedloom.clients.ragged import Ragged
-from fedloom.comparison.alone import alone_directory, alone_runs, tried_rounds
+from fedloom.comparison.alone import (
+    alone_directory,
+    alone_runs,
+    base_settings,
+    tried_rounds,
+)
 from fedloom.comparison.settings import Comparison
 from fedloom.core.files import atomic_write, remove
 from fedloom.core.messages import HELD_OUT
 from fedloom.export.alone import work_per_round
 from fedloom.results.directory import RunDirectory
-from fedloom.results.observations import CONSTANT, LONGER
-from fedloom.results.outcomes import Outcomes, RunOutcomes
+from fedloom.results.observations import CONSTANT, LONGER, ORDINARY, POOLED
+from fedloom.results.outcomes import Outcomes, RunOutcomes, read_outcomes
 from fedloom.results.reader import YARDSTICKS
 from fedloom.results.statistics import is_better
 
 Numbers = NDArray[Any]
-
-ORDINARY, POOLED = "ordinary", "pooled"
 
 _TREES = 50
 """Rounds of gradient boosting."""
@@ -57,7 +60,7 @@ _ABOUT = {
     ),
     POOLED: (
         "The runs' model is trained on the training data of all clients in one place, "
-        "which a federation cannot have, with as many passes as training alone takes."
+        "which a federation cannot have, {passes}."
     ),
     LONGER: (
         "Each client trains alone, for as many rounds as the validation data of all "
@@ -112,21 +115,23 @@ def finish_yardsticks(
         without validation data.
     """
     write_yardstick(comparison, out, CONSTANT, clients, constant)
-    chosen = _write_longer(comparison, out, clients)
+    longer = _write_longer(comparison, out, clients)
     names = (ORDINARY, POOLED, CONSTANT) if comparison.yardsticks else (CONSTANT,)
     made: dict[str, Any] = {
         name: _ABOUT[name]
         for name in names
         if any(yardstick_file(out, name, seed).is_file() for seed in comparison.seeds)
     }
-    if chosen:
-        tried = ", ".join(str(n) for n in tried_rounds(comparison))
-        by_seed = ", ".join(f"{n} in seed {seed}" for seed, n in chosen.items())
-        about = _ABOUT[LONGER].format(tried=tried, chosen=by_seed)
-        made[LONGER] = {"about": about, "rounds": chosen}
+    if POOLED in made:
+        passes = _pooled_passes(comparison, out, clients)
+        made[POOLED] = _ABOUT[POOLED].format(passes=passes)
+    if longer:
+        tried = _listed(tried_rounds(comparison))
+        about = _ABOUT[LONGER].format(tried=tried, chosen=_by_seed(longer))
+        made[LONGER] = {"about": about, "rounds": longer}
     with atomic_write(_about_file(out), lasting=True) as part:
         part.write_text(json.dumps(made, indent=2) + "\n")
-    return chosen
+    return longer
 
 
 def write_yardstick(
@@ -238,6 +243,56 @@ def pooled_settings(local: Local, sizes: NDArray[np.int64]) -> Local:
     return replace(local, steps=None, epochs=max(1, round(float(epochs))))
 
 
+def pooled_rounds(comparison: Comparison) -> tuple[int, ...]:
+    """How long training on all data is tried: 1, 2, 4 rounds and so on, up to all.
+
+    No longer than clients train alone, so that trying costs no training. A pass over
+    all data has many more steps than one over a client's, so less is often better.
+    """
+    config = comparison.config(next(iter(comparison.arms)), comparison.seeds[0])
+    last = config.schedule.rounds
+    return (*(2**n for n in range(last.bit_length()) if 2**n < last), last)
+
+
+def write_pooled(
+    file: Path,
+    federation: Federation,
+    outcomes: Mapping[int, RunOutcomes],
+    metric: str,
+) -> None:
+    """Write what the one model said, after the passes that validation data prefer.
+
+    Args:
+        file: where its outcomes go.
+        federation: the clients that hold the samples.
+        outcomes: of the model, by the passes over all data that were tried; the most
+            are taken where there are no validation data.
+        metric: what they are.
+    """
+    tried = {passes: of_pooled(federation, own) for passes, own in outcomes.items()}
+    chosen = best_on_validation(tried, metric) or max(tried)
+    work = chosen * federation.sizes.astype(np.int64)
+    RunOutcomes(tried[chosen].parts, work).write(file, lasting=True)
+
+
+def best_on_validation(tried: Mapping[int, RunOutcomes], metric: str) -> int | None:
+    """How long does best for the average client; None without validation data.
+
+    Args:
+        tried: outcomes by how long was trained, the shortest first; of equals the
+            shortest wins.
+        metric: what they are.
+    """
+    best, best_score = None, np.nan
+    for length, outcomes in tried.items():
+        if "validation" not in outcomes.parts:
+            continue
+        score = _mean_over_clients(outcomes.parts["validation"])
+        if best is None or is_better(score, best_score, metric):
+            best, best_score = length, score
+    return best
+
+
 def of_pooled(federation: Federation, pooled: RunOutcomes) -> RunOutcomes:
     """What the one model said, as outcomes of the clients that hold the samples."""
     parts = {}
@@ -256,19 +311,47 @@ def _write_longer(
     runs = [run for run in alone_runs(comparison, clients) if run.tried]
     for run, seed in product(runs, comparison.seeds):
         directory = RunDirectory(alone_directory(out, run.title, seed))
-        best, best_score = None, np.nan
-        for round_ in run.tried:
-            outcomes = directory.read_outcomes(round_)
-            if outcomes is None or "validation" not in outcomes.parts:
-                continue
-            score = _mean_over_clients(outcomes.parts["validation"])
-            metric = directory.read_manifest()["metric"]
-            if best is None or is_better(score, best_score, metric):
-                best, best_score, chosen[seed] = outcomes, score, round_
+        tried = {
+            round_: outcomes
+            for round_ in run.tried
+            if (outcomes := directory.read_outcomes(round_)) is not None
+        }
+        if not tried:
+            continue
+        best = best_on_validation(tried, directory.read_manifest()["metric"])
         if best is not None:
+            chosen[seed] = best
             file = yardstick_file(out, LONGER, seed)
-            RunOutcomes(best.parts).write(file, lasting=True)
+            RunOutcomes(tried[best].parts).write(file, lasting=True)
     return chosen
+
+
+def _pooled_passes(
+    comparison: Comparison, out: Path, clients: Sequence[Federation]
+) -> str:
+    """For how many passes over all data the one model was trained, in words."""
+    chosen: dict[int, int] = {}
+    for seed, federation in zip(comparison.seeds, clients, strict=True):
+        outcomes = read_outcomes(yardstick_file(out, POOLED, seed))
+        if outcomes is not None and outcomes.work is not None:
+            chosen[seed] = int(outcomes.work.sum() // federation.sizes.sum())
+    if not any(len(federation.validation.indices) for federation in clients):
+        return f"with as many passes as training alone takes: {_by_seed(chosen)}"
+    sizes = np.concatenate([federation.sizes for federation in clients])
+    epochs = pooled_settings(base_settings(comparison.algorithms), sizes).epochs
+    tried = _listed(epochs * round_ for round_ in pooled_rounds(comparison))
+    return (
+        "for as many passes as the validation data of all clients of the seed prefer "
+        f"out of {tried}: {_by_seed(chosen)}"
+    )
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _by_seed(chosen: Mapping[int, int]) -> str:
+    return ", ".join(f"{number} in seed {seed}" for seed, number in chosen.items())
 
 
 def _mean_over_clients(outcomes: Outcomes) -> float:

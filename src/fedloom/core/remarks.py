@@ -33,6 +33,10 @@ _BLOWN_UP = 10.0
 """Times the loss of a constant model from which on a model is worse than none."""
 
 
+LOWER_RATE = "Lower algorithm.lr, or have it found by algorithm.lr=auto."
+"""What to do if training diverged: the end of every reason why a run failed so."""
+
+
 def divergence(
     last: float, constant: float | None, lr: float, *, has_classes: bool
 ) -> str | None:
@@ -56,7 +60,7 @@ def divergence(
     return (
         f"At the end the loss on training data is {last:.3g}, and a model that says "
         f"the same of every sample would have {constant:.3g}: training diverged. lr is "
-        f"{lr:g}. Lower algorithm.lr, or have it found by algorithm.lr=auto."
+        f"{lr:g}. {LOWER_RATE}"
     )
 
 

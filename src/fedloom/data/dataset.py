@@ -407,8 +407,9 @@ def _refuse_to_guess(values: NDArray[Any], where: str, setting: str) -> None:
             return
         kind = f"floating numbers that are all whole, {len(distinct)} different ones"
     shown = ", ".join(f"{value:g}" for value in distinct[:3])
+    shown += ", ..." if len(distinct) > 3 else ""
     raise DataError(
-        f"{where}: expected labels or a quantity, found {kind} ({shown}, ...), which "
+        f"{where}: expected labels or a quantity, found {kind} ({shown}), which "
         f"may be either. {_ask(setting)}"
     )
 

@@ -128,6 +128,13 @@ class File(Source):
         reserved = self._reserved()
         for setting, name in self._named(is_table=is_table):
             if name not in arrays:
+                if setting == "data.target" and name == File.target:
+                    # The default, which nobody asked for.
+                    raise DataError(
+                        f"{path}: no target is named, and no {what} is called "
+                        f"{name!r}. Name the {what} to predict: --set "
+                        f"data.target={what.upper()}. Known: {', '.join(arrays)}."
+                    )
                 raise DataError(f"{path}: {setting}: {unknown(what, name, arrays)}")
         features = self.features or tuple(
             name for name in arrays if self._uses(name) and name not in reserved
@@ -265,6 +272,16 @@ def read_file(
     return "column", read_table(path, kind, is_used)
 
 
+_ROWS_PER_GROUP = 10
+"""On average at most; a column with fewer values says what kind a row is of."""
+
+
+def _may_be_groups(column: NDArray[Any]) -> bool:
+    """Whether a column may say which few rows belong together."""
+    values = len(np.unique(column.astype(np.str_)))
+    return max(3, len(column) / _ROWS_PER_GROUP) <= values < len(column)
+
+
 def _refuse_text(
     columns: Mapping[str, NDArray[Any]],
     features: tuple[str, ...],
@@ -290,6 +307,11 @@ def _refuse_text(
         elif {*map(str, np.unique(columns[name].astype(np.str_)))} <= _PARTS:
             advice.append(
                 f"If {name} says what each row is for, --set split.test_column={name}."
+            )
+        elif has_client and _may_be_groups(columns[name]):
+            advice.append(
+                f"If rows with the same {name} belong together, --set "
+                f"split.group={name}."
             )
     numeric = [name for name in features if name not in text]
     advice.append(

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedloom.core.errors import NumericalError
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, stack, take
+from fedloom.core.remarks import LOWER_RATE
 from fedloom.core.streams import fold
 from fedloom.core.task import Batch
 from fedloom.engine.job import (
@@ -131,9 +132,10 @@ class Loop:
         what = (
             "the parameters are not finite" if is_loss_finite else f"loss is {loss:g}"
         )
-        last = f"{losses[-1]:.4g}" if losses else "none"
+        last = "It was the first step"
+        if losses:
+            last = f"Last finite loss {losses[-1]:.4g}"
         raise NumericalError(
-            f"{self.culprit}, phase {phase + 1}, step {step + 1}: {what}. Last finite "
-            f"loss {last}; lr is {job.algorithm.lr:g}. Lower algorithm.lr, or have it "
-            "found by algorithm.lr=auto."
+            f"{self.culprit}, phase {phase + 1}, step {step + 1}: {what}. {last}; "
+            f"lr is {job.algorithm.lr:g}. {LOWER_RATE}"
         )

@@ -22,7 +22,7 @@ from fedloom.reports.gain_tables import gains_table
 from fedloom.reports.headline import headline
 from fedloom.reports.markup import render
 from fedloom.reports.page import page
-from fedloom.reports.report_tables import ranking_table
+from fedloom.reports.report_tables import ranking_table, yardsticks_table
 from fedloom.reports.run_tables import cost_table, failures_table
 from fedloom.reports.summary import summary
 
@@ -35,6 +35,7 @@ def _text(template: str, findings: Findings) -> str:
         headline=headline(findings),
         summary=summary(findings),
         ranking=ranking_table(findings),
+        yardsticks=yardsticks_table(findings),
         gains=gains_table(findings) if findings.gains is not None else None,
         failures=failures_table(findings),
         cost=cost_table(findings),

@@ -26,10 +26,19 @@ from fedloom.reports.units import (
     unit_of,
 )
 from fedloom.results.evidence import Evidence, in_units
+from fedloom.results.observations import CONSTANT, LONGER, ORDINARY, POOLED
 from fedloom.results.statistics import is_error
 
 CALIBRATION = ("ece", "brier", "nll")
 """Numbers that say whether a model's probabilities can be believed."""
+
+_YARDSTICKS = {
+    CONSTANT: "always the usual answer",
+    LONGER: "training alone, rounds chosen",
+    ORDINARY: "ordinary model on own data",
+    POOLED: "all data in one place",
+}
+"""What yardsticks are called, in the order in which they ask for more."""
 
 _PART_TITLES = {"train": "training", "validation": "validation"}
 
@@ -85,11 +94,38 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
         table.numbers(
             "gain over alone", lambda s: _gain(unit, s, findings.gain_of(s.method))
         )
+        is_same = evidence is None or evidence.has_same_clients
         table.words(
-            "clients gain / lose", lambda s: _gaining(findings.gain_of(s.method))
+            f"clients gain / lose{'' if is_same else ', all seeds'}",
+            lambda s: _gaining(findings.gain_of(s.method)),
         )
     table.words("seeds finished", _seeds)
     return table.table(caption)
+
+
+def yardsticks_table(findings: Findings, *, is_short: bool = False) -> Table | None:
+    """What the methods are measured by; None if nothing of that kind was made.
+
+    Args:
+        findings: what was worked out.
+        is_short: leave out how each was made, for a narrow place.
+    """
+    scores = findings.evidence.yardsticks if findings.evidence is not None else {}
+    if not scores:
+        return None
+    unit, yardsticks = findings.unit, findings.collection.yardsticks
+    table = TableBuilder(name for name in _YARDSTICKS if name in scores)
+    table.words("yardstick", lambda name: _YARDSTICKS[name])
+    table.numbers(
+        f"{findings.metric}{unit.heading}",
+        lambda name: estimate_cell(unit, scores[name]),
+    )
+    if not is_short:
+        table.words("how it was made", lambda name: yardsticks[name].about)
+    return table.table(
+        "Yardsticks: what needs no federation, and what no federation can have. Scores "
+        "and intervals are those of the same samples as the methods'."
+    )
 
 
 def _interval_of(findings: Findings) -> str:

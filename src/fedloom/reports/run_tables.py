@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from fedloom.core.remarks import LOWER_RATE
 from fedloom.reports.findings import Findings
 from fedloom.reports.runs import Run
 from fedloom.reports.tables import Cell, Table, TableBuilder
 from fedloom.reports.units import count, seconds, size
 
 
-def cost_table(findings: Findings) -> Table:
-    """What every method took."""
+def cost_table(findings: Findings) -> Table | None:
+    """What every method took; None if no run finished."""
     of_methods = (findings.collection.of(s.method) for s in findings.ranking.standings)
-    table = TableBuilder(runs for runs in of_methods if runs)
+    finished = [runs for runs in of_methods if runs]
+    if not finished:
+        return None
+    table = TableBuilder(finished)
 
     def mean(
         title: str, show: Callable[[float], str], cost: Callable[[Run], float]
@@ -60,12 +64,22 @@ def failures_table(findings: Findings) -> Table | None:
     table.words("rounds", lambda row: _reached(row[2]))
     table.words(
         "why",
-        lambda row: (row[2].failure or "stopped or still going on") if row[2] else "",
+        lambda row: _reason(row[2]) if row[2] else "",
     )
-    return table.table(
+    caption = (
         "Runs that did not finish. The ranking counts them; its means are over the "
         "finished seeds, and a method with such a run is placed after all others."
     )
+    if any(run.failure is not None for run in runs.values()):
+        caption += f" Where training diverged: {LOWER_RATE}"
+    return table.table(caption)
+
+
+def _reason(run: Run) -> str:
+    """Why a run did not finish, without what to do, which is the same for all."""
+    if run.failure is None:
+        return "stopped or still going on"
+    return run.failure.removesuffix(LOWER_RATE).rstrip()
 
 
 def _reached(run: Run | None) -> Cell:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.metrics import METRICS
-from fedloom.results.statistics import improvement
+from fedloom.results.statistics import improvement, over_seeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +46,30 @@ class Gain:
             "gain": self.gain,
         }
 
-    def sentence(self) -> str:
-        """Who gains, in one line."""
+    def sentence(self, write: Callable[[float], str] | None = None) -> str:
+        """Who gains, in one line.
+
+        Args:
+            write: makes a text of a difference of scores, with its sign; in few digits
+                by default.
+        """
         gain = self.gain[np.isfinite(self.gain)]
         of = "" if self.metric == "accuracy" else f" in {self.metric}"
         if len(gain) == 0:
             return f"gain{of} over training alone with as much work: no score"
         is_share = self.metric in METRICS and METRICS[self.metric].is_share
-        scale, form, points = (100, ".1f", " points") if is_share else (1, ".4g", "")
-        text = f"{scale * gain.mean():+{form}}{points}"
-        if len(gain) > 1:
-            error = gain.std(ddof=1) / np.sqrt(len(gain))
-            text += f" (standard error over clients {scale * error:{form}})"
+        if write is None:
+            write = _in_points if is_share else "{:+.4g}".format
+        # Student's t, for clients may be few, of whom a bootstrap is too sure.
+        mean = over_seeds(gain)
+        text = write(mean.mean) + (" points" if is_share else "")
+        if mean.has_interval:
+            is_open = gain.any() and mean.low <= 0 <= mean.high
+            chance = ", so it may be chance" if is_open else ""
+            text += (
+                f" (95 % interval over clients {write(mean.low)} to {write(mean.high)}"
+                f"{chance})"
+            )
         return (
             f"gain{of} over training alone with as much work: {text}; "
             f"{(gain > 0).sum()} of {len(gain)} clients gain, {(gain < 0).sum()} lose, "
@@ -73,3 +86,7 @@ class Gain:
                 f"  {self.alone[n]:6.4f}  {self.gain[n]:+7.4f}"
             )
         return "\n".join(lines)
+
+
+def _in_points(value: float) -> str:
+    return f"{100 * value:+.1f}"

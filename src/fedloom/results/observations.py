@@ -28,6 +28,10 @@ CONSTANT = "constant"
 """The yardstick that always says what is usual for the client."""
 LONGER = "alone-longer"
 """The yardstick that trains alone for as many rounds as validation data prefer."""
+ORDINARY = "ordinary"
+"""The yardstick of an ordinary model on each client's own data."""
+POOLED = "pooled"
+"""The yardstick that has the data of all clients in one place."""
 
 
 @dataclass(frozen=True, eq=False)

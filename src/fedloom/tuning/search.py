@@ -26,6 +26,7 @@ from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.files import atomic_write, cannot_write, remove
 from fedloom.core.losses import Loss
+from fedloom.core.percentage import percent
 from fedloom.core.settings import LARGEST, Count, accepts, build
 from fedloom.tuning.space import check_names, space_of
 from fedloom.tuning.study import Study, TunedMethod, library
@@ -283,8 +284,8 @@ def _with_validation(comparison: Comparison) -> tuple[Comparison, list[str]]:
     if "validation" not in split:
         split["validation"] = VALIDATION
         lines.append(
-            f"note: {VALIDATION:.0%} of each client's samples that are not for testing "
-            "are kept for validation (split.validation)"
+            f"note: {percent(VALIDATION)} of each client's samples that are not for "
+            "testing are kept for validation (split.validation)"
         )
     if not split["validation"]:
         raise ConfigError(

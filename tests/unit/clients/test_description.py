@@ -23,7 +23,7 @@ def test_a_sentence_says_task_features_clients_and_test() -> None:
     assert clients.describe() == (
         "pets.csv: classification of 'kind' into 2 classes (cat, dog); 12 features (a, "
         "b, c, d, e and 7 more), 1 column left out (row); 3 clients from column "
-        "'home'; tested on 50% of each client's rows, at random"
+        "'home'; tested on 50\N{NO-BREAK SPACE}% of each client's rows, at random"
     )
 
 
@@ -32,7 +32,8 @@ def test_a_regression_says_its_units() -> None:
     clients = federation(X, y, partition=Iid(clients=2), time=np.arange(12))
     assert clients.describe() == (
         "arrays: regression, scores in its own units, standardised for training; "
-        "inputs of 12; 2 clients from partition iid; tested on the last 25% by 'time'"
+        "12 features; 2 clients from partition iid; tested on the last "
+        "25\N{NO-BREAK SPACE}% by 'time'"
     )
     raw = federation(X, y, clients=WHO, standardise_targets=False)
     assert "standardised" not in raw.describe()
@@ -47,3 +48,16 @@ def test_every_way_to_split_is_said() -> None:
     assert "tested on fold 2 of 3" in clients.resplit(fold, 0).describe()
     marked = federation(X, LABELS, clients=WHO, test=np.tile([0, 0, 0, 1], 3))
     assert marked.describe().endswith("tested on what column 'test' says")
+
+
+def test_what_is_said_of_folds_holds_for_small_clients_too() -> None:
+    split = Split(folds=3, fold=0, validation=0.25)
+    data = from_arrays(X, LABELS, clients=WHO)
+    clients = divide(data, Natural(), split, seed=0)
+    assert clients.describe(has_all_folds=True).endswith(
+        "; every row is tested once, in 3 folds; validated on "
+        "25\N{NO-BREAK SPACE}% of the rest"
+    )
+    few = from_arrays(X, LABELS, clients=np.repeat(["ann", "bob", "cy"], [5, 5, 2]))
+    text = divide(few, Natural(), split, seed=0).describe(has_all_folds=True)
+    assert "; every row of a client with 3 rows or more is tested once" in text

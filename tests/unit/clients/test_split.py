@@ -36,7 +36,7 @@ def test_a_split_loses_nothing_and_keeps_a_training_sample(
     tested = round_share(test, len(y))
     rest = len(y) - tested
     if rest - round_share(validation, rest) < 1:
-        with pytest.raises(DataError, match=f"client ann has {len(y)} samples"):
+        with pytest.raises(DataError, match=f"client ann has {len(y)} sample"):
             one_client(y, split, seed)
         return
     parts = one_client(y, split, seed)
@@ -71,7 +71,7 @@ def test_a_regression_is_split_without_strata() -> None:
 def test_a_client_without_training_samples_is_named_with_its_size() -> None:
     dataset = from_arrays(np.zeros(5), [0, 1, 0, 1, 0])
     members = Ragged.of([np.arange(4), np.array([4])])
-    with pytest.raises(DataError, match=r"client bob has 1 samples .* 1 for testing"):
+    with pytest.raises(DataError, match=r"client bob has 1 sample .* 1 for testing"):
         Split(test=0.5).apply(dataset, members, ["ann", "bob"], 0)
 
 

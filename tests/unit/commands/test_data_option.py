@@ -79,7 +79,10 @@ def test_clients_that_cannot_be_tested_are_refused(
     result = fedloom(command, *methods, *data, "--out", tmp_path / "out.toml")
     assert isinstance(result.exception, DataError)
     message = str(result.exception)
-    assert "found 12 clients from column 'site' with at most 1. Name a" in message
+    assert (
+        "found 12 clients from column 'site' with at most 1 sample. Name a" in message
+    )
+    assert "split.test" not in message  # with one row each no share is of use
     assert result.output == ""  # nothing is announced that does not happen
     assert [path.name for path in tmp_path.iterdir()] == ["one.csv"]
 

@@ -208,7 +208,7 @@ def test_vectors_that_do_not_fit_the_tokens_are_refused(
     ("values", "kind"),
     [
         (np.arange(60) % 21, "21 different whole numbers"),
-        (np.tile([0.0, 1.0], 10), "all whole, 2 different ones"),
+        (np.tile([0.0, 1.0], 10), r"all whole, 2 different ones \(0, 1\), which"),
         (np.tile([1.0, 2.0, 5.0], 10), "all whole, 3 different ones"),
     ],
 )

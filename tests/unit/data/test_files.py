@@ -160,7 +160,7 @@ def test_arrays_of_an_npz_are_chosen_by_name(tmp_path: Path) -> None:
     assert [x.dtype for x in dataset.inputs] == [torch.uint8, torch.int64]
     assert dataset.owner is not None
     assert dataset.owner.tolist() == ["u", "v"]
-    with pytest.raises(DataError, match=r"unknown array 'y'.*Known: image, label"):
+    with pytest.raises(DataError, match=r"array to predict.*Known: image, tokens"):
         read(path, inputs=["image"])
 
 
@@ -282,6 +282,31 @@ def test_text_is_hinted_at_what_it_may_be_for(tmp_path: Path) -> None:
         """'data.features=["row", "age", "dose"]'""",
     ):
         assert f"--set {setting}" in message
+
+
+def test_text_that_repeats_may_be_groups_of_rows(tmp_path: Path) -> None:
+    rows = 24
+    table = {
+        "who": ["ann", "bob"] * (rows // 2),
+        "visit": [f"v{n // 4}" for n in range(rows)],
+        "kind": ["old"] * 12 + ["new"] * 12,
+        "note": [f"note {n}" for n in range(rows)],
+        "y": [0, 1] * (rows // 2),
+    }
+    path = save(table, tmp_path / "t.csv")  # type: ignore[arg-type]
+    with pytest.raises(DataError) as error:
+        read(path, client="who")
+    assert "same visit belong together, --set split.group=visit." in str(error.value)
+    assert str(error.value).count("split.group") == 1
+
+
+def test_a_target_that_nobody_named_is_asked_for(tmp_path: Path) -> None:
+    path = save({"a": [1, 2], "b": [0, 1]}, tmp_path / "t.csv")
+    asked = r"Name the column to predict: --set data\.target=COLUMN\. Known: a, b\."
+    with pytest.raises(DataError, match=asked):
+        read(path)
+    with pytest.raises(DataError, match=r"data\.target: unknown column 'c'"):
+        read(path, target="c")
 
 
 def test_a_feature_may_be_a_tag_too(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from made_runs import steady, write_comparison, write_run
 
 from fedloom.core.metrics import METRICS
+from fedloom.core.remarks import LOWER_RATE
 from fedloom.reports import collect, write_report
 from fedloom.reports.findings import work_out
 from fedloom.reports.markup import content_policy, render
@@ -223,7 +224,14 @@ def test_a_comparison_without_a_finished_run_has_a_page(tmp_path: Path) -> None:
     path = write_comparison(tmp_path / "c", {"a": steady([0.5]), "b": steady([0.6])})
     for method in ("a", "b"):
         run = RunDirectory(path / method / "seed-0")
-        run.write_failure("round 1, client <c0>: loss is nan", 1, 0)
+        why = f"round 1, client <c0>: loss is nan. {LOWER_RATE}"
+        run.write_failure(why, 1, 0)
+    markdown, latex = (
+        write_report([path], format_=name)[1][0].read_text() for name in ("md", "latex")
+    )
+    assert "## Cost" not in markdown
+    assert markdown.count(LOWER_RATE) == 1
+    assert "label{tab:cost}" not in latex
     text = page(work_out(collect([path])))
     check(text)
     assert "all 2 runs diverged" in text

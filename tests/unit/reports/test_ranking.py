@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from made_runs import clients, outcomes_of, steady, write_comparison, write_run
 
+from fedloom.commands.report import write_and_show
 from fedloom.reports import collect
 from fedloom.reports.findings import Findings, work_out
 from fedloom.reports.gains import drivers
 from fedloom.reports.headline import headline
 from fedloom.reports.page import page
-from fedloom.reports.report_tables import ranking_table
+from fedloom.reports.report_tables import ranking_table, yardsticks_table
 from fedloom.reports.summary import summary
+from fedloom.reports.units import SPACE
 from fedloom.results.directory import RunDirectory
 from fedloom.results.gain import Gain
 from fedloom.results.outcomes import RunOutcomes
@@ -200,6 +202,32 @@ def test_yardsticks_that_beat_every_method_are_said(tmp_path: Path) -> None:
     )
 
 
+def test_every_yardstick_is_in_a_table_even_if_it_beats_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = {"local": many(0.5), "a-long-name-of-a-method-with-settings": many(0.7)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    assert yardsticks_table(work_out(collect([path]))) is None
+    scores = {"constant": 0.6, "alone-longer": 0.55, "ordinary": 0.45, "pooled": 0.65}
+    for name, score in scores.items():
+        write_yardstick(path, name, score)
+    table = yardsticks_table(work_out(collect([path])))
+    assert table is not None
+    assert [row[1].value for row in table.rows] == pytest.approx([*scores.values()])
+    assert all(row[2].text == "Made up." for row in table.rows)
+    write_and_show([path])
+    places = (
+        capsys.readouterr().out,
+        (path / "report.md").read_text(),
+        (path / "report.html").read_text(),
+    )
+    for text in places:
+        assert "a-long-name-of-a-method-with-settings" in text
+        for row in table.rows:
+            assert row[0].text in text.replace(SPACE, " ")
+            assert row[1].text in text.replace(SPACE, " ")
+
+
 @pytest.mark.parametrize(
     ("shares", "chance"),
     [((0.8,), ""), ((0.75, *[0.7] * 19), ", though that may be chance")],
@@ -377,6 +405,8 @@ def test_clients_are_not_counted_once_per_seed(tmp_path: Path) -> None:
     said = " ".join(summary(findings))
     assert "2 clients, 3 seeds" in said
     assert "in 3 seeds, each with clients of its own (6 in all)" in said
+    titles = [column.title for column in ranking_table(findings).columns]
+    assert "clients gain / lose, all seeds" in titles  # 6 of 6, where 2 are named
 
 
 FEW = {"local": steady(*[[0.5] * 6] * 2), "a": steady(*[[0.75] * 6] * 2)}

@@ -212,7 +212,7 @@ def test_validation_data_are_set_aside_or_asked_for(tmp_path: Path) -> None:
     tune(parse_comparison(tables), out=out, trials=1, tell=lines.append)
     assert lines[0].startswith("digits: classification into 10 classes; ")
     assert lines[1].startswith("Local work of each method")
-    assert "20% of each client's samples" in lines[2]
+    assert "20\N{NO-BREAK SPACE}% of each client's samples" in lines[2]
     assert read_toml(out)["split"]["validation"] == 0.2
     none = parse_comparison({**tables, "split": {"validation": 0.0}})
     with pytest.raises(ConfigError, match=r"split\.validation is 0"):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.core.percentage import percent
 from fedloom.core.remarks import LogColumns, Remark
 
 _FEW = 0.5
@@ -57,11 +58,11 @@ def on_steps(
         yield Remark(
             topic="step rule below its floor",
             text=(
-                f"In {held:.0%} of the cases the step rule asked for fewer local steps "
-                "than least_steps allows, so that these decided instead, and the "
-                f"training loss was still falling at the end (by {fall:.0%}): clients "
-                "may have trained too little. Train for more rounds, raise lr, since "
-                'a smaller one asks for fewer steps, or set target = "posterior".'
+                f"In {percent(held)} of the cases the step rule asked for fewer local "
+                "steps than least_steps allows, so that these decided instead, and the "
+                f"training loss was still falling at the end (by {percent(fall)}): "
+                "clients may have trained too little. Train for more rounds, raise lr, "
+                'since a smaller one asks for fewer steps, or set target = "posterior".'
             ),
             is_warning=True,
         )
@@ -77,11 +78,10 @@ def on_steps(
             topic="steps at the ends of their range",
             text=(
                 f"The step rule hardly decided how long clients train: in the last "
-                f"{rounds} rounds {at_end:.0%} of the steps that it computed were at "
-                f"the fewest that least_steps allows or at the most (most_steps = "
-                f"{most_steps}: {at_cap:.0%}). To let it decide, "
-                f"{_wider(at_cap, at_end)}, or do "
-                "without it (use_steps = false)."
+                f"{rounds} rounds {percent(at_end)} of the steps that it computed were "
+                "at the fewest that least_steps allows or at the most (most_steps = "
+                f"{most_steps}: {percent(at_cap)}). To let it decide, "
+                f"{_wider(at_cap, at_end)}, or do without it (use_steps = false)."
             ),
         )
 

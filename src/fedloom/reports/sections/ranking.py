@@ -38,6 +38,7 @@ def ranking(findings: Findings, styles: Styles) -> dict[str, Any]:
         "has_choice": any(bar.second is not None for bar in average),
         "worst": _forest(findings, worst, "worst tenth of the clients"),
         "table": report_tables.ranking_table(findings),
+        "yardsticks": report_tables.yardsticks_table(findings),
         "failures": run_tables.failures_table(findings),
         "pairs": report_tables.pairs_table(findings),
         "kinds": report_tables.kinds_table(findings),
