@@ -17,7 +17,7 @@ from fedloom.reports.headline import (
 )
 from fedloom.reports.units import SPACE, counted, is_zero, p_value, words
 from fedloom.results.evidence import ALPHA
-from fedloom.results.observations import LONGER
+from fedloom.results.observations import LONGER, ORDINARY, POOLED
 from fedloom.results.statistics import is_better, is_error
 
 
@@ -283,14 +283,14 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
             f"{usual(findings)}. There may be nothing to learn here, or training "
             "fails, or there are too few data to tell."
         )
-    if score := beats("ordinary"):
+    if score := beats(ORDINARY):
         yield (
             "An ordinary model on each client's own data (gradient boosting or a "
             f"linear model) does better than every method: its {metric} is {score}"
-            f"{_chance(findings, 'ordinary')}."
+            f"{_chance(findings, ORDINARY)}."
         )
-    if "pooled" in evidence.yardsticks:
-        score = unit.score(evidence.yardsticks["pooled"].mean)
+    if POOLED in evidence.yardsticks:
+        score = unit.score(evidence.yardsticks[POOLED].mean)
         yield (
             "One model for all, trained with all data in one place, which a federation "
             f"does not have, is at {score} {metric}."
