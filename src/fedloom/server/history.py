@@ -111,6 +111,8 @@ class History:
                 self.training.algorithm.lr,
                 has_classes=task.metric == "accuracy",
             )
+            if self.divergence is not None and last < self.training.start_loss():
+                self.divergence = None  # it began even further away
             if self.divergence is None:
                 remarks += on_training_loss(last, first, constant)
         self.remarks = tuple(remarks)

@@ -129,6 +129,16 @@ class Training:
         clients = clients if clients is not None else self.scored
         return evaluate(self.coordinator, self.fleet, part, clients)
 
+    def start_loss(self) -> float:
+        """Mean over scored clients of the first model's loss on training data."""
+        sums = [
+            self.fleet.score(replace(request, shared=self.task.start))["shared"]
+            for request in self.coordinator.score_requests("train", self.scored)
+        ]
+        joined = map_record(lambda *rows: torch.cat(rows), *sums)
+        scores = Scores.from_sums("shared", "train", self.task.metric, joined)
+        return float(np.nanmean(scores.values["loss"]))
+
     def outcomes(
         self, part: str, clients: Tensor | None = None
     ) -> PersonalOutcomes | None:
