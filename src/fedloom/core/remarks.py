@@ -33,7 +33,10 @@ _BLOWN_UP = 10.0
 """Times the loss of a constant model from which on a model is worse than none."""
 
 
-LOWER_RATE = "Lower algorithm.lr, or have it found by algorithm.lr=auto."
+LOWER_RATE = (
+    "Lower algorithm.lr (methods.NAME.lr, where a comparison gives a method a rate of "
+    "its own), or have it found by algorithm.lr=auto."
+)
 """What to do if training diverged: the end of every reason why a run failed so."""
 
 

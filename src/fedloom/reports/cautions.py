@@ -50,7 +50,7 @@ def cautions(
     yield from _sampled_clients(collection)
     yield from _one_stretch(collection)
     yield from _few_samples(collection, evidence)
-    if len(collection.methods) < 2:
+    if len(collection.methods) < 2 and gains is None:
         return
     seeds = len(collection.seeds)
     if seeds == 1:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError, FedloomError
 from fedloom.reports.runs import Run, read_run
-from fedloom.reports.units import words
+from fedloom.reports.units import counted, words
 from fedloom.results.reader import (
     Yardstick,
     arm_of,
@@ -248,7 +248,7 @@ def _collect_comparison(path: Path) -> Collection:
     first = next(iter(runs.values()), None)
     about = str(first.manifest["dataset"]) if first is not None else path.name
     return Collection(
-        title=f"{len(asked.methods)} methods on {about}",
+        title=f"{counted(len(asked.methods), 'method')} on {about}",
         paths=(path,),
         methods=asked.methods,
         seeds=asked.seeds,

@@ -23,7 +23,7 @@ def headline(findings: Findings) -> str:
             )
         return "No answer yet: there is no run with scores."
     pick, best = decision.pick, decision.best
-    if len(collection.methods) == 1:
+    if len(collection.methods) == 1 and findings.gains is None:
         return f"{pick or best}: {_reached(findings, pick or best or '')}."
     match decision.verdict:
         case "use":
@@ -153,7 +153,8 @@ def _how_long(findings: Findings) -> str:
 def is_for_longer(findings: Findings) -> bool:
     """Whether the answer is to train alone for another number of rounds."""
     evidence, decision = findings.evidence, findings.decision
-    if decision.verdict not in ("alone", "longer") or evidence is None:
+    is_alone = decision.verdict in ("alone", "longer")
+    if not is_alone or evidence is None or findings.gains is None:
         return False
     longer, pick = evidence.yardsticks.get(LONGER), decision.pick
     own = evidence.scores[pick].mean if pick is not None else math.nan

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fedloom.reports.charts import legend_sign
 from fedloom.reports.findings import Findings
-from fedloom.reports.headline import answer_score, headline
+from fedloom.reports.headline import answer_score, headline, is_for_longer
 from fedloom.reports.markup import content_policy, render
 from fedloom.reports.sections.clients import calibration, clients
 from fedloom.reports.sections.gain import who_gains
@@ -17,7 +17,7 @@ from fedloom.reports.sections.recorded import drivers
 from fedloom.reports.sections.setup import cost, data, setup
 from fedloom.reports.summary import summary
 from fedloom.reports.units import counted
-from fedloom.results.observations import CONSTANT
+from fedloom.results.observations import CONSTANT, LONGER
 
 ASSETS = ("page.css", "page.js")
 """The style sheet and the script that are in the page."""
@@ -89,8 +89,13 @@ def _tiles(findings: Findings) -> Iterator[tuple[str, str]]:
     if about is None:
         return
     best = ranking.standing(about)
-    title = f"{findings.part} {findings.metric} of {best.method}"
-    yield title, unit.score_estimate(answer_score(findings, about))
+    title = f"{findings.part} {findings.metric} of"
+    if is_for_longer(findings) and findings.evidence is not None:
+        score = findings.evidence.yardsticks[LONGER]
+        yield f"{title} {findings.longer}", unit.score_estimate(score)
+    else:
+        score = answer_score(findings, about)
+        yield f"{title} {best.method}", unit.score_estimate(score)
     gain = findings.gain_of(best.method)
     if findings.decision.verdict == "constant":
         evidence = findings.evidence

@@ -39,6 +39,7 @@ def summary(findings: Findings) -> list[str]:
     else:
         texts += [_sureness(findings), _alike(findings), _who_gains(findings, about)]
     texts += _yardsticks(findings)
+    texts.insert(0, _of_no_shown_use(findings))
     if decision.verdict != "constant":
         texts.append(_advised(findings))
     return [text for text in texts if text]
@@ -61,7 +62,16 @@ def _alone_for_longer(findings: Findings) -> str:
     if verdict != "use":
         return f"{text}."
     ahead = "less than" if is_error(findings.metric) else "ahead of"
-    ahead = f"{subject(findings, best)} is {ahead}"
+    table = ""
+    if not is_better(
+        answer_score(findings, best or "").mean,
+        evidence.yardsticks[LONGER].mean,
+        findings.metric,
+    ):
+        # Scores are corrected for being the best of several, and this test is not.
+        raw = findings.ranking.standing(best or "").last.mean
+        table = f", {findings.unit.score(raw)} in the table,"
+    ahead = f"{subject(findings, best)}{table} is {ahead}"
     advice = "where a federation costs much, train alone, or gather more data."
     if lead.estimate.mean == 0:
         return f"{text}, and so is {best}: {advice}"
@@ -87,6 +97,21 @@ def _capital(text: str) -> str:
     """A sentence that begins with words of ours; names of methods stay as they are."""
     is_name = not text.startswith("training alone")
     return text if is_name else f"{text[0].upper()}{text[1:]}"
+
+
+def _of_no_shown_use(findings: Findings) -> str:
+    """That no method is shown to be of use, where a constant may be as good."""
+    evidence = findings.evidence
+    if evidence is None or findings.decision.verdict == "constant":
+        return ""
+    over_usual = evidence.over_constant.values()
+    if not over_usual or any(lead.is_shown for lead in over_usual):
+        return ""
+    return (
+        "No method is shown to be better than always saying what is usual: "
+        f"{usual(findings)}. There may be nothing to learn here, or training fails, or "
+        "there are too few data to tell."
+    )
 
 
 def _best_of_no_use(findings: Findings, method: str) -> str:
@@ -275,14 +300,6 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
         is_ahead = is_better(score, best, metric)
         return unit.score(score) if is_ahead and unit.score(score) != shown else ""
 
-    over_usual = evidence.over_constant.values()
-    is_useful = any(lead.is_shown for lead in over_usual)
-    if over_usual and not is_useful and findings.decision.verdict != "constant":
-        yield (
-            "No method is shown to be better than always saying what is usual: "
-            f"{usual(findings)}. There may be nothing to learn here, or training "
-            "fails, or there are too few data to tell."
-        )
     if score := beats(ORDINARY):
         yield (
             "An ordinary model on each client's own data (gradient boosting or a "

@@ -662,3 +662,32 @@ def test_the_answer_says_what_is_less_and_who_loses(tmp_path: Path) -> None:
         findings
     )
     assert "the average client loses" in text_of(findings)
+
+
+def test_a_comparison_of_training_alone_speaks_of_that_arm_alone(
+    tmp_path: Path,
+) -> None:
+    path = write_comparison(tmp_path / "c", {"local": many(0.7)}, outcomes=True)
+    write_yardstick(path, "alone-longer", 0.75)
+    findings = work_out(collect([path]))
+    assert findings.collection.title.startswith("1 method on")
+    said = text_of(findings)
+    assert said.startswith("local: it reaches 70.0")
+    assert "that accuracy of" not in said
+
+
+def test_being_ahead_of_training_alone_fits_the_score_that_is_given(
+    tmp_path: Path,
+) -> None:
+    """A score that is corrected for being the best may be below; the table says how."""
+    methods = {"local": many(0.5, 0.6), "a": many(0.7, 0.8, 0.75), "b": many(0.72)}
+    path = write_comparison(tmp_path / "c", methods, outcomes=True)
+    write_yardstick(path, "alone-longer", 0.745)
+    findings = work_out(collect([path]))
+    assert findings.evidence is not None
+    given = findings.evidence.score_once_chosen("a").mean
+    longer = findings.evidence.yardsticks["alone-longer"].mean
+    ahead = [t for t in summary(findings) if t.startswith("Training alone for as")]
+    assert len(ahead) == 1
+    is_explained = "in the table, is ahead of that" in ahead[0]
+    assert is_explained == (given <= longer < findings.ranking.standing("a").last.mean)
