@@ -9,9 +9,16 @@ import pytest
 from fedloom.data.locations import VARIABLE
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+LONG = {"spoken_digits"}
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def in_time(path):
+    """An example as a case of a test: among the slow proofs if it takes long."""
+    marks = [pytest.mark.slow] if path.stem in LONG else []
+    return pytest.param(path, id=path.stem, marks=marks)
+
+
+@pytest.mark.parametrize("path", [in_time(path) for path in EXAMPLES])
 def test_every_example_runs_and_prints_something(path, capsys):
     if VARIABLE in path.read_text() and not os.environ.get(VARIABLE):
         pytest.skip(f"{path.name} needs data: set {VARIABLE} to run it")
