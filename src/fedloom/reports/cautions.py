@@ -62,8 +62,7 @@ def cautions(
         yield f"There are only {counted(seeds, 'seed')}; five or more are better."
     yield from _failed(collection)
     yield from _not_tuned(collection)
-    yield from _unfinished_curves(collection)
-    yield from _passed_best(collection)
+    yield from _curves(collection)
     yield from _unequal_work(collection, gains, about)
 
 
@@ -159,25 +158,24 @@ def _not_tuned(collection: Collection) -> Iterator[str]:
         yield f"{words(default)} {ran} default settings ({tune})."
 
 
-def _unfinished_curves(collection: Collection) -> Iterator[str]:
-    rising = [m for m in collection.methods if _is_rising(collection, m)]
-    if rising:
-        was = "was" if len(rising) == 1 else "were"
-        yield (
-            f"{words(rising)} {was} still getting better at the last round; more "
-            "rounds may change the answer."
-        )
-
-
-def _passed_best(collection: Collection) -> Iterator[str]:
-    """Methods whose curves had their best long before the last round."""
-    worse = [m for m in collection.methods if _is_past_best(collection, m)]
-    if worse:
-        was = "was" if len(worse) == 1 else "were"
-        yield (
-            f"{words(worse)} {was} better in the first half of the rounds; fewer "
-            "rounds or a lower learning rate may change the answer."
-        )
+def _curves(collection: Collection) -> Iterator[str]:
+    """Methods that another number of rounds would suit better."""
+    for is_so, how in (
+        (
+            _is_rising,
+            "still getting better at the last round; more rounds may change the "
+            "answer.",
+        ),
+        (
+            _is_past_best,
+            "better in the first half of the rounds; fewer rounds or a lower learning "
+            "rate may change the answer.",
+        ),
+    ):
+        methods = [m for m in collection.methods if is_so(collection, m)]
+        if methods:
+            was = "was" if len(methods) == 1 else "were"
+            yield f"{words(methods)} {was} {how}"
 
 
 def _is_past_best(collection: Collection, method: str) -> bool:

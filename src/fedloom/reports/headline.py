@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from fedloom.core.remarks import LOWER_RATE
 from fedloom.reports.findings import Findings
 from fedloom.reports.units import SPACE, counted
 from fedloom.results.observations import CONSTANT, LONGER
@@ -18,8 +19,8 @@ def headline(findings: Findings) -> str:
         if failed and failed == len(collection.runs):
             every = f"all {failed} runs" if failed > 1 else "the run"
             return (
-                f"No answer: {every} diverged. Try again in another directory with a "
-                "lower learning rate, or have it found: --set algorithm.lr=auto."
+                f"No answer: {every} diverged. Try again in another directory. "
+                f"{LOWER_RATE}"
             )
         return "No answer yet: there is no run with scores."
     pick, best = decision.pick, decision.best
