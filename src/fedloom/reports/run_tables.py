@@ -70,7 +70,8 @@ def failures_table(findings: Findings) -> Table | None:
         "Runs that did not finish. The ranking counts them; its means are over the "
         "finished seeds, and a method with such a run is placed after all others."
     )
-    if any(run.failure is not None for run in runs.values()):
+    failed = [run.failure is not None for run in runs.values()]
+    if any(failed) and not all(failed):  # where all did, the headline says so
         caption += f" Where training diverged: {LOWER_RATE}"
     return table.table(caption)
 
