@@ -43,6 +43,7 @@ from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
 from fedloom.core.task import Task
 from fedloom.core.version import VERSION
+from fedloom.core.wording import counted
 from fedloom.data.dataset import Dataset
 from fedloom.engine.choice import Choice, EngineSettings, choose, trained_clients
 from fedloom.engine.footprint import footprint, memory_bytes
@@ -52,7 +53,6 @@ from fedloom.engine.range_test import FoundRate, find_rate, with_rate
 from fedloom.engine.weave import Weave
 from fedloom.models import MODELS, Model, TokenModel
 from fedloom.models.sizes import foresee
-from fedloom.reports.units import counted
 from fedloom.results.directory import RunDirectory
 from fedloom.server import checkpoint
 from fedloom.server.resume import refuse_other_data
@@ -146,7 +146,7 @@ def _refuse_without_test(clients: Federation) -> None:
     most = int((clients.train.sizes + clients.validation.sizes).max())
     raise DataError(
         f"{where}: expected clients with enough samples to keep some for testing, "
-        f"found {clients.count} clients {clients.clients_from} with at most "
+        f"found {counted(clients.count, 'client')} {clients.clients_from} with at most "
         f"{counted(most, 'sample')}. Name a column of which many rows have the same "
         "value (--set data.client=COLUMN), or join clients into fewer"
         f"{', or raise split.test' if most > 1 else ''}."

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedloom.core.algorithm import Algorithm
+from fedloom.core.wording import counted
 from fedloom.reports.units import unit_of
 from fedloom.results.rows import Round
 from fedloom.server.schedule import Schedule
@@ -40,17 +41,17 @@ class Watcher:
         self._say(federation.describe())
         self._say(
             f"{simulation.algorithm.name} on {federation.dataset.name}: "
-            f"{federation.count} clients, {int(federation.sizes.sum())} training "
-            f"samples, {simulation.task.d} parameters, {simulation.task.device}"
+            f"{counted(federation.count, 'client')}, {int(federation.sizes.sum())} "
+            f"training samples, {simulation.task.d} parameters, "
+            f"{simulation.task.device}"
         )
         if federation.split_warning:
             self._say(f"warning: {federation.split_warning}")
         small = int((federation.sizes < simulation.algorithm.batch_size).sum())
         if small:
             self._say(
-                f"note: {small} clients have fewer samples than batch_size "
-                f"{simulation.algorithm.batch_size}; each takes all it has as one "
-                "batch"
+                f"note: {counted(small, 'client')} with fewer samples than batch_size "
+                f"{simulation.algorithm.batch_size}: all that a client has is one batch"
             )
         if len(simulation.scored) < federation.count:
             self._say(

@@ -121,7 +121,12 @@ def _messages(
         "--cases",
         str(last - first),
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",
+        # Code for a thousand shapes of convolutions would count as memory of a case.
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16",
+    }
     log = folder / "stderr.txt"
     with (
         log.open("w") as errors,

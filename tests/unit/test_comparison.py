@@ -172,7 +172,7 @@ def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path: Path) -
     out = run_comparison(
         parse_comparison(tables), tmp_path / "out", jobs=1, tell=lines.append
     )
-    assert "fedavg: (2 of 2 seeds diverged)" in lines
+    assert "fedavg: 2 of 2 seeds diverged" in lines
     failure = json.loads((run_directory(out, "fedavg", 0) / "failure.json").read_text())
     assert "round 1" in failure["why"] or "round 2" in failure["why"]
     for open_again in (fedloom.resume, fedloom.load):
@@ -336,7 +336,7 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
         "near",
         "far",
         "alone",
-        "training alone with as much work as each method (alone)",
+        "training alone for as long as each method works (settings of alone)",
     ]
     assert compare() == out
     assert len(told) == 6  # all was there already

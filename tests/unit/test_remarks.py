@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import fedloom
-from fedloom.algorithms import REGISTRY, FedAvg, SelfFL
+from fedloom.algorithms import REGISTRY, Ditto, FedAvg, Local, SelfFL
 from fedloom.clients import federation
 from fedloom.comparison import parse_comparison, run_comparison
 from fedloom.config import RunConfig, parse, to_toml
@@ -23,7 +23,10 @@ from fedloom.core.remarks import Remark, divergence, on_training_loss
 from fedloom.core.task import Task
 from fedloom.plan import plan_for
 from fedloom.reports import collect, write_report
+from fedloom.reports.findings import work_out
+from fedloom.reports.headline import headline
 from fedloom.results.directory import RunDirectory
+from fedloom.results.observations import LONGER
 from fedloom.runs import load, resume, run_config
 
 STARVED: dict[str, Any] = {
@@ -55,9 +58,9 @@ def topics(method: Any, log: dict[str, Any]) -> set[str]:
 
 
 FEW, HELD, ENDS, START = (
-    "few local steps",
-    "step rule below its floor",
-    "steps at the ends of their range",
+    "local steps: few",
+    "local steps: below their floor",
+    "local steps: at the ends of their range",
     "start at the shared model",
 )
 
@@ -171,9 +174,9 @@ def test_models_that_learnt_little_are_warned_of() -> None:
         return " ".join(remark.text for remark in on_training_loss(*losses))  # type: ignore[arg-type]
 
     assert text(2.0, 2.4, 2.3) == ""
-    assert "is 2.2, and a model that says the same" in text(2.2, 2.4, 2.3)
+    assert "it is 2.2 at the end, and a model that says the same" in text(2.2, 2.4, 2.3)
     assert "would have 2.3" in text(2.2, 2.4, 2.3)
-    assert "is 2.1, and before the first round it was 2" in text(2.1, 2.0, None)
+    assert "it is 2.1 at the end, and before the first round it was 2" in text(2.1, 2.0, None)
     assert text(2.0, 2.1, None) == ""
 
 
@@ -245,6 +248,22 @@ def test_finite_numbers_can_have_diverged_too(tmp_path: Path) -> None:
         ("tame", 0): "finished",
         ("tame", 1): "finished",
     }
+
+
+def test_nothing_is_measured_by_training_alone_that_diverged(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(120, 2)).astype("float32")
+    clients = federation(
+        x, x[:, 0] + 0.5, clients=[n % 4 for n in range(120)], validation=0.25
+    )
+    methods = {"local": Local(lr=1000.0), "ditto": Ditto(lr=0.1)}
+    out = fedloom.compare(
+        methods, "mlr", clients, rounds=2, seeds=2, out=tmp_path / "c"
+    )
+    findings = work_out(collect([out]))
+    assert findings.gains is None
+    assert findings.evidence is not None
+    assert LONGER not in findings.evidence.yardsticks
+    assert "whether that beats training alone is not known" in headline(findings)
 
 
 def test_a_loss_of_ones_own_has_no_constant_model() -> None:

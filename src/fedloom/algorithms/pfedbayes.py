@@ -22,7 +22,7 @@ parameters back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from torch.func import grad, vmap
 from fedloom.core import gaussians, streams
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, NonNegative, Positive, Weighting
+from fedloom.core.settings import Count, Interval, NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task
 
 _FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
@@ -122,7 +122,7 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
     """Steps of the posterior on each batch, before the prior follows by one."""
     monte_carlo: Count = 5
     """Models drawn from the posterior for each step (K)."""
-    scale: Positive = 0.05
+    scale: Annotated[float, Interval(above=0.0, most=1e9)] = 0.05
     """Standard deviation that every parameter starts with; softplus(-3) = 0.049."""
     mixing: Positive = 1.0
     """Share of the clients' mean in the new prior (beta)."""

@@ -119,7 +119,7 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
     """Steps of the head per round, each on all of the client's data (R)."""
     monte_carlo: Count = 5
     """Heads drawn from the posterior for each step (K)."""
-    scale: Positive = 0.1
+    scale: Annotated[float, Interval(above=0.0, most=1e9)] = 0.1
     """Standard deviation that every head starts with (rho)."""
     head_start: Literal["normal", "model"] = "normal"
     """The shared head starts at standard normal numbers, or as the model has it."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedloom.core.percentage import percent
+from fedloom.core.wording import counted, percent
 from fedloom.data.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def describe(federation: Federation, *, has_all_folds: bool = False) -> str:
         has_all_folds: whether it is one of several that test on one fold each.
     """
     data = federation.dataset
-    clients = f"{federation.count} clients {federation.clients_from}".rstrip()
+    clients = counted(federation.count, "client")
+    clients = f"{clients} {federation.clients_from}".rstrip()
     parts = [_task(federation), _inputs(data), clients]
     if federation.split is not None:
         parts.append(_split(federation, federation.split, has_all_folds))

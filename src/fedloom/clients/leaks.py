@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.core.percentage import percent
+from fedloom.core.wording import percent
 
 if TYPE_CHECKING:
     from fedloom.clients.federation import Federation

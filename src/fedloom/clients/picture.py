@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from fedloom.clients.federation import Federation
-from fedloom.core.percentage import percent
 from fedloom.core.streams import generator
+from fedloom.core.wording import percent
 
 SHADES = " ░▒▓█"
 """How much of a client's data is of a class: nothing, then up to each of `LEVELS`."""

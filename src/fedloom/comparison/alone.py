@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from fedloom.algorithms import Local
 from fedloom.clients import Federation, Sampling
 from fedloom.comparison.settings import Comparison, run_directory
-from fedloom.config import RunConfig
+from fedloom.config import RunConfig, read_toml
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.export.alone import (
     alone_for,
@@ -29,6 +30,7 @@ from fedloom.export.alone import (
 )
 from fedloom.fleet.faults import Faults
 from fedloom.results.directory import RunDirectory
+from fedloom.results.outcomes import RunOutcomes
 from fedloom.results.reader import ALONE
 
 _TIMES = (0.25, 0.5, 1, 2, 4)
@@ -207,12 +209,31 @@ def write_alone(
             if own is None or own.work is None or directory.read_failure() is not None:
                 continue
             rounds = rounds_for(run.local, federation.sizes, own.work)
-            outcomes = put_together(own, rounds, per_round, alone.read_outcomes)
+            read = partial(outcomes_alone, alone)
+            outcomes = put_together(own, rounds, per_round, read)
             if outcomes is None:
                 failed += 1
             else:
                 outcomes.write(directory.alone_outcomes, lasting=True)
     return failed
+
+
+def outcomes_alone(alone: RunDirectory, round_: int) -> RunOutcomes | None:
+    """What training alone came to in a round that was wanted; None if it did not.
+
+    If its models are far worse than none at the end, those on the way count neither.
+    What was there before numbers stopped being finite does.
+
+    Args:
+        alone: the directory of a run of training alone.
+        round_: as many rounds.
+    """
+    failed = alone.failed_at()
+    if failed is not None:
+        planned = read_toml(alone.config)["rounds"]
+        if failed[0] >= planned:
+            return None
+    return alone.read_outcomes(round_)
 
 
 def is_alone_done(run: AloneRun, comparison: Comparison, out: Path) -> bool:

@@ -16,7 +16,7 @@ from fedloom.config import AUTO, RunConfig, parse, read_toml
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
-from fedloom.reports.units import counted
+from fedloom.core.wording import counted
 from fedloom.results.directory import COMPARISON
 
 FORMAT = "fedloom-comparison-1"

@@ -67,10 +67,11 @@ from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, DataError, FedloomError, with_resume_hint
 from fedloom.core.files import atomic_write, remove_private_folders
 from fedloom.core.remarks import LOWER_RATE
+from fedloom.core.wording import counted
 from fedloom.engine.range_test import FoundRate
 from fedloom.engine.threads import on_threads
 from fedloom.plan import built_in_module
-from fedloom.reports.units import counted, unit_of
+from fedloom.reports.units import unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
 from fedloom.results.observations import ORDINARY, POOLED
@@ -425,10 +426,12 @@ def _train_alone(job: Job, title: str, clients: Clients) -> str:
 
     train_seeds(plan, len(clients), job.track)
     failed = write_alone(run, comparison, out, federations)
-    text = f"training alone with as much work as each method ({title}): "
-    text += f"up to {counted(alone.rounds, 'round')}"
+    text = (
+        f"training alone for as long as each method works (settings of {title}): "
+        f"{counted(alone.rounds, 'round')} at most"
+    )
     if failed:
-        text += f"; it diverged before that for {counted(failed, 'run')}, without gain"
+        text += f"; it diverged, so {counted(failed, 'run')} cannot have a gain"
     return text
 
 
@@ -495,7 +498,8 @@ def _sum_up(arm: str, histories: Sequence[History], rate: FoundRate | None) -> s
             text += f", mean of {len(done)} seeds"
     failed = len(histories) - len(done)
     if failed:
-        text += f" ({failed} of {len(histories)} seeds diverged)"
+        every = f"{failed} of {counted(len(histories), 'seed')} diverged"
+        text += f" ({every})" if done else f" {every}"
     return text + (f"; lr = auto: {rate.rate:g}" if rate is not None else "")
 
 

@@ -28,6 +28,7 @@ from fedloom.comparison.alone import (
     alone_directory,
     alone_runs,
     base_settings,
+    outcomes_alone,
     tried_rounds,
 )
 from fedloom.comparison.settings import Comparison
@@ -314,7 +315,7 @@ def _write_longer(
         tried = {
             round_: outcomes
             for round_ in run.tried
-            if (outcomes := directory.read_outcomes(round_)) is not None
+            if (outcomes := outcomes_alone(directory, round_)) is not None
         }
         if not tried:
             continue

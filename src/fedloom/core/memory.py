@@ -17,7 +17,12 @@ _GROUP_LIMITS = (
 )
 """Where a container on Linux says how much it may have."""
 
-_REFUSALS = ("can't allocate memory", "not enough memory", "out of memory")
+_REFUSALS = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "could not create a primitive",
+)
 """What PyTorch says if it gets no memory, as an error of no kind of its own."""
 
 

@@ -15,7 +15,8 @@ class Remark(NamedTuple):
     """One thing to know before one believes a run."""
 
     topic: str
-    """What it is about, in a few words: the same in every run that it is said of."""
+    """What it is about, in a few words: the same in every run that it is said of. Of
+    several that begin alike up to a colon, what holds in most runs is reported."""
     text: str
     """Whole sentences, with the numbers of this run and what to do."""
     is_warning: bool = False
@@ -87,10 +88,11 @@ def on_training_loss(
     yield Remark(
         topic="little was learnt",
         text=(
-            "The personal models learnt little: at the end their loss on training data "
-            f"is {last:.3g}, and {beside}. Either the steps are too long, too short or "
-            "too few (fedloom tune searches a rate, --set algorithm.lr=auto finds one "
-            "for most methods), or this model cannot learn these data."
+            "The personal models learnt little by their loss on training data: it is "
+            f"{last:.3g} at the end, and {beside}. If their scores are low, too, the "
+            "steps are too long, too short or too few (fedloom tune searches a rate, "
+            "--set algorithm.lr=auto finds one for most methods), or this model cannot "
+            "learn these data."
         ),
         is_warning=True,
     )

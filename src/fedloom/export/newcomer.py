@@ -16,11 +16,13 @@ from fedloom.clients import Federation, Ragged, Split
 from fedloom.core.errors import ConfigError, DataError, NumericalError, shown
 from fedloom.core.settings import LARGEST, Count, accepts
 from fedloom.core.task import Task
+from fedloom.core.wording import counted
 from fedloom.data.dataset import Dataset
 from fedloom.data.new_samples import Inputs, inputs_like, targets_like
 from fedloom.export.alone import alone_like
 from fedloom.export.exported_model import ExportedModel, RunInfo, module_of, scores_of
 from fedloom.export.folders import export
+from fedloom.reports.units import Unit, unit_of
 from fedloom.results.scores import Scores
 from fedloom.results.statistics import accuracy_error, share_interval
 from fedloom.server.simulation import Simulation
@@ -91,30 +93,32 @@ class Newcomer:
                 f"{self.name}: {self.samples} training samples and none to test on, so "
                 "there is no score"
             )
+        unit = unit_of(self.metric, [self.score, self.alone])
         text = (
-            f"{self.name}: {self.metric} {self.score:.4f} on {self.tested} test samples"
-            f"{self._interval()} after {self.steps} steps; gain over as many steps "
-            f"alone {self.gain:+.4f}, over training alone throughout "
-            f"{self.gain_throughout:+.4f}"
+            f"{self.name}: {self.metric} {unit.score(self.score)} on "
+            f"{counted(self.tested, 'test sample')}{self._interval(unit)} after "
+            f"{self.steps} steps; gain over as many steps alone {unit.gap(self.gain)}, "
+            f"over training alone throughout {unit.gap(self.gain_throughout)}"
         )
         if self.gain_over_shared is not None:
-            text += f", over the shared model {self.gain_over_shared:+.4f}"
-        return text + self._doubt()
+            text += f", over the shared model {unit.gap(self.gain_over_shared)}"
+        return text + self._doubt(unit)
 
-    def _interval(self) -> str:
+    def _interval(self, unit: Unit) -> str:
         """How sure the score is, by the number of test samples alone."""
         if self.metric != "accuracy":
             return ""
         low, high = share_interval(self.score, self.tested)
-        return f" (95 % interval {low:.2f} to {high:.2f})"
+        return f" (95 % interval {unit.score(low)} to {unit.score(high)})"
 
-    def _doubt(self) -> str:
+    def _doubt(self, unit: Unit) -> str:
         """How far a gain may be off, by the number of test samples alone."""
         if self.metric != "accuracy":
             return ""
         error = accuracy_error(np.array([self.score]), np.array([float(self.tested)]))
         most = 1.96 * math.sqrt(2) * float(error[0])
-        return f"; with {self.tested} test samples a gain may be off by {most:.2f}"
+        samples = counted(self.tested, "test sample")
+        return f"; with {samples} a gain may be off by {unit.number(most)}{unit.points}"
 
     def exported_model(self) -> ExportedModel:
         """Ready to be written like any other model."""

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedloom.core.wording import counted
 from fedloom.reports.collect import Collection
 from fedloom.reports.gains import Gains
-from fedloom.reports.units import counted, plain, unit_of, words
+from fedloom.reports.units import plain, unit_of, words
 from fedloom.results.evidence import Evidence
 from fedloom.results.statistics import improvement, over_seeds
 
@@ -152,6 +153,8 @@ def _not_tuned(collection: Collection) -> Iterator[str]:
     if len(default) == len(sections):
         has_own = {key for key, _ in common} - {"epochs", "steps"}
         which = "the settings that were given to all" if has_own else "default settings"
+        if common and not has_own:
+            which = "the same local work and default settings"
         yield f"No method was tuned: all ran with {which} ({tune})."
     elif default:
         ran = "ran with its" if len(default) == 1 else "ran with their"

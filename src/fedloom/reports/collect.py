@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError, FedloomError
+from fedloom.core.wording import counted
 from fedloom.reports.runs import Run, read_run
-from fedloom.reports.units import counted, words
+from fedloom.reports.units import words
 from fedloom.results.reader import (
     Yardstick,
     arm_of,
@@ -315,9 +316,17 @@ def _run_remarks(collection: Collection) -> Iterator[str]:
     """What there is to say of runs, once for all runs that it is said of."""
     by_topic: dict[str, list[tuple[Run, str]]] = {}
     for method in collection.methods:
+        own: dict[str, list[tuple[Run, str]]] = {}
         for run in collection.runs.values():
             for remark in run.reader.remarks() if run.method == method else ():
-                by_topic.setdefault(remark.topic, []).append((run, remark.text))
+                own.setdefault(remark.topic, []).append((run, remark.text))
+        usual: dict[str, str] = {}
+        for topic in own:
+            about = topic.partition(":")[0]
+            if len(own[topic]) > len(own.get(usual.get(about, ""), ())):
+                usual[about] = topic
+        for topic in usual.values():
+            by_topic.setdefault(topic, []).extend(own[topic])
     for said in by_topic.values():
         first, text = said[0]
         methods = list(dict.fromkeys(run.method for run, _ in said))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedloom.core.wording import counted
 from fedloom.reports.collect import Collection
 from fedloom.reports.decision import Decision, decide
 from fedloom.reports.gains import Advice, Gains, MethodGain, advise, gains
 from fedloom.reports.held_out import Who, observe, seats_of
 from fedloom.reports.ranking import Ranking, rank
-from fedloom.reports.units import Unit, counted, unit_of
+from fedloom.reports.units import Unit, unit_of
 from fedloom.results.evidence import Evidence, weigh
 from fedloom.results.observations import LONGER
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedloom.reports.cells import (
     count_cell,
+    estimate_cell,
     gap_cell,
     gap_estimate_cell,
     method_cell,
@@ -35,6 +36,13 @@ def gains_table(findings: Findings) -> Table:
         if gain is not None and gain.known
     )
     table.words("method", lambda r: method_cell(findings, r[0].method))
+    alone = findings.evidence.alone if findings.evidence is not None else {}
+    if gains.has_equal_work:
+        table.numbers(
+            f"alone, as much work ({findings.metric}{unit.heading})",
+            lambda r: estimate_cell(unit, alone[r[0].method]),
+            note="training alone with as much work as the method took",
+        )
     table.numbers("mean gain", lambda r: gap_estimate_cell(unit, r[0].mean))
     table.numbers(
         "p, adjusted",

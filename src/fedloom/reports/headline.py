@@ -5,14 +5,29 @@ from __future__ import annotations
 import math
 
 from fedloom.core.remarks import LOWER_RATE
+from fedloom.core.wording import counted
 from fedloom.reports.findings import Findings
-from fedloom.reports.units import SPACE, counted
-from fedloom.results.observations import CONSTANT, LONGER
+from fedloom.reports.units import SPACE
+from fedloom.results.observations import CONSTANT, LONGER, ORDINARY
 from fedloom.results.statistics import Estimate, is_better, is_error
 
 
 def headline(findings: Findings) -> str:
     """The answer, in a sentence or two."""
+    answer = _answer(findings)
+    if is_of_no_shown_use(findings):
+        verdict = findings.decision.verdict
+        if verdict not in ("use", "alone", "longer", "unknown"):
+            answer = f"Train alone{_how_long(findings)}."
+        answer = (
+            "No method is shown to be better than always saying what is usual: "
+            f"{usual(findings)}. If you need a model: {answer[0].lower()}{answer[1:]}"
+        )
+    return f"{answer}{_by_ordinary_models(findings)}"
+
+
+def _answer(findings: Findings) -> str:
+    """What to do."""
     collection, decision = findings.collection, findings.decision
     if decision.pick is None and decision.best is None:
         failed = sum(run.state == "failed" for run in collection.runs.values())
@@ -41,8 +56,8 @@ def headline(findings: Findings) -> str:
             )
         case "losing":
             return (
-                f"Train alone: on average {_is_ahead(findings, best)}, but most "
-                "clients lose by it."
+                f"Train alone{_how_long(findings)}. On average "
+                f"{_is_ahead(findings, best)}, but most clients lose by it."
             )
         case "constant":
             return (
@@ -54,8 +69,8 @@ def headline(findings: Findings) -> str:
         case "open":
             return (
                 f"Not shown: {_is_ahead(findings, best)}, which these data cannot tell "
-                "from chance. Train alone, or gather more data."
-                f"{_losers(findings)}"
+                f"from chance.{_losers(findings)} Gather more data, or train alone"
+                f"{_how_long(findings)}."
             )
     leads = f"{pick} does best: {_reached(findings, pick or '')}"
     if findings.evidence is None:
@@ -81,6 +96,49 @@ def usual(findings: Findings) -> str:
     what = "its mean" if is_error(metric) else "its most frequent class"
     score = findings.unit.score(evidence.yardsticks[CONSTANT].mean)
     return f"if each client always predicted {what}, the {metric} would be {score}"
+
+
+def is_of_no_shown_use(findings: Findings) -> bool:
+    """Whether no method is shown to be better than a constant, though some may be."""
+    evidence = findings.evidence
+    if evidence is None or findings.decision.verdict == "constant":
+        return False
+    over_usual = evidence.over_constant.values()
+    return bool(over_usual) and not any(lead.is_shown for lead in over_usual)
+
+
+def is_beaten_by_ordinary(findings: Findings) -> bool:
+    """Whether an ordinary model per client does better than every way of training."""
+    evidence = findings.evidence
+    if evidence is None or ORDINARY not in evidence.yardsticks:
+        return False
+    rivals = dict(evidence.scores)
+    if LONGER in evidence.yardsticks:
+        rivals[LONGER] = evidence.yardsticks[LONGER]
+    ordinary, metric = evidence.yardsticks[ORDINARY].mean, evidence.metric
+    return all(is_better(ordinary, rival.mean, metric) for rival in rivals.values())
+
+
+def is_shown_beaten(findings: Findings) -> bool:
+    """Whether that is more than chance explains."""
+    evidence = findings.evidence
+    if evidence is None or not is_beaten_by_ordinary(findings):
+        return False
+    return evidence.over_yardsticks[ORDINARY].turned().is_shown
+
+
+def _by_ordinary_models(findings: Findings) -> str:
+    """That an ordinary model is better than every method, if that is shown."""
+    evidence = findings.evidence
+    if evidence is None or not is_shown_beaten(findings):
+        return ""
+    score = findings.unit.score(evidence.yardsticks[ORDINARY].mean)
+    return (
+        " But an ordinary model on each client's own data (gradient boosting or a "
+        f"linear model) does better than every method, beyond chance: its "
+        f"{findings.metric} is {score}. Use that where the kind of model does not "
+        "matter."
+    )
 
 
 def _unless_by_chance(findings: Findings) -> str:
@@ -154,7 +212,7 @@ def _how_long(findings: Findings) -> str:
 def is_for_longer(findings: Findings) -> bool:
     """Whether the answer is to train alone for another number of rounds."""
     evidence, decision = findings.evidence, findings.decision
-    is_alone = decision.verdict in ("alone", "longer")
+    is_alone = decision.verdict in ("alone", "longer", "losing", "open")
     if not is_alone or evidence is None or findings.gains is None:
         return False
     longer, pick = evidence.yardsticks.get(LONGER), decision.pick

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fedloom.core.wording import counted
 from fedloom.reports.charts import legend_sign
 from fedloom.reports.findings import Findings
 from fedloom.reports.headline import answer_score, headline, is_for_longer
@@ -16,7 +17,6 @@ from fedloom.reports.sections.ranking import ranking
 from fedloom.reports.sections.recorded import drivers
 from fedloom.reports.sections.setup import cost, data, setup
 from fedloom.reports.summary import summary
-from fedloom.reports.units import counted
 from fedloom.results.observations import CONSTANT, LONGER
 
 ASSETS = ("page.css", "page.js")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
+from fedloom.core.wording import counted
 from fedloom.reports.cells import (
     estimate_cell,
     gap_estimate_cell,
@@ -16,15 +17,7 @@ from fedloom.reports.findings import Findings
 from fedloom.reports.gains import MethodGain
 from fedloom.reports.ranking import Standing, estimate_of, kinds_of, other_numbers
 from fedloom.reports.tables import Cell, Table, TableBuilder
-from fedloom.reports.units import (
-    NOTHING,
-    SPACE,
-    Unit,
-    counted,
-    p_value,
-    title_of,
-    unit_of,
-)
+from fedloom.reports.units import NOTHING, SPACE, Unit, p_value, title_of, unit_of
 from fedloom.results.evidence import Evidence, in_units
 from fedloom.results.observations import CONSTANT, LONGER, ORDINARY, POOLED
 from fedloom.results.statistics import is_error

@@ -5,20 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from fedloom.core.wording import counted
 from fedloom.reports.cautions import cautions
 from fedloom.reports.findings import Findings
 from fedloom.reports.gains import MethodGain
 from fedloom.reports.headline import (
     answer_score,
+    is_beaten_by_ordinary,
     is_for_longer,
+    is_of_no_shown_use,
+    is_shown_beaten,
     on_more_data,
     subject,
-    usual,
 )
-from fedloom.reports.units import SPACE, counted, is_zero, p_value, words
+from fedloom.reports.units import SPACE, is_zero, p_value, words
 from fedloom.results.evidence import ALPHA
 from fedloom.results.observations import LONGER, ORDINARY, POOLED
 from fedloom.results.statistics import is_better, is_error
+
+_NOTHING_SHOWN = (
+    "There may be nothing to learn here, or training fails, or there are too few data "
+    "to tell."
+)
 
 
 def summary(findings: Findings) -> list[str]:
@@ -39,7 +47,8 @@ def summary(findings: Findings) -> list[str]:
     else:
         texts += [_sureness(findings), _alike(findings), _who_gains(findings, about)]
     texts += _yardsticks(findings)
-    texts.insert(0, _of_no_shown_use(findings))
+    if is_of_no_shown_use(findings):
+        texts.insert(0, _NOTHING_SHOWN)
     if decision.verdict != "constant":
         texts.append(_advised(findings))
     return [text for text in texts if text]
@@ -97,21 +106,6 @@ def _capital(text: str) -> str:
     """A sentence that begins with words of ours; names of methods stay as they are."""
     is_name = not text.startswith("training alone")
     return text if is_name else f"{text[0].upper()}{text[1:]}"
-
-
-def _of_no_shown_use(findings: Findings) -> str:
-    """That no method is shown to be of use, where a constant may be as good."""
-    evidence = findings.evidence
-    if evidence is None or findings.decision.verdict == "constant":
-        return ""
-    over_usual = evidence.over_constant.values()
-    if not over_usual or any(lead.is_shown for lead in over_usual):
-        return ""
-    return (
-        "No method is shown to be better than always saying what is usual: "
-        f"{usual(findings)}. There may be nothing to learn here, or training fails, or "
-        "there are too few data to tell."
-    )
 
 
 def _best_of_no_use(findings: Findings, method: str) -> str:
@@ -178,6 +172,8 @@ def _alike(findings: Findings) -> str:
     if not tested:
         return ""
     first = _capital(leader)
+    if evidence.leader == findings.collection.baseline and is_for_longer(findings):
+        first = f"Of the methods compared, {leader}"
     if not near:
         return (
             f"{first} does best on all held-out data{_why_not(findings)}, and on test "
@@ -266,7 +262,7 @@ def _counts(findings: Findings, gain: MethodGain) -> str:
             f"as they are {_times(gain.staying)}"
         )
     gaining = f"{gain.gaining} of {counted(gain.known, 'client')} "
-    gaining += "gains" if gain.gaining == 1 else "gain"
+    gaining += "gains" if gain.gaining == 1 or gain.known == 1 else "gain"
     losing = f"{gain.losing or 'none'} {'lose' if gain.losing > 1 else 'loses'}"
     if not gain.staying:
         return f"{gaining}, {losing}"
@@ -289,22 +285,12 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
     evidence, unit, metric = findings.evidence, findings.unit, findings.metric
     if evidence is None or evidence.leader is None:
         return
-    best = evidence.scores[evidence.leader].mean
-    shown = unit.score(best)
-
-    def beats(name: str) -> str:
-        """A yardstick's score if it is better than every method's; else empty."""
-        if name not in evidence.yardsticks:
-            return ""
-        score = evidence.yardsticks[name].mean
-        is_ahead = is_better(score, best, metric)
-        return unit.score(score) if is_ahead and unit.score(score) != shown else ""
-
-    if score := beats(ORDINARY):
+    if is_beaten_by_ordinary(findings) and not is_shown_beaten(findings):
+        score = unit.score(evidence.yardsticks[ORDINARY].mean)
         yield (
             "An ordinary model on each client's own data (gradient boosting or a "
-            f"linear model) does better than every method: its {metric} is {score}"
-            f"{_chance(findings, ORDINARY)}."
+            f"linear model) does better than every method: its {metric} is {score}, "
+            "though that may be chance."
         )
     if POOLED in evidence.yardsticks:
         score = unit.score(evidence.yardsticks[POOLED].mean)
@@ -314,13 +300,6 @@ def _yardsticks(findings: Findings) -> Iterator[str]:
         )
 
 
-def _chance(findings: Findings, yardstick: str) -> str:
-    evidence = findings.evidence
-    assert evidence is not None
-    is_sure = evidence.over_yardsticks[yardstick].adjusted < ALPHA
-    return "" if is_sure else ", though that may be chance"
-
-
 def _advised(findings: Findings) -> str:
     advice, unit = findings.advice, findings.unit
     if advice is None or not advice.is_on_validation or findings.pick is None:
@@ -328,10 +307,15 @@ def _advised(findings: Findings) -> str:
     change = advice.against_pick
     if not math.isfinite(change.p):
         return ""
+    everybody = f"used {findings.pick}"
     is_alone = findings.pick == findings.collection.baseline
-    everybody = "trained alone" if is_alone else f"used {findings.pick}"
+    if is_alone:
+        rounds = counted(findings.collection.planned, "round")
+        everybody = f"trained alone for {rounds}"
     if set(advice.method) == {findings.pick}:
-        prefer = findings.name(findings.pick)
+        prefer = findings.pick
+        if is_alone:
+            prefer = "training alone to all federated methods"
         return f"Every single client's own validation data prefer {prefer}, too."
     pick = findings.ranking.standing(findings.pick).last.mean
     gap = unit.number(abs(advice.followed - pick))
@@ -347,6 +331,7 @@ def _advised(findings: Findings) -> str:
     if is_zero(gap):
         change_by, verdict = "as well as if", "so one method for all will do"
     return (
-        "If each client used what its own validation data prefer, the average client "
-        f"would do {change_by} everybody {everybody}, {verdict}."
+        "If each client used what its own validation data prefer"
+        f"{', chosen anew in each seed' if findings.collection.has_seeds else ''}, the "
+        f"average client would do {change_by} everybody {everybody}, {verdict}."
     )

@@ -18,6 +18,9 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 _SUMMARIES = ("weighted", "worst_decile", "largest_decile", "spread", "error", "pooled")
 """How numbers over clients are summed up, as the ends of their names."""
 
+_LOPSIDED = 2.0
+"""An interval that goes so many times as far to one side is written with its ends."""
+
 _LARGE, _SMALL = 1e3, 1e-6
 """What is so many times the usual score is not written with the digits of that. What is
 a thousandth of it still is: differences that small are as good as none."""
@@ -112,7 +115,14 @@ class Unit:
         return text + self.suffix + space + rest
 
     def gap_estimate(self, estimate: Estimate) -> str:
-        """A difference with half its interval's width."""
+        """A difference with half its interval's width, or with its ends.
+
+        With its ends where the interval is so lopsided that half of it misleads.
+        """
+        low, high = estimate.mean - estimate.low, estimate.high - estimate.mean
+        if max(low, high) > _LOPSIDED * min(low, high) > 0:
+            ends = f"{self.gap(estimate.low)} to {self.gap(estimate.high)}"
+            return f"{self.gap(estimate.mean)} ({ends})"
         return self._with_half(self.gap(estimate.mean), estimate)
 
     def with_error(self, text: str, error: float) -> str:
@@ -198,11 +208,6 @@ def p_value(value: float) -> str:
     if not math.isfinite(value):
         return NOTHING
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 seed`, `3 seeds`."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def words(names: list[str], most: int = 4) -> str:

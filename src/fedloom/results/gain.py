@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.metrics import METRICS
+from fedloom.core.wording import counted
 from fedloom.results.statistics import improvement, over_seeds
 
 
@@ -72,7 +73,8 @@ class Gain:
             )
         return (
             f"gain{of} over training alone with as much work: {text}; "
-            f"{(gain > 0).sum()} of {len(gain)} clients gain, {(gain < 0).sum()} lose, "
+            f"{(gain > 0).sum()} of {counted(len(gain), 'client')} gain, "
+            f"{(gain < 0).sum()} lose, "
             f"{(gain == 0).sum()} stay"
         )
 

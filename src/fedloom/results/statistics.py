@@ -18,6 +18,9 @@ from fedloom.core.metrics import METRICS
 LEVEL = 0.95
 """Level of all intervals."""
 
+_FEWEST_SEEDS = 3
+"""From as many seeds on there is an interval over them."""
+
 _BATCH = 1_000_000
 """Most clients that are drawn at a time, so that many of them need little memory."""
 
@@ -30,7 +33,7 @@ class Estimate:
     error: float
     """Standard error; nan from a single value."""
     low: float
-    """Where the interval begins; nan from a single value."""
+    """Where the interval begins; nan from too few values."""
     high: float
     """Where the interval ends."""
     count: int
@@ -60,6 +63,8 @@ def improvement(gap: NDArray[np.float64], metric: str) -> NDArray[np.float64]:
 def over_seeds(values: ArrayLike, level: float = LEVEL) -> Estimate:
     """Mean over seeds with Student's t interval; values that are not finite are left.
 
+    Two seeds give no interval: Student's t would make it 13 times their distance wide.
+
     Args:
         values: one number per seed.
         level: of the interval.
@@ -70,6 +75,8 @@ def over_seeds(values: ArrayLike, level: float = LEVEL) -> Estimate:
     if count < 2:
         return Estimate(mean, math.nan, math.nan, math.nan, count)
     error = float(known.std(ddof=1) / math.sqrt(count))
+    if count < _FEWEST_SEEDS:
+        return Estimate(mean, error, math.nan, math.nan, count)
     half = float(scipy.stats.t.ppf(0.5 + level / 2, count - 1)) * error
     return Estimate(mean, error, mean - half, mean + half, count)
 

@@ -26,8 +26,8 @@ from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.files import atomic_write, cannot_write, remove
 from fedloom.core.losses import Loss
-from fedloom.core.percentage import percent
 from fedloom.core.settings import LARGEST, Count, accepts, build
+from fedloom.core.wording import percent
 from fedloom.tuning.space import check_names, space_of
 from fedloom.tuning.study import Study, TunedMethod, library
 from fedloom.tuning.trials import Trials, make_clients_to_tune_on

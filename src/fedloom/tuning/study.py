@@ -9,7 +9,8 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import generator
-from fedloom.reports.units import counted, unit_of
+from fedloom.core.wording import counted
+from fedloom.reports.units import unit_of
 from fedloom.tuning.space import Range
 from fedloom.tuning.trials import TrialResult, Trials
 

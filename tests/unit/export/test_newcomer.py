@@ -13,6 +13,7 @@ import torch
 import fedloom
 from fedloom.config import parse
 from fedloom.data import Digits
+from fedloom.reports.units import unit_of
 from fedloom.results.statistics import share_interval
 from fedloom.runs import Result, run_config
 
@@ -51,7 +52,9 @@ def test_a_newcomer_has_a_module_scores_and_gains(ditto: Result) -> None:
     assert found.gain_over_shared == pytest.approx(float(right - by_all))
     assert found.gain == found.score - found.alone
     assert found.gain > 0.1  # three steps from scratch learn next to nothing
-    assert str(found).startswith(f"ward 9: accuracy {found.score:.4f} on 15 test")
+    assert str(found).startswith(
+        f"ward 9: accuracy {unit_of('accuracy').score(found.score)} on 15"
+    )
     assert found.predict(X[:3]).sum(1).tolist() == pytest.approx([1.0] * 3)
 
 
@@ -149,8 +152,12 @@ def test_regression_gains_when_its_error_is_smaller() -> None:
 
 def test_a_newcomers_accuracy_and_gains_say_how_sure_they_are(ditto: Result) -> None:
     newcomer = ditto.personalize(X, Y, name="ward 9")
+    percent = unit_of("accuracy")
     low, high = share_interval(newcomer.score, newcomer.tested)
-    assert f"(95 % interval {low:.2f} to {high:.2f})" in newcomer.sentence()
+    assert (
+        f"(95 % interval {percent.score(low)} to {percent.score(high)})"
+        in newcomer.sentence()
+    )
     assert "a gain may be off by" in newcomer.sentence()
 
 

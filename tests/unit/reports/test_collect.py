@@ -11,7 +11,9 @@ from made_runs import steady, write_comparison, write_run
 
 from fedloom.core.digests import write_checked_json
 from fedloom.core.errors import DataError, MessageError
+from fedloom.core.remarks import Remark
 from fedloom.reports import collect
+from fedloom.results.directory import RunDirectory
 
 THREE = steady([0.5, 0.7], [0.6, 0.8], [0.7, 0.9])
 
@@ -157,3 +159,13 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     (tmp_path / "c" / "compare.toml").write_text("seeds = 3\n")
     with pytest.raises(DataError, match="not the file of a comparison"):
         collect([tmp_path / "c"])
+
+
+def test_of_remarks_that_differ_by_seed_that_of_most_is_said(tmp_path: Path) -> None:
+    path = write_comparison(tmp_path / "c", {"a": steady(*[[0.5]] * 3)})
+    for seed, topic in enumerate(("few", "many", "many")):
+        remark = Remark(f"local steps: {topic}", f"There are {topic}.")
+        RunDirectory(path / "a" / f"seed-{seed}").write_remarks([remark])
+    said = " ".join(collect([path]).remarks)
+    assert "There are many. (2 of 3 seeds" in said
+    assert "There are few" not in said

@@ -198,9 +198,14 @@ def test_yardsticks_that_beat_every_method_are_said(tmp_path: Path) -> None:
     assert "always saying what is usual" not in said
     assert "does not have, is at 65.0" in said
     write_yardstick(path, "ordinary", 0.9)
-    assert "An ordinary model on each client's own data" in text_of(
-        work_out(collect([path]))
+    findings = work_out(collect([path]))
+    assert "does better than every method, beyond chance: its accuracy is 90.0" in (
+        headline(findings)
     )
+    write_yardstick(path, "ordinary", 0.75, *[0.7] * 19)
+    findings = work_out(collect([path]))
+    assert "ordinary" not in headline(findings)
+    assert "though that may be chance" in text_of(findings)
 
 
 def test_every_yardstick_is_in_a_table_even_if_it_beats_nobody(
@@ -259,7 +264,11 @@ def test_what_may_be_no_better_than_a_constant_is_said(tmp_path: Path) -> None:
     write_yardstick(path, "constant", 1.0, 0.35)
     findings = work_out(collect([path]))
     assert findings.decision.verdict == "use"
-    assert "No method is shown to be better than always saying" in text_of(findings)
+    assert headline(findings).startswith(
+        "No method is shown to be better than always saying what is usual: if each "
+    )
+    assert ". If you need a model: use a: it reaches 70.0" in headline(findings)
+    assert summary(findings)[0].startswith("There may be nothing to learn here")
 
 
 def test_what_is_behind_a_constant_is_not_recommended(tmp_path: Path) -> None:

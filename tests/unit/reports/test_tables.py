@@ -15,7 +15,7 @@ from fedloom.reports import report, write_report
 from fedloom.reports.markup import latex
 from fedloom.reports.tables import Cell, Column, Table, to_csv
 from fedloom.reports.units import count, plain, seconds, signed, size, unit_of, words
-from fedloom.results.statistics import over_seeds, within_range
+from fedloom.results.statistics import Estimate, over_seeds, within_range
 
 ODD = Table(
     'A & B <x> "q" 5 %',
@@ -69,7 +69,10 @@ def test_numbers_are_written_for_readers() -> None:
     assert percent.gap(-0.047) == "\N{MINUS SIGN}4.7"
     assert percent.gap(0.00001) == "0.0"
     assert percent.estimate(over_seeds([0.5])) == "50.0"
-    assert percent.estimate(over_seeds([0.4, 0.6])) == "50.0 ± 127.1"
+    assert percent.estimate(over_seeds([0.4, 0.6])) == "50.0"
+    assert percent.estimate(over_seeds([0.4, 0.5, 0.6])) == "50.0 ± 24.8"
+    lopsided = Estimate(0.1, 0.05, 0.08, 0.3, 5)
+    assert percent.gap_estimate(lopsided) == "+10.0 (+8.0 to +30.0)"
     assert percent.tick(0.2) == "20"
     assert unit_of("mse").score(0.12345) == "0.1235"
     assert unit_of("mse").gap(-0.00001) == "0.0000"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.core.percentage import percent
 from fedloom.core.remarks import LogColumns, Remark
+from fedloom.core.wording import percent
 
 _FEW = 0.5
 """Share of the ordinary work below which a client has trained too little."""
@@ -39,7 +39,7 @@ def on_steps(
     taken = np.where(is_computed, computed, ordinary).mean()
     if taken < _FEW * ordinary.mean():
         yield Remark(
-            topic="few local steps",
+            topic="local steps: few",
             text=(
                 f"The step rule gave clients {taken:.1f} local steps a round on "
                 f"average; their ordinary work is {ordinary.mean():.1f}. Models "
@@ -56,7 +56,7 @@ def on_steps(
     fall = _fall(log)
     if held >= _HELD and fall >= _FALL:
         yield Remark(
-            topic="step rule below its floor",
+            topic="local steps: below their floor",
             text=(
                 f"In {percent(held)} of the cases the step rule asked for fewer local "
                 "steps than least_steps allows, so that these decided instead, and the "
@@ -75,7 +75,7 @@ def on_steps(
     if at_end >= _MOST:
         rounds = min(_LATE, int(log["round"].max()))
         yield Remark(
-            topic="steps at the ends of their range",
+            topic="local steps: at the ends of their range",
             text=(
                 f"The step rule hardly decided how long clients train: in the last "
                 f"{rounds} rounds {percent(at_end)} of the steps that it computed were "

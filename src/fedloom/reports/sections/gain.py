@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from fedloom.core.wording import counted
 from fedloom.reports import gain_tables
 from fedloom.reports.charts import Scale
 from fedloom.reports.findings import Findings
 from fedloom.reports.gains import Gains
 from fedloom.reports.row_charts import Swarm, swarm_chart
 from fedloom.reports.sections.parts import Styles, client_tip
-from fedloom.reports.units import counted
 
 
 def who_gains(findings: Findings, styles: Styles) -> dict[str, Any]:
