@@ -176,7 +176,9 @@ def test_models_that_learnt_little_are_warned_of() -> None:
     assert text(2.0, 2.4, 2.3) == ""
     assert "it is 2.2 at the end, and a model that says the same" in text(2.2, 2.4, 2.3)
     assert "would have 2.3" in text(2.2, 2.4, 2.3)
-    assert "it is 2.1 at the end, and before the first round it was 2" in text(2.1, 2.0, None)
+    assert "it is 2.1 at the end, and before the first round it was 2" in text(
+        2.1, 2.0, None
+    )
     assert text(2.0, 2.1, None) == ""
 
 
