@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import pytest
 import torch
@@ -204,3 +205,15 @@ def test_every_setting_of_every_model_is_documented() -> None:
     for settings in MODELS.values():
         assert dataclasses.is_dataclass(settings)
         assert all(setting.doc for setting in settings_of(settings))
+
+
+def test_wide_inputs_are_normalised_by_default() -> None:
+    """What one step changes for a sample grows with the numbers that it has."""
+
+    def has_norm(width: int, normalised: bool | Literal["auto"] = "auto") -> bool:
+        module = MLP(normalised=normalised).build((width,), 3)
+        return any(isinstance(part, nn.LayerNorm) for part in module.modules())
+
+    assert [has_norm(width) for width in (1000, 1001)] == [False, True]
+    assert has_norm(10, normalised=True)
+    assert not has_norm(5000, normalised=False)
