@@ -62,6 +62,7 @@ def list_command(
     make = partial(MODELS[model]().build, _shape(shape), outputs)
     foresee(make, model)
     task = Task(make())
+    shapes = Task(make(), device="meta")
     title = (
         f"Bytes for {model}, {task.d:,} parameters: to and from a client in a round, "
         f"kept by a client, kept by the server for {clients} clients"
@@ -72,7 +73,7 @@ def list_command(
         names = [name for name, kind in REGISTRY.items() if kind.group == group]
         for name in names:
             about = first_line(REGISTRY[name])
-            cells = _sizes(name, task, clients)
+            cells = _sizes(name, shapes, task, clients)
             table.add_row(group if name == names[0] else "", name, about, *cells)
     out.print(table)
     for section, registry in _COMPONENTS.items():
@@ -121,10 +122,21 @@ def describe_command(
             out.print(f"  {field}" + (f": {joined}" if joined else ""))
 
 
-def _sizes(name: str, task: Task, clients: int) -> list[str]:
-    """Bytes down, up, kept by a client, and kept by the server, as words."""
+def _sizes(name: str, shapes: Task, task: Task, clients: int) -> list[str]:
+    """Bytes down, up, kept by a client, and kept by the server, as words.
+
+    Args:
+        name: of the method.
+        shapes: the model without numbers, of which pFedHN would draw many.
+        task: the model, for methods that look at numbers.
+        clients: how many the server serves.
+    """
+    method = REGISTRY[name]()
     try:
-        size = footprint(REGISTRY[name](), task, clients=clients)
+        try:
+            size = footprint(method, shapes, clients=clients)
+        except (NotImplementedError, RuntimeError):
+            size = footprint(method, task, clients=clients)
     except ContractError:
         # The method cannot train this model; its page says what it needs.
         return ["n/a"] * 4

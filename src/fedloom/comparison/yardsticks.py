@@ -309,6 +309,7 @@ def _write_longer(
 ) -> dict[int, int]:
     """Training alone for as long as validation data prefer; by seed, how long."""
     chosen: dict[int, int] = {}
+    best_outcomes: dict[int, RunOutcomes] = {}
     runs = [run for run in alone_runs(comparison, clients) if run.tried]
     for run, seed in product(runs, comparison.seeds):
         directory = RunDirectory(alone_directory(out, run.title, seed))
@@ -318,12 +319,13 @@ def _write_longer(
             if (outcomes := outcomes_alone(directory, round_)) is not None
         }
         if not tried:
-            continue
+            return {}  # a yardstick of some seeds would measure others' luck
         best = best_on_validation(tried, directory.read_manifest()["metric"])
         if best is not None:
-            chosen[seed] = best
-            file = yardstick_file(out, LONGER, seed)
-            RunOutcomes(tried[best].parts).write(file, lasting=True)
+            chosen[seed], best_outcomes[seed] = best, tried[best]
+    for seed, outcomes in best_outcomes.items():
+        file = yardstick_file(out, LONGER, seed)
+        RunOutcomes(outcomes.parts).write(file, lasting=True)
     return chosen
 
 

@@ -91,8 +91,8 @@ def on_training_loss(
             "The personal models learnt little by their loss on training data: it is "
             f"{last:.3g} at the end, and {beside}. If their scores are low, too, the "
             "steps are too long, too short or too few (fedloom tune searches a rate, "
-            "--set algorithm.lr=auto finds one for most methods), or this model cannot "
-            "learn these data."
+            "--set algorithm.lr=auto finds one for most methods), this model cannot "
+            "learn these data, or clients are too different for what they share."
         ),
         is_warning=True,
     )

@@ -13,6 +13,7 @@ from fedloom.reports.collect import Collection
 from fedloom.reports.gains import Gains
 from fedloom.reports.units import plain, unit_of, words
 from fedloom.results.evidence import Evidence
+from fedloom.results.observations import LONGER
 from fedloom.results.statistics import improvement, over_seeds
 
 _SEEDS = 5
@@ -64,7 +65,7 @@ def cautions(
     yield from _failed(collection)
     yield from _not_tuned(collection)
     yield from _curves(collection)
-    yield from _unequal_work(collection, gains, about)
+    yield from _unequal_work(collection, gains)
 
 
 def _sampled_clients(collection: Collection) -> Iterator[str]:
@@ -154,7 +155,8 @@ def _not_tuned(collection: Collection) -> Iterator[str]:
         has_own = {key for key, _ in common} - {"epochs", "steps"}
         which = "the settings that were given to all" if has_own else "default settings"
         if common and not has_own:
-            which = "the same local work and default settings"
+            length = words([f"{value} {key}" for key, value in sorted(common)])
+            which = f"{length} a round and default settings otherwise"
         yield f"No method was tuned: all ran with {which} ({tune})."
     elif default:
         ran = "ran with its" if len(default) == 1 else "ran with their"
@@ -163,6 +165,14 @@ def _not_tuned(collection: Collection) -> Iterator[str]:
 
 def _curves(collection: Collection) -> Iterator[str]:
     """Methods that another number of rounds would suit better."""
+    has_choice = LONGER in collection.yardsticks
+    methods = [
+        method
+        for method in collection.methods
+        if not collection.state_counts(method)["failed"]
+        # How long to train alone is chosen, and said elsewhere.
+        and not (has_choice and method == collection.baseline)
+    ]
     for is_so, how in (
         (
             _is_rising,
@@ -175,10 +185,10 @@ def _curves(collection: Collection) -> Iterator[str]:
             "rate may change the answer.",
         ),
     ):
-        methods = [m for m in collection.methods if is_so(collection, m)]
-        if methods:
-            was = "was" if len(methods) == 1 else "were"
-            yield f"{words(methods)} {was} {how}"
+        named = [method for method in methods if is_so(collection, method)]
+        if named:
+            was = "was" if len(named) == 1 else "were"
+            yield f"{words(named)} {was} {how}"
 
 
 def _is_past_best(collection: Collection, method: str) -> bool:
@@ -215,17 +225,17 @@ def _log(now: float, then: float) -> float:
     return math.log(now / then) if now > 0 and then > 0 else math.nan
 
 
-def _unequal_work(
-    collection: Collection, gains: Gains | None, about: str | None
-) -> Iterator[str]:
-    gain = gains.of(about) if gains is not None and about is not None else None
-    if gains is None or gain is None or not gain.work > _MORE_WORK:
+def _unequal_work(collection: Collection, gains: Gains | None) -> Iterator[str]:
+    """Methods that cost more than training alone as long."""
+    more = [gain for gain in gains.methods if gain.work > _MORE_WORK] if gains else []
+    if gains is None or not more:
         return
+    did = words([f"{gain.method} did {plain(gain.work)} times" for gain in more])
     text = (
-        f"{about} did {plain(gain.work)} times the work of {collection.baseline}, "
-        f"which trains alone for {counted(collection.planned, 'round')}"
+        f"{did} the work of {collection.baseline}, which trains alone for "
+        f"{counted(collection.planned, 'round')}"
     )
     if gains.has_equal_work:
-        yield f"{text}; its gain is over training alone that did as much."
-    elif gain.mean.mean > 0:
-        yield f"{text}, so its gain may come from that work and not from others."
+        yield f"{text}; gains are over training alone that did as much."
+    elif any(gain.mean.mean > 0 for gain in more):
+        yield f"{text}, so gains may come from that work and not from others."

@@ -73,6 +73,11 @@ class Collection:
         }
 
     @cached_property
+    def alone_failed(self) -> bool:
+        """Whether an arm that trains alone diverged, so that gains mean little."""
+        return any(run.is_alone and run.state == "failed" for run in self.runs.values())
+
+    @cached_property
     def is_paired(self) -> bool:
         """Whether all methods met the same clients in every seed."""
         splits = {

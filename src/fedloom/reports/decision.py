@@ -17,7 +17,8 @@ Verdict = Literal["use", "alone", "longer", "losing", "open", "constant", "unkno
 alone: no federated method is ahead of training alone. longer: one is, at its own work,
 but training alone for as many rounds as validation data prefer does better. losing: one
 is, but most clients lose by it. open: one is, which may be chance. constant: always
-saying what is usual does better than every method. unknown: nothing trained alone."""
+saying what is usual does better than every method. unknown: nothing trained alone, or
+what did diverged."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def decide(collection: Collection, ranking: Ranking, gains: Gains | None) -> Dec
     if not federated:
         return Decision("alone", _best(evidence, alone), None)
     best = _best(evidence, federated)
-    if gains is None or gains.of(best) is None:
+    if gains is None or gains.of(best) is None or collection.alone_failed:
         return Decision("unknown", _best(evidence, [*federated, *alone]), best)
     if all(_is_idle(evidence, m) for m in (*federated, *alone)):
         return Decision("constant", None, best)

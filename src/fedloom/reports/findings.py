@@ -45,7 +45,7 @@ class Findings:
     @property
     def gain_part(self) -> str:
         """The data that gains are on, in a word."""
-        return "held-out" if self.collection.has_folds else self.part
+        return "test and validation" if self.collection.has_folds else self.part
 
     @property
     def samples(self) -> str:

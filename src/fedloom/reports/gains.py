@@ -44,6 +44,8 @@ class MethodGain:
     work: float
     """Work of this method for each of the baseline's, in samples that entered a
     gradient; nan if there is no baseline."""
+    is_over_baseline: bool = False
+    """Whether training alone with as much work is the arm that trains alone."""
 
     @property
     def gaining(self) -> int:
@@ -146,6 +148,12 @@ def gains(
                 tested_gain.adjusted,
                 tested_gain.is_shown,
                 work,
+                is_over_baseline=baseline in compared.methods
+                and np.allclose(
+                    compared.alone[n],
+                    compared.values[compared.methods.index(baseline)],
+                    equal_nan=True,
+                ),
             )
         )
     has_equal_work = all(

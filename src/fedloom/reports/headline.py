@@ -21,7 +21,7 @@ def headline(findings: Findings) -> str:
             answer = f"Train alone{_how_long(findings)}."
         answer = (
             "No method is shown to be better than always saying what is usual: "
-            f"{usual(findings)}. If you need a model: {answer[0].lower()}{answer[1:]}"
+            f"{usual(findings)}. If you need a model, {answer[0].lower()}{answer[1:]}"
         )
     return f"{answer}{_by_ordinary_models(findings)}"
 
@@ -32,7 +32,7 @@ def _answer(findings: Findings) -> str:
     if decision.pick is None and decision.best is None:
         failed = sum(run.state == "failed" for run in collection.runs.values())
         if failed and failed == len(collection.runs):
-            every = f"all {failed} runs" if failed > 1 else "the run"
+            every = {1: "the run", 2: "both runs"}.get(failed, f"all {failed} runs")
             return (
                 f"No answer: {every} diverged. Try again in another directory. "
                 f"{LOWER_RATE}"
@@ -40,6 +40,8 @@ def _answer(findings: Findings) -> str:
         return "No answer yet: there is no run with scores."
     pick, best = decision.pick, decision.best
     if len(collection.methods) == 1 and findings.gains is None:
+        if decision.verdict == "alone":
+            return f"Training alone{_how_long(findings)}."
         return f"{pick or best}: {_reached(findings, pick or best or '')}."
     match decision.verdict:
         case "use":
@@ -75,7 +77,8 @@ def _answer(findings: Findings) -> str:
     leads = f"{pick} does best: {_reached(findings, pick or '')}"
     if findings.evidence is None:
         return f"{leads}, but the methods did not meet the same clients."
-    return f"{leads}; whether that beats training alone is not known."
+    why = ", because that diverged" if collection.alone_failed else ""
+    return f"{leads}; whether that beats training alone is not known{why}."
 
 
 def _not_ahead(findings: Findings) -> str:
@@ -213,7 +216,7 @@ def is_for_longer(findings: Findings) -> bool:
     """Whether the answer is to train alone for another number of rounds."""
     evidence, decision = findings.evidence, findings.decision
     is_alone = decision.verdict in ("alone", "longer", "losing", "open")
-    if not is_alone or evidence is None or findings.gains is None:
+    if not is_alone or evidence is None:
         return False
     longer, pick = evidence.yardsticks.get(LONGER), decision.pick
     own = evidence.scores[pick].mean if pick is not None else math.nan

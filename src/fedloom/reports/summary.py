@@ -23,6 +23,9 @@ from fedloom.results.evidence import ALPHA
 from fedloom.results.observations import LONGER, ORDINARY, POOLED
 from fedloom.results.statistics import is_better, is_error
 
+_WORTH_SAYING = 0.05
+"""A score that differs by less of its interval's width is not explained."""
+
 _NOTHING_SHOWN = (
     "There may be nothing to learn here, or training fails, or there are too few data "
     "to tell."
@@ -98,6 +101,9 @@ def _is_like_baseline(findings: Findings) -> bool:
     evidence, baseline = findings.evidence, findings.collection.baseline
     if evidence is None or evidence.leader != findings.decision.best:
         return False
+    gain = findings.gain_of(findings.decision.best)
+    if gain is not None and gain.is_over_baseline:
+        return False  # it is shown to be ahead of that arm
     lead = evidence.behind.get(baseline) if baseline is not None else None
     return lead is not None and not lead.adjusted < ALPHA
 
@@ -146,7 +152,8 @@ def _sureness(findings: Findings) -> str:
         return text
     raw = findings.ranking.standing(method).last.mean
     is_given = findings.decision.verdict in ("use", "alone", "unknown")
-    if is_given and unit.score(raw) != unit.score(score.mean):
+    is_other = abs(raw - score.mean) > _WORTH_SAYING * (score.high - score.low)
+    if is_given and is_other and unit.score(raw) != unit.score(score.mean):
         text += (
             f" The score is given as {unit.score(score.mean)} and not as the "
             f"{unit.score(raw)} of the table, because the best of several looks better "
@@ -195,7 +202,9 @@ def _says_otherwise(findings: Findings, method: str, is_alike: bool) -> bool:
     if gains is None or method != findings.collection.baseline:
         return False
     if findings.decision.verdict == "use":
-        return not gains.has_equal_work
+        gain = gains.of(findings.decision.best or "")
+        is_over_it = gain is not None and gain.is_over_baseline
+        return is_over_it or not gains.has_equal_work
     return not is_alike
 
 
@@ -211,7 +220,12 @@ def _why_not(findings: Findings) -> str:
         return f", but it is not ahead of {gains.reference}"
     if not gain.is_shown:
         return f", but its gain over {gains.reference} is not shown"
-    return ", but most clients lose by it" if 2 * gain.losing > gain.known else ""
+    if 2 * gain.losing > gain.known:
+        return ", but most clients lose by it"
+    lead = evidence.over_longer.get(gain.method)
+    if lead is not None and lead.estimate.mean < 0:
+        return f", but does not reach {findings.longer}"
+    return ""
 
 
 def _who_gains(findings: Findings, method: str) -> str:
@@ -234,11 +248,14 @@ def _who_gains(findings: Findings, method: str) -> str:
     verb, over = ("loses", "to") if gain.mean.mean < 0 else ("gains", "over")
     interval = ""
     if gain.mean.has_interval:
-        chance = f", one-sided {_p(gain.p)}" if gain.mean.mean > 0 else ""
-        if chance and len(gains.methods) > 1:
-            chance += f", adjusted for {len(gains.methods)} methods"
-        if gain.is_shown and gain.mean.low < 0:
-            chance += ", because only a gain is a reason to act"
+        chance = ""
+        if gain.mean.mean > 0:
+            reason = ""
+            if gain.is_shown and gain.mean.low < 0:
+                reason = ", for only a gain is a reason to act"
+            chance = f"; one-sided{reason}: {_p(gain.p)}"
+            if len(gains.methods) > 1:
+                chance += f", adjusted for {len(gains.methods)} methods"
         interval = (
             f" (95{SPACE}% interval from {unit.gap(gain.mean.low)} to "
             f"{unit.gap(gain.mean.high)}{chance})"
@@ -304,6 +321,8 @@ def _advised(findings: Findings) -> str:
     advice, unit = findings.advice, findings.unit
     if advice is None or not advice.is_on_validation or findings.pick is None:
         return ""
+    if is_for_longer(findings):
+        return ""  # what clients could choose among does not have the answer
     change = advice.against_pick
     if not math.isfinite(change.p):
         return ""

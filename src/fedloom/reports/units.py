@@ -18,7 +18,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 _SUMMARIES = ("weighted", "worst_decile", "largest_decile", "spread", "error", "pooled")
 """How numbers over clients are summed up, as the ends of their names."""
 
-_LOPSIDED = 2.0
+_LOPSIDED = 1.1
 """An interval that goes so many times as far to one side is written with its ends."""
 
 _LARGE, _SMALL = 1e3, 1e-6
@@ -98,13 +98,13 @@ class Unit:
         """A score with half its interval's width, or with the ends of the interval.
 
         With its ends where mean and half of a lopsided interval read as if the score
-        could be below 0 or above 100 %.
+        could be below 0 or above 100 %, or as if an error were surer than it is.
         """
         text, (least, most) = self.number(estimate.mean), self.bounds
         half = (estimate.high - estimate.low) / 2
         is_below = estimate.mean - half < least <= estimate.low
         is_above = most is not None and estimate.high <= most < estimate.mean + half
-        if is_below or is_above:
+        if is_below or is_above or (not self.is_share and _is_lopsided(estimate)):
             low, high = self.number(estimate.low), self.number(estimate.high)
             return f"{text} ({low} to {high})"
         return self._with_half(text, estimate)
@@ -119,8 +119,7 @@ class Unit:
 
         With its ends where the interval is so lopsided that half of it misleads.
         """
-        low, high = estimate.mean - estimate.low, estimate.high - estimate.mean
-        if max(low, high) > _LOPSIDED * min(low, high) > 0:
+        if _is_lopsided(estimate):
             ends = f"{self.gap(estimate.low)} to {self.gap(estimate.high)}"
             return f"{self.gap(estimate.mean)} ({ends})"
         return self._with_half(self.gap(estimate.mean), estimate)
@@ -133,6 +132,11 @@ class Unit:
         if estimate.count == 0:
             return NOTHING
         return self.with_error(text, (estimate.high - estimate.low) / 2)
+
+
+def _is_lopsided(estimate: Estimate) -> bool:
+    low, high = estimate.mean - estimate.low, estimate.high - estimate.mean
+    return max(low, high) > _LOPSIDED * min(low, high) > 0
 
 
 def unit_of(number: str, scores: Iterable[float] = ()) -> Unit:

@@ -59,7 +59,7 @@ def on_steps(
             topic="local steps: below their floor",
             text=(
                 f"In {percent(held)} of the cases the step rule asked for fewer local "
-                "steps than least_steps allows, so that these decided instead, and the "
+                "steps than least_steps allows, so that the latter decided, and the "
                 f"training loss was still falling at the end (by {percent(fall)}): "
                 "clients may have trained too little. Train for more rounds, raise lr, "
                 'since a smaller one asks for fewer steps, or set target = "posterior".'
