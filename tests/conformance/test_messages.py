@@ -24,6 +24,7 @@ from variants import (
     advance,
     describe,
     one_round,
+    over_methods,
     over_variants,
     over_variants_in_time,
     set_up,
@@ -35,6 +36,7 @@ from fedloom.core.messages import INSTRUCTION_BYTES, MODEL_INSTRUCTION_BYTES
 from fedloom.core.metrics import statistics
 from fedloom.core.records import Empty, leaves, message_bytes, named, without_log
 from fedloom.engine.weave import Weave
+from fedloom.remote.codec import upload_ranges
 
 SNAPSHOT = Path(__file__).with_name("messages.json")
 UPDATES = os.environ.get("FEDLOOM_UPDATE_SNAPSHOTS") == "1"
@@ -114,6 +116,15 @@ def test_both_messages_equal_the_snapshot(algorithm: AnyAlgorithm) -> None:
     known = stored()
     assert name in known, f"{name} is not in {SNAPSHOT.name}. {HOW}"
     assert found == known[name], HOW
+
+
+@over_methods
+def test_whole_numbers_that_are_sent_say_which_ones_there_are(
+    algorithm: AnyAlgorithm,
+) -> None:
+    fields = stored()[describe(algorithm)]["upload"]["fields"]
+    numbers = {name for name, kind in fields.items() if kind.startswith("int")}
+    assert numbers == upload_ranges(algorithm).keys()
 
 
 def test_what_goes_beside_the_messages_equals_the_snapshot() -> None:

@@ -268,6 +268,8 @@ def _write_federation(
             "enrolments": {name: column.tolist() for name, column in columns.items()},
             "samples": enrolled.format.to_json(),
             "constants": {n: t.tolist() for n, t in enrolled.constants.items()},
+            "addresses": {str(n): str(a) for n, a in enrolled.addresses.items()},
+            "proofs": list(enrolled.proofs),
         },
     )
 
@@ -302,4 +304,7 @@ def _enrolled(table: dict[str, Any]) -> Enrolled:
             name: torch.tensor(values, dtype=torch.float64)
             for name, values in table["constants"].items()
         },
+        # Runs that began without them have neither.
+        addresses={int(n): a for n, a in table.get("addresses", {}).items()},
+        proofs=tuple(table.get("proofs", ())),
     )

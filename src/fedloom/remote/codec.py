@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from fedloom.core.messages import (
 )
 from fedloom.core.records import (
     client_dims,
+    declared_ranges,
     from_named,
     leaves,
     named,
@@ -42,8 +44,19 @@ from fedloom.remote.wire import Header, WireMessage, below, refuse_infinite
 
 Tensors = dict[str, Tensor]
 
+TOKEN_BYTES = 32
+"""Bytes that a client shows at every enrolment in a run, and that only it knows."""
+
 LARGEST_NORM = 1e9
 """Longest tensor of an upload, by its Euclidean norm, that a server takes."""
+
+
+class Proof(NamedTuple):
+    """Client to server, at enrolment: what only this client can show."""
+
+    token: Tensor
+    """(TOKEN_BYTES,) the same at every enrolment in a run; a server keeps its digest
+    alone."""
 
 
 class Moments(NamedTuple):
@@ -182,6 +195,7 @@ def read_result(
     dtype: torch.dtype,
     *,
     largest_norm: float = LARGEST_NORM,
+    ranges: Mapping[str, range] = MappingProxyType({}),
 ) -> tuple[Report, Any]:
     """A client's report and upload, checked.
 
@@ -190,6 +204,7 @@ def read_result(
         upload: what an upload looks like; None if the client was not to upload.
         dtype: the run's floating type.
         largest_norm: longest tensor of an upload that is taken.
+        ranges: by field of an upload, the whole numbers that are taken.
 
     Raises:
         MessageError: It is not what was expected.
@@ -217,7 +232,36 @@ def read_result(
                 f"{where}: field {name!r} has the norm {norm:.3g}, and at most "
                 f"{largest_norm:.3g} is taken."
             )
+    for name, allowed in ranges.items():
+        for number in sent[name].reshape(-1).tolist():
+            if number not in allowed:
+                raise MessageError(
+                    f"{where}: field {name!r} should be a whole number of "
+                    f"{allowed.start} to {allowed.stop - 1}, found {number}."
+                )
     return report, record
+
+
+def upload_ranges(algorithm: AnyAlgorithm) -> dict[str, range]:
+    """By field of a method's upload, the whole numbers that it may have.
+
+    Those of fields that its type marks with `WholeNumbers`.
+
+    Raises:
+        ContractError: A mark names no setting of the method that is a whole number.
+    """
+    ranges = {}
+    for name, declared in declared_ranges(algorithm.records[4]).items():
+        setting = below = declared.below
+        if isinstance(setting, str):
+            below = getattr(algorithm, setting, setting)
+        if isinstance(below, str | float):
+            raise ContractError(
+                f"{algorithm.name}: {name} of its upload is marked to be below "
+                f"{setting!r}, which is no setting that is a whole number."
+            )
+        ranges[name] = range(declared.least, 1 << 63 if below is None else below)
+    return ranges
 
 
 # Down and up: a score.
@@ -330,9 +374,18 @@ def read_sums(
 # Up, once: an enrolment.
 
 
-def enrolment_tensors(enrolment: Enrolment, moments: Mapping[str, Moments]) -> Tensors:
-    """What one client says of itself; `moments` of "inputs" and "targets"."""
-    tensors = _under("enrolment", enrolment)
+def enrolment_tensors(
+    enrolment: Enrolment, moments: Mapping[str, Moments], token: bytes
+) -> Tensors:
+    """What one client says of itself.
+
+    Args:
+        enrolment: sizes and team.
+        moments: of "inputs" and "targets".
+        token: as `fedloom.remote.home.Home.token` gives it.
+    """
+    shown_token = torch.frombuffer(bytearray(token), dtype=torch.uint8)
+    tensors = _under("enrolment", enrolment) | _under("proof", Proof(shown_token))
     for name, of_name in moments.items():
         tensors |= _under(name, of_name)
     return tensors
@@ -340,8 +393,8 @@ def enrolment_tensors(enrolment: Enrolment, moments: Mapping[str, Moments]) -> T
 
 def read_enrolment(
     message: WireMessage, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[Enrolment, dict[str, Moments]]:
-    """What a client says of itself, checked.
+) -> tuple[Enrolment, dict[str, Moments], str]:
+    """What a client says of itself, checked, and the digest of its token.
 
     Args:
         message: what came.
@@ -351,7 +404,7 @@ def read_enrolment(
         MessageError: It is not what was expected.
     """
     where = _where(message.header)
-    _refuse_others(message.tensors, ("enrolment", *shapes), where)
+    _refuse_others(message.tensors, ("enrolment", "proof", *shapes), where)
     refuse_infinite(message.tensors, where)
     integer = torch.zeros((), dtype=torch.int64)
     enrolment = _read(message.tensors, "enrolment", Enrolment(*[integer] * 4), where)
@@ -366,7 +419,9 @@ def read_enrolment(
         moments[name] = _read(message.tensors, name, Moments(blank, blank), where)
         if bool((moments[name].variance < 0).any()):
             raise MessageError(f"{where}: field '{name}.variance' is below 0.")
-    return enrolment, moments
+    token = Proof(torch.zeros(TOKEN_BYTES, dtype=torch.uint8))
+    proof = _read(message.tensors, "proof", token, where)
+    return enrolment, moments, tensors_digest(named(proof))
 
 
 def model_record(algorithm: AnyAlgorithm) -> type[Any]:

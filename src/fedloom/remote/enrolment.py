@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from hmac import compare_digest
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ class _Candidate:
     enrolment: Enrolment
     moments: dict[str, Moments]
     format: SampleFormat
+    proof: str
+    """Digest of its token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,19 @@ class Enrolled:
     """What standardises "inputs" and "targets", (2, ...) each."""
     addresses: dict[int, Address] = field(default_factory=dict)
     """By number, where clients can be reached."""
+    proofs: tuple[str, ...] = ()
+    """By number, the digest of the token that each client showed; empty where none is
+    known, as in a run that began without them."""
+
+    def is_same(self, client: int, address: Address, proof: str) -> bool:
+        """Whether who answers from an address is the client that enrolled.
+
+        It shows the same token, or is where the client was: a carrier that
+        authenticates its nodes gives an address to one key alone.
+        """
+        known = self.proofs[client] if self.proofs else ""
+        is_there = str(self.addresses.get(client)) == str(address)
+        return not known or is_there or compare_digest(known, proof)
 
 
 def enrol(
@@ -108,7 +124,10 @@ def enrol(
     if known is not None:
         numbers = {name: n for n, name in enumerate(known.roster.names)}
         addresses = {numbers[name]: c.address for name, c in candidates.items()}
-        return replace(known, addresses=addresses)
+        proofs = list(known.proofs or [""] * known.roster.count)
+        for name, candidate in candidates.items():
+            proofs[numbers[name]] = candidate.proof
+        return replace(known, addresses=addresses, proofs=tuple(proofs))
     return _in_order(candidates)
 
 
@@ -155,8 +174,9 @@ def _candidate(
             f"the server's is {settings[:12]!r}. Method, settings, model, seed and "
             "version of Fedloom must be the same on both sides."
         )
-    enrolment, moments = read_enrolment(message, format_.standardised)
-    return header.name, _Candidate(delivery.sender, enrolment, moments, format_)
+    enrolment, moments, proof = read_enrolment(message, format_.standardised)
+    sender = delivery.sender
+    return header.name, _Candidate(sender, enrolment, moments, format_, proof)
 
 
 def _refuse_odd(
@@ -167,7 +187,11 @@ def _refuse_odd(
 ) -> None:
     """Refuse a client that does not fit those who are there already."""
     other = candidates.get(name)
-    if other is not None and other.address != candidate.address:
+    if (
+        other is not None
+        and other.address != candidate.address
+        and not compare_digest(other.proof, candidate.proof)
+    ):
         raise MessageError(
             f"{name}: two clients go by this name. Give each a name of its own."
         )
@@ -191,6 +215,12 @@ def _refuse_odd(
             f"{name}: enrolled with {before} (samples, team, validation, test) and "
             f"says {now} now. Put its data back as they were."
         )
+    if not known.is_same(number, candidate.address, candidate.proof):
+        raise MessageError(
+            f"{name}: expected the client that enrolled by this name, found one that "
+            f"cannot show it, at {candidate.address}. Start it with the folder that it "
+            "enrolled with, or give it a name of its own in a new run."
+        )
 
 
 def _in_order(candidates: dict[str, _Candidate]) -> Enrolled:
@@ -204,7 +234,8 @@ def _in_order(candidates: dict[str, _Candidate]) -> Enrolled:
         for name in chosen[0].format.standardised
     }
     addresses = {n: c.address for n, c in enumerate(chosen)}
-    return Enrolled(roster, chosen[0].format, constants, addresses)
+    proofs = tuple(c.proof for c in chosen)
+    return Enrolled(roster, chosen[0].format, constants, addresses, proofs)
 
 
 def _place(name: str) -> tuple[bool, int, str]:

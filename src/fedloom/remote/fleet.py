@@ -38,6 +38,7 @@ from fedloom.remote.codec import (
     read_sums,
     request_tensors,
     settings_digest,
+    upload_ranges,
 )
 from fedloom.remote.enrolment import Enrolled
 from fedloom.remote.exchange import AddressBook, Exchange
@@ -112,6 +113,7 @@ class RemoteFleet:
         """Where clients can be reached."""
         self._prepared: _PreparedExchange | None = None
         self._scored: tuple[tuple[str, ...], dict[str, dict[str, Sums]]] = (), {}
+        self._ranges = upload_ranges(algorithm)
         self._uploads_like: dict[tuple[Any, ...], Any] = {}
         self._sums_like = self._blank_sums()
 
@@ -151,6 +153,7 @@ class RemoteFleet:
                 like if client in uploaders else None,
                 self.task.dtype,
                 largest_norm=self.policy.largest_norm,
+                ranges=self._ranges,
             )
 
         exchange = Exchange(

@@ -1,6 +1,7 @@
 """Where a client keeps what never leaves it: one folder, and one in it for each run.
 
-    secret                  what noise that protects the client is drawn from
+    secret                  what noise that protects the client is drawn from, and what
+                            shows a server that this is the client that enrolled
     RUN/memory.safetensors  memory after the last exchange, and the answer that was sent
     RUN/memory-before.safetensors   the same of the exchange before
     RUN/request.safetensors what the server sent last for the client's own model
@@ -11,6 +12,7 @@ where, the exchange was done once or not at all.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ from fedloom.core.digests import table_digest
 from fedloom.core.errors import DataError, MessageError
 from fedloom.core.files import atomic_write, cannot_write
 from fedloom.core.records import tensors_digest
+from fedloom.remote.codec import TOKEN_BYTES
 from fedloom.remote.wire import WireMessage, below
 from fedloom.results.lock import hold
 
@@ -83,12 +86,27 @@ class Home:
             if not file.exists():
                 with atomic_write(file, lasting=True, private=True) as part:
                     part.write_text(f"{secrets.randbits(_SECRET_BITS):x}\n")
-            return int(file.read_text(), 16)
+            secret = int(file.read_text(), 16)
+            if not 0 <= secret < 1 << _SECRET_BITS:
+                raise ValueError(f"it has more than {_SECRET_BITS} bits")
+            return secret
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{file}: expected a secret number that this client wrote ({error}). "
                 "Put the file back, or remove it to draw another."
             ) from error
+
+    def token(self, run: str) -> bytes:
+        """What shows the server of a run that this is the client that enrolled.
+
+        It follows from the secret, which does not follow from it.
+
+        Raises:
+            DataError: The secret cannot be read or written.
+        """
+        key = self.secret().to_bytes(_SECRET_BITS // 8, "big")
+        about = f"enrolment in {run}".encode()
+        return hashlib.blake2b(about, key=key, digest_size=TOKEN_BYTES).digest()
 
     @contextmanager
     def hold(self, run: str, patience_s: float) -> Iterator[None]:

@@ -212,7 +212,11 @@ class Node:
         }
         return WireMessage(
             self._header(header, "enrolled", self.format.to_json()),
-            enrolment_tensors(Enrolment(samples, team, validation, test), moments),
+            enrolment_tensors(
+                Enrolment(samples, team, validation, test),
+                moments,
+                self.home.token(header.run),
+            ),
         )
 
     def _train(self, message: WireMessage) -> WireMessage:
