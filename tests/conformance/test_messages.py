@@ -32,7 +32,12 @@ from variants import (
 
 from fedloom.algorithms import FedAvg
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.messages import INSTRUCTION_BYTES, MODEL_INSTRUCTION_BYTES
+from fedloom.core.messages import (
+    INSTRUCTION_BYTES,
+    MODEL_INSTRUCTION_BYTES,
+    TeamDownload,
+    TeamUpload,
+)
 from fedloom.core.metrics import statistics
 from fedloom.core.records import Empty, leaves, message_bytes, named, without_log
 from fedloom.engine.weave import Weave
@@ -133,12 +138,15 @@ def test_what_goes_beside_the_messages_equals_the_snapshot() -> None:
     order = simulation.coordinator.next_order()
     (request,) = simulation.coordinator.score_requests("test")
     simulation.fleet.send(order)
+    theta = simulation.task.start[None]
     beside = {
         "instruction (down)": order.instructions,
         "report (up)": simulation.fleet.receive().reports,
         "enrolment (up, once)": simulation.fleet.roster.enrolments,
         "model instruction (down)": request.instructions,
         "sums (up, for every kind of model)": simulation.fleet.score(request)["shared"],
+        "team download (down to a team server)": TeamDownload(theta),
+        "team upload (up from a team server)": TeamUpload(theta, theta[:, 0].double()),
     }
     words = {f"values.{n}": s.name for n, s in enumerate(statistics())}
     found = {

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import MessageError
-from fedloom.core.messages import Enrolment, Roster
+from fedloom.core.messages import Roster
 from fedloom.core.records import stack
 from fedloom.data.sample_format import SampleFormat
 from fedloom.remote.channel import Address, Channel, Delivery
-from fedloom.remote.codec import Moments, read_enrolment
+from fedloom.remote.codec import Moments, ReadEnrolment, read_enrolment
 from fedloom.remote.policy import Policy
 from fedloom.remote.wire import Header, WireMessage
 
@@ -30,11 +30,8 @@ class _Candidate:
     """A client that has answered."""
 
     address: Address
-    enrolment: Enrolment
-    moments: dict[str, Moments]
     format: SampleFormat
-    proof: str
-    """Digest of its token."""
+    sent: ReadEnrolment
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +49,13 @@ class Enrolled:
     proofs: tuple[str, ...] = ()
     """By number, the digest of the token that each client showed; empty where none is
     known, as in a run that began without them."""
+    moments: dict[str, Moments] = field(default_factory=dict)
+    """What `constants` follow from: of "inputs" and "targets", over all clients."""
+    team_sizes: tuple[int, ...] = ()
+    """By number, how many clients each team has, if the clients are team servers."""
+    is_one_team: bool = False
+    """Whether the server is a team's, whose clients are in its team whatever they say.
+    """
 
     def is_same(self, client: int, address: Address, proof: str) -> bool:
         """Whether who answers from an address is the client that enrolled.
@@ -72,6 +76,7 @@ def enrol(
     settings_of: Callable[[SampleFormat], str],
     *,
     known: Enrolled | None = None,
+    of_teams: bool = False,
 ) -> Enrolled:
     """Ask everybody who can be reached to enrol, until there are enough.
 
@@ -83,6 +88,7 @@ def enrol(
         settings_of: the digest that a client's settings must have, for its samples.
         known: the clients of a run that goes on: it is they who are waited for, and a
             quorum of them is enough.
+        of_teams: whether the clients are team servers.
 
     Raises:
         MessageError: Too few came in time, or they do not fit together.
@@ -111,7 +117,9 @@ def enrol(
         channel.send((address, WireMessage(header, {})) for address in fresh)
         for delivery in channel.receive(_POLL_S):
             try:
-                name, candidate = _candidate(delivery, header, settings_of)
+                name, candidate = _candidate(
+                    delivery, header, settings_of, of_teams=of_teams
+                )
                 _refuse_odd(name, candidate, candidates, known)
             except MessageError as error:
                 refusals.append(str(error))
@@ -126,9 +134,9 @@ def enrol(
         addresses = {numbers[name]: c.address for name, c in candidates.items()}
         proofs = list(known.proofs or [""] * known.roster.count)
         for name, candidate in candidates.items():
-            proofs[numbers[name]] = candidate.proof
+            proofs[numbers[name]] = candidate.sent.proof
         return replace(known, addresses=addresses, proofs=tuple(proofs))
-    return _in_order(candidates)
+    return _in_order(candidates, of_teams=of_teams)
 
 
 def read_rejoin(
@@ -145,13 +153,20 @@ def read_rejoin(
     Raises:
         MessageError: It is not one of the run's clients, or not as it was.
     """
-    name, candidate = _candidate(delivery, header, lambda _: settings)
+    of_teams = bool(known.team_sizes)
+    name, candidate = _candidate(
+        delivery, header, lambda _: settings, of_teams=of_teams
+    )
     _refuse_odd(name, candidate, {}, known)
     return known.roster.names.index(name)
 
 
 def _candidate(
-    delivery: Delivery, asked: Header, settings_of: Callable[[SampleFormat], str]
+    delivery: Delivery,
+    asked: Header,
+    settings_of: Callable[[SampleFormat], str],
+    *,
+    of_teams: bool,
 ) -> tuple[str, _Candidate]:
     message = delivery.message
     if message is None:
@@ -174,9 +189,8 @@ def _candidate(
             f"the server's is {settings[:12]!r}. Method, settings, model, seed and "
             "version of Fedloom must be the same on both sides."
         )
-    enrolment, moments, proof = read_enrolment(message, format_.standardised)
-    sender = delivery.sender
-    return header.name, _Candidate(sender, enrolment, moments, format_, proof)
+    sent = read_enrolment(message, format_.standardised, is_team=of_teams)
+    return header.name, _Candidate(delivery.sender, format_, sent)
 
 
 def _refuse_odd(
@@ -190,7 +204,7 @@ def _refuse_odd(
     if (
         other is not None
         and other.address != candidate.address
-        and not compare_digest(other.proof, candidate.proof)
+        and not compare_digest(other.sent.proof, candidate.sent.proof)
     ):
         raise MessageError(
             f"{name}: two clients go by this name. Give each a name of its own."
@@ -209,13 +223,19 @@ def _refuse_odd(
         raise MessageError(f"{name}: is not one of this run's clients.")
     number = known.roster.names.index(name)
     before = [int(column[number]) for column in known.roster.enrolments]
-    now = [int(value) for value in candidate.enrolment]
+    now = [int(value) for value in candidate.sent.enrolment]
+    if known.is_one_team:
+        now[1] = before[1]
+    if known.team_sizes:
+        # Which number a team has is for the global server to say.
+        before[1], now[1] = known.team_sizes[number], candidate.sent.clients
     if before != now:
+        teams = "clients" if known.team_sizes else "team"
         raise MessageError(
-            f"{name}: enrolled with {before} (samples, team, validation, test) and "
+            f"{name}: enrolled with {before} (samples, {teams}, validation, test) and "
             f"says {now} now. Put its data back as they were."
         )
-    if not known.is_same(number, candidate.address, candidate.proof):
+    if not known.is_same(number, candidate.address, candidate.sent.proof):
         raise MessageError(
             f"{name}: expected the client that enrolled by this name, found one that "
             f"cannot show it, at {candidate.address}. Start it with the folder that it "
@@ -223,19 +243,29 @@ def _refuse_odd(
         )
 
 
-def _in_order(candidates: dict[str, _Candidate]) -> Enrolled:
+def _in_order(candidates: dict[str, _Candidate], *, of_teams: bool) -> Enrolled:
     """Clients in the order of their names, and what standardises their samples."""
     names = sorted(candidates, key=_place)
     chosen = [candidates[name] for name in names]
-    roster = Roster(tuple(names), stack([c.enrolment for c in chosen]))
+    sent = [c.sent for c in chosen]
+    enrolments = stack([s.enrolment for s in sent])
+    if of_teams:
+        enrolments = enrolments._replace(team=torch.arange(len(names)))
+    roster = Roster(tuple(names), enrolments)
     sizes = roster.sizes(torch.float64)
-    constants = {
-        name: Moments.joined([c.moments[name] for c in chosen], sizes)
+    moments = {
+        name: Moments.pooled([s.moments[name] for s in sent], sizes)
         for name in chosen[0].format.standardised
     }
-    addresses = {n: c.address for n, c in enumerate(chosen)}
-    proofs = tuple(c.proof for c in chosen)
-    return Enrolled(roster, chosen[0].format, constants, addresses, proofs)
+    return Enrolled(
+        roster,
+        chosen[0].format,
+        {name: of_name.constants for name, of_name in moments.items()},
+        addresses={n: c.address for n, c in enumerate(chosen)},
+        proofs=tuple(s.proof for s in sent),
+        moments=moments,
+        team_sizes=tuple(s.clients for s in sent) if of_teams else (),
+    )
 
 
 def _place(name: str) -> tuple[bool, int, str]:

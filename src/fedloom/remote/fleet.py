@@ -34,6 +34,7 @@ from fedloom.remote.channel import Channel
 from fedloom.remote.codec import (
     agreement,
     order_tensors,
+    place_tensors,
     read_result,
     read_sums,
     request_tensors,
@@ -85,6 +86,7 @@ class RemoteFleet:
         seed: seed of the run; the clients must have the same.
         policy: how long to wait, and for how many.
         session: how often the server of this run has been started before.
+        first: number of the first client; that of a team's follows from its place.
     """
 
     def __init__(
@@ -98,7 +100,10 @@ class RemoteFleet:
         seed: int = 0,
         policy: Policy | None = None,
         session: int = 0,
+        first: int = 0,
     ) -> None:
+        self.run = run
+        self.first = first
         self.algorithm = algorithm
         self.task = task
         self.enrolled = enrolled
@@ -268,8 +273,11 @@ class RemoteFleet:
         self, kind: Kind, client: int, tensors: dict[str, Tensor], **at: Any
     ) -> WireMessage:
         name = self.roster.names[client]
-        header = replace(self._header, kind=kind, client=client, name=name, **at)
-        constants = self.enrolled.constants
+        number = self.first + client
+        header = replace(self._header, kind=kind, client=number, name=name, **at)
+        constants, team_sizes = self.enrolled.constants, self.enrolled.team_sizes
+        if team_sizes:
+            tensors |= place_tensors(team_sizes, client)
         tensors |= {f"constants.{name}": values for name, values in constants.items()}
         return WireMessage(header, {n: t.detach().cpu() for n, t in tensors.items()})
 

@@ -27,6 +27,7 @@ from fedloom.remote.codec import (
     agreement,
     disagreement,
     enrolment_tensors,
+    read_constants,
     read_order,
     read_requests,
     result_tensors,
@@ -38,8 +39,6 @@ from fedloom.remote.wire import (
     Header,
     Kind,
     WireMessage,
-    below,
-    refuse_infinite,
 )
 
 _log = logging.getLogger(__name__)
@@ -322,24 +321,13 @@ class Node:
         Raises:
             MessageError: The constants do not fit this client's samples.
         """
-        constants = below(message.tensors, "constants")
+        constants = read_constants(message, self.format.standardised, self.name)
         made_for = (message.header.client, tensors_digest(constants))
         if made_for not in self._fleets:
             self._fleets = {made_for: self._make_fleet(message.header, constants)}
         return self._fleets[made_for]
 
     def _make_fleet(self, header: Header, constants: dict[str, Tensor]) -> LocalFleet:
-        expected = {
-            name: (torch.float64, (2, *shape))
-            for name, shape in self.format.standardised.items()
-        }
-        sent = {n: (t.dtype, tuple(t.shape)) for n, t in constants.items()}
-        if sent != expected:
-            raise MessageError(
-                f"{self.name}: expected constants that standardise {expected}, found "
-                f"{sent}."
-            )
-        refuse_infinite(constants, self.name)
         federation = replace(
             self.federation,
             constants=constants.get("inputs"),
