@@ -421,7 +421,7 @@ def test_a_client_and_a_team_server_are_not_taken_for_each_other(
             tiers.config,
             InProcessChannel({0: team.answer}),
             tmp_path / "flat",
-            run="other",
+            run=RUN,
             clients=1,
             policy=hasty,
         )

@@ -169,6 +169,11 @@ class TeamServer:
     def _check(self, header: Header) -> None:
         if header.kind not in ("enrol", "train", "score"):
             raise MessageError(f"{self.name}: a team is not sent {header.kind!r}.")
+        if header.run != self.opened.fleet.run:
+            raise MessageError(
+                f"{self.name}: this team's server is at the run "
+                f"{self.opened.fleet.run!r}, and {header.run!r} was asked for."
+            )
         if header.kind == "enrol":
             differs = disagreement(self._agreement, header.text)
             if differs:

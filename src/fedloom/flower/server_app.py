@@ -6,6 +6,11 @@ What a run is like comes from Flower's run config (`flwr run -c`):
     clients     how many clients there are
     out         the run's directory, on the machine of the SuperLink
     run         id of the run; the same id and directory go on with it
+    tier        "only" for the one server of a run, "global" for a server of team
+                servers, "team" for one of these, which also has:
+    team        what the team is called
+    team-home   the team server's own folder; in the node config of the SuperNode by
+                which the team takes part at the global server it is all there is
     deadline-s, quorum, patience-s, retry-s, largest-norm   as in `Policy`
 """
 
@@ -27,10 +32,12 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
 from fedloom.core.losses import Loss
 from fedloom.core.settings import build
-from fedloom.deploy import serve
+from fedloom.deploy import open_team, serve
 from fedloom.flower.channel import GridChannel
+from fedloom.flower.team_listener import TeamListener
 from fedloom.remote import Policy
 from fedloom.results.rows import Round
+from fedloom_flower_client import TEAM_HOME
 
 _log = logging.getLogger(__name__)
 _POLICY = ("deadline-s", "quorum", "patience-s", "retry-s", "largest-norm")
@@ -90,18 +97,23 @@ def make_server_app(
         policy = build(Policy, waiting, "run config")
         run = str(settings.get("run") or f"flower-{context.run_id}")
         out = Path(str(settings.get("out") or f"fedloom-{run}"))
-        serve(
-            config,
-            GridChannel(grid, ttl_s=policy.deadline_s),
-            out,
-            run=run,
-            clients=_count(settings),
-            policy=policy,
-            model=model,
-            loss=loss,
-            head=head,
-            follower=_tell,
-        )
+        channel = GridChannel(grid, ttl_s=policy.deadline_s)
+        tier = settings.get("tier", "only")
+        own: dict[str, Any] = {"model": model, "loss": loss, "head": head}
+        own |= {"run": run, "clients": _count(settings), "policy": policy}
+        if tier == "team":
+            home = Path(_text(settings, TEAM_HOME))
+            name = _text(settings, "team")
+            with open_team(config, channel, out, name=name, home=home, **own) as team:
+                team.opened.history.follower = _tell
+                TeamListener(team, policy).run()
+        elif tier in ("only", "global"):
+            of_teams = tier == "global"
+            serve(config, channel, out, of_teams=of_teams, follower=_tell, **own)
+        else:
+            raise ConfigError(
+                f"run config: tier must be only, global or team, found {tier!r}."
+            )
 
     return app
 
@@ -114,6 +126,16 @@ def _count(settings: Mapping[str, Any]) -> int:
             f"{clients!r}. For five: flwr run ... -c 'clients=5'."
         )
     return clients
+
+
+def _text(settings: Mapping[str, Any], key: str) -> str:
+    text = settings.get(key, "")
+    if not isinstance(text, str) or not text:
+        raise ConfigError(
+            f"run config: a team's server needs {key}, found {text!r}. For instance: "
+            'flwr run ... -c \'tier="team" team="north" team-home="/srv/north"\'.'
+        )
+    return text
 
 
 def _tell(row: Round) -> None:
