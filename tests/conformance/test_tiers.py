@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -70,12 +71,14 @@ class Tap(InProcessChannel):
     def __init__(self, nodes: Any) -> None:
         super().__init__(nodes)
         self.up: list[WireMessage] = []
+        self.down: list[WireMessage] = []
         self.before: Callable[[WireMessage], None] = lambda _: None
         """Is called with every message that goes down, before it arrives."""
 
     def send(self, messages: Iterable[tuple[Address, WireMessage]]) -> None:
         for address, message in messages:
             self.before(message)
+            self.down.append(message)
             super().send([(address, message)])
 
     def deliver(self, sender: Address, raw: bytes) -> None:
@@ -376,6 +379,61 @@ def test_a_team_that_misses_a_round_is_there_in_the_next(tmp_path: Path) -> None
         assert [row.round for row in rows] == [0, 1, 2, 3]
         assert [row.steps > 0 for row in rows[1:]] == steps
         assert all(row.scores for row in rows[1:])
+
+
+def fingerprint(folder: Path) -> str:
+    """Of all files below a folder."""
+    digest = hashlib.blake2b()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.name.endswith(".lock"):
+            digest.update(str(path).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _tensor(name: str, change: Callable[[Tensor], Tensor]) -> Any:
+    return lambda m: WireMessage(m.header, {**m.tensors, name: change(m.tensors[name])})
+
+
+def _header(**changes: Any) -> Any:
+    return lambda m: WireMessage(replace(m.header, **changes), m.tensors)
+
+
+REFUSED = {
+    "another run": (_header(run="another"), "is at the run 'law', and 'another'"),
+    "settings": (_header(settings="x"), "is not for this team"),
+    "name": (_header(name="team-1"), "is not for this team"),
+    "exchange": (_header(exchange=1), "is not for this team"),
+    "kind": (_header(kind="trained"), "a team is not sent 'trained'"),
+    "round gone by": (_header(round=0, number=0), "not that of an exchange"),
+    "other model": (_tensor("download.shared", lambda t: t + 1), "not the one that"),
+    "nan": (_tensor("download.shared", lambda t: t * torch.nan), "not finite"),
+    "shape": (_tensor("download.shared", lambda t: t[1:]), "shared model should be"),
+    "type": (_tensor("download.shared", Tensor.float), "shared model should be"),
+    "place": (_tensor("place.first", lambda t: t + 4), "a place for 2 clients"),
+    "more": (_tensor("place.first", lambda t: t[None]), "place"),
+}
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_what_a_team_cannot_do_is_refused_and_changes_nothing(
+    way: str, finished: Tiers
+) -> None:
+    team = finished.teams[0]
+    asked = [
+        message
+        for message in finished.top.down
+        if (message.header.kind, message.header.client) == ("train", 0)
+    ]
+    before = fingerprint(finished.folder)
+    change, reason = REFUSED[way]
+    answer = team.answer(change(asked[-1]))
+    assert answer.header.kind == "refused"
+    assert reason in answer.header.text
+    # What was done is answered as it was.
+    for message in asked[-2:]:
+        assert team.answer(message).header.kind == "trained"
+    assert "older than what was begun" in team.answer(asked[0]).header.text
+    assert fingerprint(finished.folder) == before
 
 
 def test_no_team_counts_for_more_than_what_it_enrolled_with() -> None:

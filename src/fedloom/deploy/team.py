@@ -232,6 +232,12 @@ class TeamServer:
                 again = replace(done.answer.header, session=header.session)
                 return WireMessage(again, done.answer.tensors)
         order = read_order(_without_place(message), self.tier, self.training.task)
+        shared, start = order.download.record.shared, self.training.task.start
+        if (shared.shape, shared.dtype) != (start.shape, start.dtype):
+            raise MessageError(
+                f"{self.name}: the shared model should be {start.dtype} "
+                f"{tuple(start.shape)}, found {shared.dtype} {tuple(shared.shape)}."
+            )
         begun = self._last_order(header.run)
         if begun is None or begun.header.round < header.round:
             self._close_round(has_scores=False)
@@ -242,7 +248,6 @@ class TeamServer:
                 f"{self.name}: round {header.round} is older than what was begun, "
                 f"round {begun.header.round}, or is not the one that was begun."
             )
-        shared = order.download.record.shared
         self._run_round(header.round, shared)
         answer = WireMessage(
             self._header(header, "trained"),

@@ -302,7 +302,12 @@ class Coordinator:
         """
         roster = self.roster.with_client(name, enrolment)
         other = Coordinator(
-            self.algorithm, self.task, roster, sampling=self.sampling, seed=self.seed
+            self.algorithm,
+            self.task,
+            roster,
+            sampling=self.sampling,
+            seed=self.seed,
+            closes_rounds=self.closes_rounds,
         )
         state = self.state
         other.state = replace(
