@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from fedloom.remote.policy import Policy
 from fedloom.remote.wire import Header, WireMessage
 
 _log = logging.getLogger(__name__)
+_LONGEST_REASON = 4000
 _POLL_S = 1.0
 """How long a server waits for an answer before it looks who else has come."""
 
@@ -94,12 +96,15 @@ def enrol(
         asked |= dict.fromkeys(fresh, now)
         channel.send((address, WireMessage(header, {})) for address in fresh)
         for delivery in channel.receive(_POLL_S):
+            if is_farewell(delivery):
+                continue
             try:
                 name, candidate = _candidate(delivery, header, settings_of)
                 _refuse_odd(name, candidate, candidates, known)
             except MessageError as error:
                 refusals.append(str(error))
                 _log.warning("A client was refused: %s", error)
+                turn_away(channel, delivery, header, str(error))
                 continue
             candidates[name] = candidate
             _log.info("%s has enrolled (%d of %d).", name, len(candidates), count)
@@ -129,6 +134,21 @@ def read_rejoin(
     name, candidate = _candidate(delivery, header, lambda _: settings)
     _refuse_odd(name, candidate, {}, known)
     return known.roster.names.index(name)
+
+
+def turn_away(channel: Channel, delivery: Delivery, asked: Header, why: str) -> None:
+    """Tell a client that enrolled, and is not taken in, why; others need no word."""
+    message = delivery.message
+    if message is None or message.header.kind != "enrolled":
+        return
+    text = json.dumps({"clients": 0, "why": why[:_LONGEST_REASON]})
+    header = replace(asked, kind="end", text=text)
+    channel.send([(delivery.sender, WireMessage(header, {}))])
+
+
+def is_farewell(delivery: Delivery) -> bool:
+    """Whether a client that was turned away has heard of it."""
+    return delivery.message is not None and delivery.message.header.kind == "ended"
 
 
 def _candidate(
