@@ -119,7 +119,7 @@ def finish(node: Node, run: str, config: RunConfig, *, is_own: bool = False) -> 
         is_own: whether the module is one's own.
     """
     end = node.home.end_of(run)
-    if end is None or (not end[0] and end[1]):
+    if end is not None and end[1] and not end[0]:
         return  # it was not taken in
     tables = to_tables(config)
     if is_own:

@@ -51,7 +51,7 @@ class OwnReport:
     metric: str
     """accuracy, or mse."""
     clients: int
-    """How many trained together."""
+    """How many trained together; 0 if the server has not said so."""
     rounds: int
     trained: int
     """Training samples of this client."""
