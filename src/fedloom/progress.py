@@ -96,13 +96,13 @@ class Watcher:
             # Each in its own size, which may grow without bound from round to round.
             self._scores += f"  {kind} {unit_of(self._metric, [score]).score(score)}"
         speed = row.participants / max(row.seconds, 1e-9)
+        pace = (
+            f"{speed:.0f} clients/s" if speed >= 1 else f"{row.seconds:.0f} s a round"
+        )
         loss = "-"
         if row.train_loss is not None:
             loss = unit_of("loss", [row.train_loss]).number(row.train_loss)
-        text = (
-            f"round {row.round}/{self._rounds}  loss {loss}{self._scores}  "
-            f"{speed:.0f} clients/s"
-        )
+        text = f"round {row.round}/{self._rounds}  loss {loss}{self._scores}  {pace}"
         if self._bar is not None:
             self._bar.update(self._task, completed=row.round, description=text)
             return

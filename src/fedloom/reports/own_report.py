@@ -87,7 +87,8 @@ class OwnReport:
         text += f", {alone} when trained alone at home with as much work: "
         if self.gain.mean == 0:
             return f"{text}neither better nor worse."
-        text += f"a gain of {unit.gap(self.gain.mean)}{unit.points}"
+        what = "gain" if self.gain.mean > 0 else "loss"
+        text += f"a {what} of {unit.number(abs(self.gain.mean))}{unit.points}"
         if not self.gain.has_interval:
             return f"{text}."
         low, high = unit.gap(self.gain.low), unit.gap(self.gain.high)

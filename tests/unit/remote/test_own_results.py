@@ -197,10 +197,12 @@ def test_what_a_client_gained_is_one_sentence() -> None:
     text = own_report().sentence().replace("\N{NO-BREAK SPACE}", " ")
     assert text == (
         "ward: accuracy 90.0 % on 40 test samples with the model from the federation, "
-        "80.0 % when trained alone at home with as much work: a gain of +10.0 points "
+        "80.0 % when trained alone at home with as much work: a gain of 10.0 points "
         "(95 % interval over test samples \N{MINUS SIGN}1.0 to +21.0, so it may be "
         "chance)."
     )
+    worse = own_report(gain=Estimate(-0.1, 0.05, -0.2, -0.01, 40)).sentence()
+    assert "a loss of 10.0 points" in worse
     assert "no gain to state" in own_report(gain=None).sentence()
     nothing = own_report(gain=Estimate(0.0, 0.0, 0.0, 0.0, 40))
     assert "neither better nor worse" in nothing.sentence()
