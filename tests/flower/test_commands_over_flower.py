@@ -77,13 +77,12 @@ class Commands:
         )
 
     def join(self, name: str, **changes: Any) -> subprocess.Popen[bytes]:
-        log = changes.get("log", name)
         return self.start(
-            log,
+            name,
             *("join", f"127.0.0.1:{self.port}", "--ca", self.keys / "ca.pem"),
-            *("--client-key", self.keys / name, "--name", log),
+            *("--client-key", self.keys / name, "--name", name),
             *("--data", changes.get("data", self.folder / f"{name}.csv")),
-            *("--home", self.folder / f"home-{log}"),
+            *("--home", self.folder / f"home-{name}"),
         )
 
     def wait_for(self, what: Callable[[], bool], timeout_s: float = 240.0) -> None:
@@ -102,7 +101,7 @@ class Commands:
             return listener.connect_ex(("127.0.0.1", self.port)) != 0
 
     def marks(self) -> list[str]:
-        homes = [self.folder / f"home-{name}" for name in (*NAMES, "other")]
+        homes = [self.folder / f"home-{name}" for name in NAMES]
         return [mark_for(path) for path in (self.folder / "run.server", *homes)]
 
 
@@ -124,12 +123,11 @@ def test_a_federation_from_the_command_line_through_stops_and_kills(
     server = commands.serve()
     south = commands.join("south")
     commands.wait_for(lambda: "south has enrolled" in commands.said("serve"))
-    # A file whose columns are others is refused, at home by name, and changes nothing.
+    # A file whose columns are others is refused by name; put right, it is taken in.
     odd = commands.folder / "odd.csv"
     odd.write_text("age,ill\n" + "1.5,0\n2.5,1\n" * 20)
-    other = commands.join("north", log="other", data=odd)
-    assert other.wait(240) == 6
-    assert "features is ('age',)" in commands.said("other")
+    assert commands.join("north", data=odd).wait(240) == 6
+    assert "features is ('age',)" in commands.said("north")
     north = commands.join("north")
     watch = Watch([commands.out])
     assert watch.state()["problems"] == []

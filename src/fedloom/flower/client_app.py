@@ -103,7 +103,7 @@ def answer(
         node = client_node(config, context.node_config, context.run_config, **own)
         asked = from_records(message.content)
         answered = node.answer(asked)
-        if answered.header.kind == "ended":
+        if asked.header.kind == "end" and node.home.end_of(asked.header.run):
             # This process ends with the answer.
             finish(node, asked.header.run, config, is_own=own.get("model") is not None)
     return Message(to_records(answered), reply_to=message)

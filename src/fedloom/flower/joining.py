@@ -367,9 +367,9 @@ class _Follower:
         if answer.kind == "refused" and answer.asked == "enrol":
             time.sleep(_DELIVERY_S)
             raise MessageError(answer.text)
-        if answer.asked == "end":
-            end = self._home.end_of(run)
-            if end is not None and not end[0] and end[1]:
+        end = self._home.end_of(run) if answer.asked == "end" else None
+        if end is not None:
+            if end[1] and not end[0]:
                 raise MessageError(f"The server does not take this client in: {end[1]}")
             self._ended = run, answer.time
             self._tell("The run is over. Training alone at home, to compare.")

@@ -82,7 +82,7 @@ class Worker:
                     kind, raw = FAILED, f"{type(error).__name__}: {error}".encode()
                 send_part(connection, kind)
                 send_part(connection, raw)
-                if kind == OK and answer.header.kind == "ended":
+                if kind == OK and asked.header.kind == "end":
                     connection.close()  # the answer goes on its way meanwhile
                     self._finish(settings, asked.header.run)
 
@@ -114,6 +114,8 @@ class Worker:
 
     def _finish(self, settings: dict[str, Any], run: str) -> None:
         config, node = self._node(settings)
+        if node.home.end_of(run) is None:
+            return  # it was not for this client
         with on_threads(config.engine.threads):
             finish(node, run, config)
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from fedloom.core.digests import text_digest
 from fedloom.core.errors import MessageError
 from fedloom.core.messages import Enrolment, Roster
-from fedloom.core.records import stack
+from fedloom.core.records import stack, tensors_digest
 from fedloom.data.sample_format import SampleFormat
 from fedloom.remote.channel import Address, Channel, Delivery
 from fedloom.remote.codec import Moments, read_enrolment
@@ -141,9 +142,15 @@ def turn_away(channel: Channel, delivery: Delivery, asked: Header, why: str) -> 
     message = delivery.message
     if message is None or message.header.kind != "enrolled":
         return
-    text = json.dumps({"clients": 0, "why": why[:_LONGEST_REASON]})
-    header = replace(asked, kind="end", text=text)
+    table = {"why": why[:_LONGEST_REASON], "enrolment": enrolment_digest(message)}
+    text = json.dumps({"clients": 0, **table})
+    header = replace(asked, kind="end", name=message.header.name, text=text)
     channel.send([(delivery.sender, WireMessage(header, {}))])
+
+
+def enrolment_digest(message: WireMessage) -> str:
+    """Of what a client said of itself; it may come back with other data."""
+    return text_digest(message.header.text) + tensors_digest(message.tensors)
 
 
 def is_farewell(delivery: Delivery) -> bool:

@@ -40,6 +40,7 @@ from fedloom.remote.codec import (
     settings_digest,
     sums_tensors,
 )
+from fedloom.remote.enrolment import enrolment_digest
 from fedloom.remote.home import Home, Standing
 from fedloom.remote.wire import (
     UNNUMBERED,
@@ -192,7 +193,7 @@ class Node:
                 )
             return
         if header.kind == "end" and header.client == UNNUMBERED:
-            return  # it was not taken in
+            return  # it was not taken in, and has neither number nor settings
         if header.settings != self.settings:
             raise MessageError(
                 f"{self.name}: the server's settings are not this client's: their "
@@ -224,6 +225,9 @@ class Node:
 
     def _enrol(self, header: Header) -> WireMessage:
         self.home.forget_end(header.run)
+        return self._enrolment(header)
+
+    def _enrolment(self, header: Header) -> WireMessage:
         own, data = self.federation, self.federation.dataset
         sizes = [len(part.indices) for part in own.parts]
         if not self._tells_sizes:
@@ -290,6 +294,13 @@ class Node:
                 f"{self.name}: expected how the run has ended, found "
                 f"{shown(header.text)}."
             ) from error
+        if header.client == UNNUMBERED:
+            own = enrolment_digest(self._enrolment(header))
+            if (header.name, table.get("enrolment")) != (self.name, own):
+                raise MessageError(
+                    f"{self.name}: what the server refused was not this client as it "
+                    "is now."
+                )
         self.home.keep_end(header.run, clients, why)
         if "instruction.taken" in message.tensors:
             self._requests(message, self._fleet_for(message))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,15 @@ from fedloom.deploy import make_node, only_client, serve
 from fedloom.deploy.own_results import read_own_results, write_own_results
 from fedloom.export import load_model
 from fedloom.plan import make_clients
-from fedloom.remote import InProcessChannel, Node, Policy, WireMessage
+from fedloom.remote import (
+    InProcessChannel,
+    Node,
+    Policy,
+    WireMessage,
+    greeting_for,
+)
+from fedloom.remote.channel import Delivery
+from fedloom.remote.enrolment import turn_away
 from fedloom.reports.own_report import OwnReport, OwnScore
 from fedloom.results.statistics import Estimate
 from fedloom.runs import run_config
@@ -164,6 +173,23 @@ def test_a_client_that_is_not_taken_in_is_told_why(
     run.serve()
     answers = [(a.asked, a.kind) for a in stranger.home.answers("a-run")]
     assert answers[:2] == [("enrol", "enrolled"), ("end", "ended")]
+
+
+def test_who_comes_back_with_other_data_is_not_turned_away_for_the_old(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path)
+    config = run.config
+    asked = greeting_for(config.algorithm, run="a-run", seed=config.schedule.seed)
+    enrolled = run.nodes[0].answer(WireMessage(asked, {}))
+    sent: list[WireMessage] = []
+    channel: Any = SimpleNamespace(send=lambda m: sent.extend(x for _, x in m))
+    turn_away(channel, Delivery(0, enrolled), asked, "its columns are others.")
+    (notice,) = sent
+    kinds = [node.answer(notice).header.kind for node in run.nodes[:2]]
+    assert kinds == ["ended", "refused"]
+    assert run.nodes[0].home.end_of("a-run") == (0, "its columns are others.")
+    assert run.nodes[1].home.end_of("a-run") is None
 
 
 def test_before_the_first_score_there_is_no_model(tmp_path: Path) -> None:
