@@ -13,7 +13,7 @@ demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who 
 
 federation: $(FLOWER)  ## A server and five clients on this machine, with TLS and keys
 	rm -rf runs/federation
-	$(BIN)/python examples/federation.py runs/federation
+	$(BIN)/python examples/federation.py
 
 test: $(DEV)  ## The suite, in minutes
 	$(BIN)/pytest -n auto

@@ -1,11 +1,10 @@
 """A federation on this machine: a server, five clients, each with a file of its own.
 
-Every command below is one that you would give on a machine of its own; docs/deploy.md
-goes through them. `make federation` runs this.
+Every command is one that you would give on a machine of its own; docs/deploy.md goes
+through them. `make federation` runs this.
 """
 
 import csv
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,69 +12,50 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/federation")
-ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 5
-CLIENTS = 5
+FOLDER = Path("runs/federation")
+FEDLOOM, PORT = (sys.executable, "-m", "fedloom"), "19092"
+NAMES = [f"hospital-{n}" for n in range(1, 6)]
 CONFIG = """\
-rounds = {rounds}
-algorithm = {{ name = "ditto", lr = 0.1, epochs = 5 }}
-data = {{ name = "file", path = "each client's own", target = "digit" }}
-model = {{ name = "mlp" }}
-engine = {{ device = "cpu", compile = "off", threads = 1 }}
+rounds = 5
+algorithm = { name = "ditto", lr = 0.1, epochs = 5 }
+data = { name = "file", path = "each client's own", target = "digit" }
+engine = { device = "cpu", compile = "off", threads = 1 }
 """
 
+# Some scans of digits, all ten at every client, but not equally often.
+FOLDER.mkdir(parents=True, exist_ok=True)
+(FOLDER / "run.toml").write_text(CONFIG)
+draw = np.random.default_rng(0)
+x, y = load_digits(return_X_y=True)
+some = draw.permutation(len(y))[:500]
+x, y, shares = x[some], y[some], draw.dirichlet([1.0] * len(NAMES), size=10)
+owner = np.array([draw.choice(len(NAMES), p=shares[digit]) for digit in y])
+owner[:100] = np.arange(100) % len(NAMES)
+for n, name in enumerate(NAMES):
+    with (FOLDER / f"{name}.csv").open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow([*(f"pixel{p}" for p in range(x.shape[1])), "digit"])
+        lines.writerows(np.column_stack([x, y])[owner == n].astype(int))
 
-def write_files(folder: Path) -> list[Path]:
-    """Some scans of digits, all ten at every client, but not equally often."""
-    x, y = load_digits(return_X_y=True)
-    draw = np.random.default_rng(0)
-    some = draw.permutation(len(y))[:500]
-    x, y = x[some], y[some]
-    shares = draw.dirichlet([1.0] * CLIENTS, size=10)
-    owner = np.array([draw.choice(CLIENTS, p=shares[digit]) for digit in y])
-    owner[:100] = np.arange(100) % CLIENTS  # so that all know every digit
-    files = [folder / f"hospital-{n + 1}.csv" for n in range(CLIENTS)]
-    for n, path in enumerate(files):
-        with path.open("w", newline="") as file:
-            lines = csv.writer(file)
-            lines.writerow([*(f"pixel{p}" for p in range(64)), "digit"])
-            lines.writerows(
-                [*a, b] for a, b in zip(x[owner == n], y[owner == n], strict=True)
-            )
-    return files
-
-
-def main() -> None:
-    """Certificates, a server, five clients; everybody's report at the end."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    fedloom = [str(Path(sys.executable).parent / "fedloom")]
-    config, keys = FOLDER / "run.toml", FOLDER / "certificates"
-    config.write_text(CONFIG.format(rounds=ROUNDS))
-    files = write_files(FOLDER)
-    if not keys.exists():
-        subprocess.run([*fedloom, "certs", keys, "--clients", str(CLIENTS)], check=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    serve = [*fedloom, "serve", config, "--clients", str(CLIENTS), "--tls", keys]
-    serve += ["--out", FOLDER / "run", "--host", "127.0.0.1", "--port", port]
-    processes = [subprocess.Popen(serve)]
-    for n, file in enumerate(files, start=1):
-        join = [*fedloom, "join", f"127.0.0.1:{port}", "--ca", keys / "ca.pem"]
-        join += ["--client-key", keys / f"client-{n}", "--data", file]
-        join += ["--name", file.stem, "--home", FOLDER / file.stem]
-        with (FOLDER / f"{file.stem}.log").open("w") as log:
-            processes.append(subprocess.Popen(join, stdout=log, stderr=log))
-    try:
-        codes = [process.wait() for process in processes]
-    finally:
-        for process in processes:
-            process.terminate()
-            process.wait()
-    print(f"\nWhat {files[0].stem} has at home:\n")
-    print((FOLDER / f"{files[0].stem}.log").read_text())
-    sys.exit(max(codes))
-
-
-if __name__ == "__main__":
-    main()
+keys = FOLDER / "tls"
+if not keys.exists():
+    subprocess.run([*FEDLOOM, "certs", keys, "--clients", "5"], check=True)
+serve = [*FEDLOOM, "serve", FOLDER / "run.toml", "--clients", "5", "--tls", keys]
+serve += ["--out", FOLDER / "run", "--host", "127.0.0.1", "--port", PORT]
+processes = [subprocess.Popen(serve)]
+for n, name in enumerate(NAMES, start=1):
+    join = [*FEDLOOM, "join", f"127.0.0.1:{PORT}", "--data", FOLDER / f"{name}.csv"]
+    join += ["--name", name, "--client-key", keys / f"client-{n}"]
+    join += ["--ca", keys / "ca.pem", "--home", FOLDER / name]
+    with (FOLDER / f"{name}.log").open("w") as log:
+        processes.append(subprocess.Popen(join, stdout=log, stderr=log))
+try:
+    code = processes[0].wait()
+    for process in processes[1:] if code == 0 else ():
+        code = code or process.wait(300)
+finally:
+    for process in processes:
+        process.terminate()  # what has ended already stays so
+        process.wait()
+print(f"\nWhat {NAMES[0]} has:\n\n{(FOLDER / f'{NAMES[0]}.log').read_text()}")
+sys.exit(code)
