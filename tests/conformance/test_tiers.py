@@ -251,7 +251,8 @@ def test_what_goes_up_from_a_team_is_what_is_declared(finished: Tiers) -> None:
     enrolment = {f"enrolment.{n}" for n in ("samples", "team", "validation", "test")}
     assert kinds["enrolled"] == enrolment | {"proof.token", "team.clients"}
     assert {n.split(".")[1] for n in kinds["scored"]} == {"shared", "team", "personal"}
-    assert kinds.keys() == {"trained", "enrolled", "scored"}
+    assert kinds.keys() == {"trained", "enrolled", "scored", "ended"}
+    assert kinds["ended"] == set()
     d = tiers.nodes[0].models(RUN).shape[1]
     uploads = [
         message.tensors["upload.personal"]
@@ -270,6 +271,19 @@ def test_what_goes_up_from_a_team_is_what_is_declared(finished: Tiers) -> None:
             )
         for name in ("0", "1", "2", "3", "4"):
             assert f'"{name}"' not in message.header.text
+
+
+def test_all_hear_of_the_end_with_the_models_of_the_end(finished: Tiers) -> None:
+    server = finished.history.training.state.server
+    for team, members in zip(finished.teams, TEAMS, strict=True):
+        assert team.has_ended
+        assert team.home.end_of(RUN) == (len(TEAMS), "")
+        for n in members:
+            home = finished.nodes[n].home
+            assert home.end_of(RUN) == (len(members), "")
+            request = home.last_request(RUN)
+            assert request is not None
+            assert torch.equal(request.tensors["model.shared"], server.shared)
 
 
 def test_a_team_has_the_rows_of_its_clients_and_the_global_server_those_of_teams(
@@ -385,7 +399,8 @@ def fingerprint(folder: Path) -> str:
     """Of all files below a folder."""
     digest = hashlib.blake2b()
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.name.endswith(".lock"):
+        is_log = path.name == "messages.jsonl"
+        if path.is_file() and not path.name.endswith(".lock") and not is_log:
             digest.update(str(path).encode() + path.read_bytes())
     return digest.hexdigest()
 

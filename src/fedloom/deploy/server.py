@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from fedloom.clients import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.config import RunConfig, read_toml, refuse_changes, to_tables, to_toml
 from fedloom.core.digests import read_checked_json, write_checked_json
-from fedloom.core.errors import ConfigError, with_resume_hint
+from fedloom.core.errors import ConfigError, NumericalError, with_resume_hint
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
 from fedloom.core.messages import Enrolment, Roster
@@ -46,6 +47,7 @@ from fedloom.server.resume import restore_latest, truncate_after
 from fedloom.server.schedule import train
 from fedloom.server.training import Training
 
+_log = logging.getLogger(__name__)
 _FORMAT = "fedloom-federation-1"
 _AT_ONCE_MINUTES = 1e-9
 """Age of a checkpoint that gets a successor: after every exchange."""
@@ -63,11 +65,26 @@ class OpenRun:
     fleet: RemoteFleet
     directory: RunDirectory
     """It is held as long as the run is open."""
+    session: int
+    """How often the server has been started before."""
 
     @property
     def training(self) -> Training:
         """The run itself."""
         return self.history.training
+
+    def end(self) -> None:
+        """Tell the clients that the run is over, and write that they were told."""
+        requests = self.training.coordinator.score_requests("train")
+        missed = self.fleet.end(requests)
+        if missed:
+            _log.warning(
+                "The run is over, and did not hear of it: %s. Each can make its "
+                "model from its own folder.",
+                ", ".join(missed),
+            )
+        run, enrolled = self.fleet.run, self.fleet.enrolled
+        _write_federation(self.directory, run, self.session, enrolled, has_ended=True)
 
 
 def serve(
@@ -87,7 +104,7 @@ def serve(
     """Train with clients that a channel reaches, to the last round.
 
     A directory that holds this run already is gone on with, from its last checkpoint,
-    which is written after every exchange.
+    which is written after every exchange. At the end the clients are told so.
 
     Args:
         config: method, model, schedule, sampling and engine. Its data are the clients'.
@@ -107,6 +124,7 @@ def serve(
         ConfigError: The directory holds something else, or other settings; or the
             method has no team servers.
         MessageError: Too few clients came, or answered; what was finished is kept.
+        NumericalError: The numbers of the run stopped being finite.
     """
     with open_run(
         config,
@@ -121,7 +139,12 @@ def serve(
         head=head,
     ) as opened:
         opened.history.follower = follower
-        train(_with_checkpoints(config).schedule, opened.history)
+        try:
+            train(_with_checkpoints(config).schedule, opened.history)
+        except NumericalError as error:
+            opened.fleet.end((), str(error))
+            raise
+        opened.end()
         return opened.history
 
 
@@ -175,6 +198,9 @@ def open_run(
     maker = _TaskMaker(config, model, loss, head)
     with on_threads(config.engine.threads), _claimed(out) as directory:
         is_new = not directory.manifest.exists()
+        failure = directory.read_failure()
+        if failure is not None:
+            raise NumericalError(f"{out}: this run diverged. {failure}")
         session = 0
         known: Enrolled | None = None
         if not is_new:
@@ -226,7 +252,7 @@ def open_run(
             _write_metadata(directory, config, training, maker, enrolled.format)
         with with_resume_hint(f"start the server of {shlex.quote(str(out))} again"):
             history = _history(training, directory, is_new=is_new)
-            yield OpenRun(history, fleet, directory)
+            yield OpenRun(history, fleet, directory, session)
 
 
 def global_tier(config: RunConfig) -> GlobalTier:
@@ -367,7 +393,12 @@ def _history(training: Training, directory: RunDirectory, *, is_new: bool) -> Hi
 
 
 def _write_federation(
-    directory: RunDirectory, run: str, session: int, enrolled: Enrolled
+    directory: RunDirectory,
+    run: str,
+    session: int,
+    enrolled: Enrolled,
+    *,
+    has_ended: bool = False,
 ) -> None:
     """Write who enrolled, and that the server was started once more."""
     columns = enrolled.roster.enrolments._asdict()
@@ -377,6 +408,7 @@ def _write_federation(
             "format": _FORMAT,
             "run": run,
             "session": session,
+            "has_ended": has_ended,
             "names": list(enrolled.roster.names),
             "enrolments": {name: column.tolist() for name, column in columns.items()},
             "samples": enrolled.format.to_json(),

@@ -16,6 +16,7 @@ done once.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 from fedloom.clients.cohorts import TeamSampling
 from fedloom.config import RunConfig
 from fedloom.core.digests import read_checked_json, write_checked_json
-from fedloom.core.errors import FedloomError, MessageError
+from fedloom.core.errors import FedloomError, MessageError, shown
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
 from fedloom.core.measures import Sums
@@ -56,7 +57,7 @@ from fedloom.remote.codec import (
     sums_tensors,
 )
 from fedloom.remote.home import Home, Standing
-from fedloom.remote.wire import Kind
+from fedloom.remote.wire import UNNUMBERED, Kind
 from fedloom.server import checkpoint
 from fedloom.server.coordinator import RoundCost
 
@@ -138,6 +139,8 @@ class TeamServer:
         self.settings = settings_digest(self.tier, self.training.task, seed)
         self._agreement = agreement(self.tier, seed)
         self._config = config
+        self.has_ended = False
+        """Whether the global server has said that the run is over."""
 
     @property
     def is_over(self) -> bool:
@@ -147,12 +150,19 @@ class TeamServer:
 
     def answer(self, message: WireMessage) -> WireMessage:
         """What the team answers; a refusal says why it does not do what is asked."""
+        answer = self._answer(message)
+        self.home.keep_answer(message.header.run, message.header.kind, answer)
+        return answer
+
+    def _answer(self, message: WireMessage) -> WireMessage:
         header = message.header
         try:
             self._check(header)
             with self.home.hold(header.run, _PATIENCE_S):
                 if header.kind == "enrol":
                     return self._enrol(header)
+                if header.kind == "end":
+                    return self._end(message)
                 self._take_place(message)
                 if header.kind == "train":
                     return self._train(message)
@@ -167,7 +177,7 @@ class TeamServer:
         return WireMessage(self._header(header, "refused", reason), {})
 
     def _check(self, header: Header) -> None:
-        if header.kind not in ("enrol", "train", "score"):
+        if header.kind not in ("enrol", "train", "score", "end"):
             raise MessageError(f"{self.name}: a team is not sent {header.kind!r}.")
         if header.run != self.opened.fleet.run:
             raise MessageError(
@@ -182,6 +192,8 @@ class TeamServer:
                     f"{differs}. They must be the same on both sides."
                 )
             return
+        if header.kind == "end" and header.client == UNNUMBERED:
+            return  # it was not taken in
         asked = (header.settings, header.name, header.exchange, header.number)
         expected = (self.settings, self.name, 0, header.round)
         if asked != expected or header.client < 0:
@@ -323,6 +335,24 @@ class TeamServer:
         self._secure()
         return WireMessage(self._header(header, "scored"), sums_tensors(sums))
 
+    def _end(self, message: WireMessage) -> WireMessage:
+        """Tell the team's clients that the run is over, with the models of its end."""
+        header = message.header
+        clients, why = _read_end(header, self.name)
+        if header.client == UNNUMBERED:
+            _log.warning("The global server did not take this team in: %s", why)
+        else:
+            self.home.keep_end(header.run, clients, why)
+            self.has_ended = True
+            if why:
+                self.opened.fleet.end((), why)
+            else:
+                self._take_place(message)
+                task, alike = self.training.task, _without_place(message)
+                with self._models_of(read_requests(alike, self.tier, task)[0]):
+                    self.opened.end()
+        return WireMessage(self._header(header, "ended"), {})
+
     @contextmanager
     def _models_of(self, asked: ScoreRequest) -> Iterator[None]:
         """The team's server with the models that the global server wants scored."""
@@ -397,6 +427,21 @@ def _without_place(message: WireMessage) -> WireMessage:
     """A message as the global server sends it to any client."""
     tensors = {n: t for n, t in message.tensors.items() if not n.startswith("place.")}
     return WireMessage(message.header, tensors)
+
+
+def _read_end(header: Header, where: str) -> tuple[int, str]:
+    """How many teams a run had that is over, and what ended it if not its last round.
+
+    Raises:
+        MessageError: The message does not say.
+    """
+    try:
+        table = json.loads(header.text)
+        return int(table["clients"]), str(table["why"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise MessageError(
+            f"{where}: expected how the run has ended, found {shown(header.text)}."
+        ) from error
 
 
 def _sum(column: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class TeamListener:
     def run(self) -> None:
         """Answer until the run is over.
 
-        When the last round is scored it stays for a while, for an answer may get lost.
+        If the global server does not say so, the last round and a while are enough.
 
         Raises:
             MessageError: The global server has not asked for anything for too long.
@@ -73,6 +73,8 @@ class TeamListener:
                 self.place.unlink(missing_ok=True)
 
     def _is_done(self, quiet_s: float) -> bool:
+        if self._team.has_ended:
+            return True
         if self._team.is_over:
             return quiet_s > 2 * self._policy.retry_s
         if quiet_s > self._policy.patience_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from hmac import compare_digest
 import torch
 from torch import Tensor
 
+from fedloom.core.digests import text_digest
 from fedloom.core.errors import MessageError
 from fedloom.core.messages import Roster
-from fedloom.core.records import stack
+from fedloom.core.records import stack, tensors_digest
 from fedloom.data.sample_format import SampleFormat
 from fedloom.remote.channel import Address, Channel, Delivery
 from fedloom.remote.codec import Moments, ReadEnrolment, read_enrolment
@@ -21,6 +23,7 @@ from fedloom.remote.policy import Policy
 from fedloom.remote.wire import Header, WireMessage
 
 _log = logging.getLogger(__name__)
+_LONGEST_REASON = 4000
 _POLL_S = 1.0
 """How long a server waits for an answer before it looks who else has come."""
 
@@ -116,6 +119,8 @@ def enrol(
         asked |= dict.fromkeys(fresh, now)
         channel.send((address, WireMessage(header, {})) for address in fresh)
         for delivery in channel.receive(_POLL_S):
+            if is_farewell(delivery):
+                continue
             try:
                 name, candidate = _candidate(
                     delivery, header, settings_of, of_teams=of_teams
@@ -124,6 +129,7 @@ def enrol(
             except MessageError as error:
                 refusals.append(str(error))
                 _log.warning("A client was refused: %s", error)
+                turn_away(channel, delivery, header, str(error))
                 continue
             candidates[name] = candidate
             _log.info("%s has enrolled (%d of %d).", name, len(candidates), count)
@@ -159,6 +165,27 @@ def read_rejoin(
     )
     _refuse_odd(name, candidate, {}, known)
     return known.roster.names.index(name)
+
+
+def turn_away(channel: Channel, delivery: Delivery, asked: Header, why: str) -> None:
+    """Tell a client that enrolled, and is not taken in, why; others need no word."""
+    message = delivery.message
+    if message is None or message.header.kind != "enrolled":
+        return
+    table = {"why": why[:_LONGEST_REASON], "enrolment": enrolment_digest(message)}
+    text = json.dumps({"clients": 0, **table})
+    header = replace(asked, kind="end", name=message.header.name, text=text)
+    channel.send([(delivery.sender, WireMessage(header, {}))])
+
+
+def enrolment_digest(message: WireMessage) -> str:
+    """Of what a client said of itself; it may come back with other data."""
+    return text_digest(message.header.text) + tensors_digest(message.tensors)
+
+
+def is_farewell(delivery: Delivery) -> bool:
+    """Whether a client that was turned away has heard of it."""
+    return delivery.message is not None and delivery.message.header.kind == "ended"
 
 
 def _candidate(

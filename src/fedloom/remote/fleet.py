@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -199,19 +200,7 @@ class RemoteFleet:
         for an evaluation.
         """
         parts = [p for p in PARTS if self.roster.has(p) or p == request.part]
-        clients = request.clients.tolist()
-        teams = self.roster.enrolments.team.tolist()
-        exchanges = self.algorithm.exchanges
-        messages = {
-            client: self._message(
-                "score",
-                client,
-                request_tensors(request, row, teams[client], parts),
-                round=request.round,
-                number=request.round * exchanges,
-            )
-            for row, client in enumerate(clients)
-        }
+        messages = self._model_messages("score", request, parts)
         asked = tuple(message.content_digest for message in messages.values())
         if asked != self._scored[0]:
             like = self._kinds_like(request)
@@ -245,6 +234,45 @@ class RemoteFleet:
             for part in parts
         }
 
+    def end(self, requests: Iterable[ScoreRequest], why: str = "") -> tuple[str, ...]:
+        """Tell the clients that the run is over, with what their models are made of.
+
+        Args:
+            requests: for everybody's model; none where there is nothing to be had.
+            why: what ended the run, if it is not its last round.
+
+        Returns:
+            The names of those who have not answered; they miss the notice alone.
+        """
+        text = json.dumps({"clients": self.roster.count, "why": why})
+        parts = [part for part in PARTS if self.roster.has(part)]
+        messages: dict[int, WireMessage] = {}
+        for request in requests:
+            messages |= self._model_messages("end", request, parts, text=text)
+        for client in range(self.roster.count):
+            if client not in messages:
+                messages[client] = self._message("end", client, {}, text=text)
+        informed: set[int] = set()
+        soon = replace(
+            self.policy,
+            deadline_s=self.policy.end_s,
+            retry_s=min(self.policy.retry_s, self.policy.end_s / 3),
+        )
+        exchange = Exchange(
+            self.book,
+            soon,
+            messages,
+            "ended",
+            lambda client, _: informed.add(client),
+            needs_quorum=False,
+        )
+        exchange.send()
+        for refusal in exchange.wait():
+            _log.warning("%s: %s", self.roster.names[refusal.client], refusal.reason)
+        return tuple(
+            name for n, name in enumerate(self.roster.names) if n not in informed
+        )
+
     def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
         """None: samples stay with the clients."""
         return None
@@ -268,6 +296,23 @@ class RemoteFleet:
         self, tensors: dict[str, Tensor], request: ModelRequest, where: str
     ) -> None:
         """Nothing to take back."""
+
+    def _model_messages(
+        self, kind: Kind, request: ScoreRequest, parts: list[str], **header: Any
+    ) -> dict[int, WireMessage]:
+        """By client, what its own model is made of."""
+        teams = self.roster.enrolments.team.tolist()
+        return {
+            client: self._message(
+                kind,
+                client,
+                request_tensors(request, row, teams[client], parts),
+                round=request.round,
+                number=request.round * self.algorithm.exchanges,
+                **header,
+            )
+            for row, client in enumerate(request.clients.tolist())
+        }
 
     def _message(
         self, kind: Kind, client: int, tensors: dict[str, Tensor], **at: Any

@@ -28,7 +28,11 @@ ASKED = WireMessage(greeting_for(FedAvg(), run="a-run", seed=0), {})
 def team_of(home: Path, answer: Any) -> Any:
     """What a listener needs of a team's server."""
     return SimpleNamespace(
-        name="north", home=SimpleNamespace(path=home), is_over=False, answer=answer
+        name="north",
+        home=SimpleNamespace(path=home),
+        is_over=False,
+        has_ended=False,
+        answer=answer,
     )
 
 
