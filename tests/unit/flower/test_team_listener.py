@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,9 +39,11 @@ def team_of(home: Path, answer: Any) -> Any:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path / "home"
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """In a folder with a short name, for the path of a socket is short."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        yield Path(folder) / "home"
 
 
 def ask(home: Path) -> tuple[bytes, bytes]:
