@@ -38,6 +38,7 @@ CALM = {"deadline-s": 600.0, "retry-s": 300.0, "patience-s": 800.0, "quorum": 1.
 def test_team_servers_come_to_what_the_simulation_comes_to(tmp_path: Path) -> None:
     app = write_app(tmp_path / "app")
     processes: list[FlowerProcess] = []
+    runs: dict[str, int] = {}
 
     def link(name: str) -> tuple[SuperLink, FlowerCommands]:
         made = SuperLink(tmp_path / f"link-{name}")
@@ -62,9 +63,10 @@ def test_team_servers_come_to_what_the_simulation_comes_to(tmp_path: Path) -> No
                 own, folder = links[name][0].link, tmp_path / f"node-{n}"
                 processes.append(SuperNode(own, folder, config))
             tier = {"tier": "team", "team": name, "team-home": home}
-            submit(links[name][1], name, **tier)
-        flwr = links["top"][1]
-        flwr.wait(submit(flwr, "top", tier="global"), 600)
+            runs[name] = submit(links[name][1], name, **tier)
+        runs["top"] = submit(links["top"][1], "top", tier="global")
+        for name in ("top", *TEAMS):  # they end when the run does
+            links[name][1].wait(runs[name], 600)
     finally:
         for process in reversed(processes):
             process.end()
