@@ -253,6 +253,7 @@ def test_a_key_that_the_server_does_not_take_is_given_up(
     lines: list[str] = []
     monkeypatch.setattr(joining, "_TRY_S", 0.0)
     monkeypatch.setattr(joining, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(joining, "_UNTOLD_S", 0.0)
     monkeypatch.setattr(joining, "is_there", lambda _: True)
     server = joining.Server(Link("host:1", None), Path("key"))
     node: Any = Node()
