@@ -16,7 +16,8 @@ FOLDER = Path("runs/federation")
 FEDLOOM, PORT = (sys.executable, "-m", "fedloom"), "19092"
 NAMES = [f"hospital-{n}" for n in range(1, 6)]
 CONFIG = """\
-rounds = 5
+rounds = 4
+evaluate_every = 2
 algorithm = { name = "ditto", lr = 0.1, epochs = 5 }
 data = { name = "file", path = "each client's own", target = "digit" }
 engine = { device = "cpu", compile = "off", threads = 1 }

@@ -130,6 +130,10 @@ def finish(node: Node, run: str, config: RunConfig, *, is_own: bool = False) -> 
     except FedloomError as error:
         _log.warning("There is no model of %s: %s", run, error)
         write_failure(node.home, run, error)
+    except Exception as error:
+        # Whoever waits for the results must learn that there are none.
+        _log.exception("There is no model of %s.", run)
+        write_failure(node.home, run, FedloomError(f"{type(error).__name__}: {error}"))
 
 
 def client_node(

@@ -48,6 +48,8 @@ _TRY_S = 5.0
 _PATIENCE_S = 100.0
 """How long a key that the server does not take is tried: a server that has not noticed
 yet that this client was killed refuses it for about a minute."""
+_UNTOLD_S = 20.0
+"""A server that has just been started takes as long to admit its keys."""
 _DELIVERY_S = 8.0
 """Time that the last answer needs to reach the server."""
 _MOST_RESTARTS = 20
@@ -273,6 +275,7 @@ class _Connection:
         self._tell = tell
         self._is_connected = False
         self._refused_since: float | None = None
+        self._has_told = False
         self._restarts = 0
 
     def look(self) -> None:
@@ -301,13 +304,16 @@ class _Connection:
     def _bear_refusal(self) -> None:
         now = time.monotonic()
         if self._refused_since is None:
-            self._refused_since = now
+            self._refused_since, self._has_told = now, False
+        waited = now - self._refused_since
+        if waited > _UNTOLD_S and not self._has_told:
+            self._has_told = True
             self._tell(
                 "The server does not take this client's key: it does not know it, or "
                 "has not noticed yet that an earlier process of this client has "
                 f"ended. Trying for {_PATIENCE_S:g} s."
             )
-        elif now - self._refused_since > _PATIENCE_S:
+        if waited > _PATIENCE_S:
             key = self._server.key
             what = f"the key {key}" if key is not None else "a client without a key"
             raise MessageError(

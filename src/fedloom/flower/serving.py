@@ -235,10 +235,11 @@ def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
         DataError: The folder for what it keeps cannot be written.
     """
     state = settings.state
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(state, error) from error
+    for folder in (state, settings.out):  # who views it need not wait for clients
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(folder, error) from error
     with hold(state / ".lock"):
         end_left_behind(mark_for(state))
         _refuse_taken(settings)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,14 +18,18 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from driver import refused
+from driver import fedloom, refused
 
+from fedloom.config import parse, to_toml
 from fedloom.core.errors import ConfigError, DataError, MessageError
+from fedloom.deploy import serve
 from fedloom.flower import joining, processes
 from fedloom.flower.certificates import make_client_key, make_server_certificate
+from fedloom.flower.client_app import client_node
 from fedloom.flower.joining import claimed_home, is_there
 from fedloom.flower.processes import Link
 from fedloom.flower.serving import ServerSettings, own_address, running_server
+from fedloom.remote import InProcessChannel
 from fedloom.remote.home import Home
 from fedloom_superlink import is_allowed
 
@@ -50,13 +55,13 @@ def test_mistakes_of_a_server_are_named_before_anything_starts(
 ) -> None:
     file, out = tmp_path / "run.toml", tmp_path / "out"
     file.write_text(CONFIG)
-    serve: list[Any] = ["serve", file, "--out", out]
-    assert "--tls DIR" in refused(*serve, "--clients", 1)
-    assert "not both" in refused(*serve, "--clients", 1, "--tls", keys, "--insecure")
-    assert "between 1 and" in refused(*serve, "--clients", 0, "--tls", keys)
-    assert "keys (*.pub) of 1" in refused(*serve, "--clients", 2, "--tls", keys)
-    assert "no ca.pem" in refused(*serve, "--clients", 1, "--tls", tmp_path)
-    one = [*serve, "--clients", 1, "--tls", keys]
+    command: list[Any] = ["serve", file, "--out", out]
+    assert "--tls DIR" in refused(*command, "--clients", 1)
+    assert "not both" in refused(*command, "--clients", 1, "--tls", keys, "--insecure")
+    assert "between 1 and" in refused(*command, "--clients", 0, "--tls", keys)
+    assert "keys (*.pub) of 1" in refused(*command, "--clients", 2, "--tls", keys)
+    assert "no ca.pem" in refused(*command, "--clients", 1, "--tls", tmp_path)
+    one = [*command, "--clients", 1, "--tls", keys]
     assert "--port" in refused(*one, "--port", 70_000)
     assert "quorum" in refused(*one, "--quorum", 2)
     assert "learning rate" in refused(*one, "--set", "algorithm.lr=auto")
@@ -248,6 +253,7 @@ def test_a_key_that_the_server_does_not_take_is_given_up(
     lines: list[str] = []
     monkeypatch.setattr(joining, "_TRY_S", 0.0)
     monkeypatch.setattr(joining, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(joining, "_UNTOLD_S", 0.0)
     monkeypatch.setattr(joining, "is_there", lambda _: True)
     server = joining.Server(Link("host:1", None), Path("key"))
     node: Any = Node()
@@ -283,3 +289,36 @@ def test_a_client_that_was_turned_away_says_why(tmp_path: Path) -> None:
     home._add_line("a-run", line)
     with pytest.raises(MessageError, match="does not take this client in: two clients"):
         follower.look()
+
+
+def test_a_client_leaves_with_its_model_without_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    text = to_toml(
+        {
+            "rounds": 1,
+            "algorithm": {"name": "fedavg", "epochs": 1},
+            "data": {"name": "synthetic", "clients": 2, "features": 4, "classes": 2},
+            "model": {"name": "mlr"},
+            "engine": {"device": "cpu", "compile": "off", "threads": 1},
+        }
+    )
+    config, nodes = parse(tomllib.loads(text)), {}
+    for n in range(2):
+        about = {"client": n, "home": str(tmp_path / f"home-{n}")}
+        with claimed_home(tmp_path / f"home-{n}", about):
+            nodes[n] = client_node(config, about, {}).answer
+    assert "no run yet" in refused("leave", tmp_path / "home-0")
+    channel = InProcessChannel(nodes)
+    serve(config, channel, tmp_path / "out", run="a-run", clients=2)
+    for n in range(2):
+        (tmp_path / f"home-{n}" / "a-run" / "config.toml").write_text(text)
+    folder = tmp_path / "home-0" / "a-run"
+    (folder / "end.json").unlink()  # the server was lost before it said so
+    done = fedloom("leave", tmp_path / "home-0")
+    assert done.exit_code == 0, done.output
+    assert "with as much work" in done.output
+    assert (folder / "report.html").is_file()
+    assert "Several clients" in (folder / "report.md").read_text()
+    assert "no run x" in refused("leave", tmp_path / "home-0", "--run", "x")
