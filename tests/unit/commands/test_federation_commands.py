@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import subprocess
@@ -20,6 +21,7 @@ pytest.importorskip("flwr")
 
 from driver import fedloom, refused
 
+import fedloom_superlink
 from fedloom.config import parse, to_toml
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.deploy import serve
@@ -322,3 +324,34 @@ def test_a_client_leaves_with_its_model_without_the_server(
     assert (folder / "report.html").is_file()
     assert "Several clients" in (folder / "report.md").read_text()
     assert "no run x" in refused("leave", tmp_path / "home-0", "--run", "x")
+
+
+def test_the_superlink_that_is_started_asks_where_somebody_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from flwr.superlink import cli, extensions
+    from flwr.superlink.main import _get_middleware
+
+    monkeypatch.setattr(cli, "flower_superlink", lambda: None)
+    monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
+    fedloom_superlink.main()
+    first = _get_middleware()[0]
+    assert first.cls is fedloom_superlink.OnlyClientsFromElsewhere
+    reached, sent = [], []
+
+    async def app(*_: Any) -> None:
+        reached.append(True)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    door = fedloom_superlink.OnlyClientsFromElsewhere(app)
+    asked = {"type": "http", "client": ("10.0.0.7", 1), "path": "/v1/control/runs"}
+    asyncio.run(door(asked, app, send))
+    assert sent[0]["status"] == 403
+    assert not reached
+    asyncio.run(door(asked | {"path": "/v1/fleet/pull"}, app, send))
+    asyncio.run(door({"type": "lifespan"}, app, send))
+    assert len(reached) == 2
+    asyncio.run(door(asked | {"type": "websocket"}, app, send))
+    assert sent[-1]["type"] == "websocket.close"
