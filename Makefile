@@ -4,10 +4,16 @@ BIN := .venv/bin
 READY := .venv/.ready
 DEV := .venv/.ready-dev
 
-.PHONY: demo test prove fuzz federation-test check format docs clean
+FLOWER := .venv/.ready-flower
+
+.PHONY: demo federation test prove fuzz federation-test check format docs clean
 
 demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
 	$(BIN)/fedloom compare --fresh --out runs/demo
+
+federation: $(FLOWER)  ## A server and five clients on this machine, with TLS and keys
+	rm -rf runs/federation
+	$(BIN)/python examples/federation.py
 
 test: $(DEV)  ## The suite, in minutes
 	$(BIN)/pytest -n auto
@@ -42,6 +48,11 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torch hatchling editables
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable .
 	@touch $(READY)
+
+$(FLOWER): $(READY)
+	@echo "Adding Flower (once; about a minute)..."
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[flower]'
+	@touch $(FLOWER)
 
 $(DEV): $(READY)
 	@echo "Adding the tools for development (once; about a minute)..."

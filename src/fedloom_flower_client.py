@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ _START_S = 300.0
 _LARGEST = 1 << 32
 """Most bytes of a part of what crosses between this process and the worker."""
 OK, FAILED = b"answer", b"error"
+TEAM_HOME = "team-home"
+"""In the node config of a team's server: the folder of its own."""
 
 app = ClientApp()
 
@@ -43,18 +45,20 @@ app = ClientApp()
 @app.evaluate()
 def answer(message: Message, context: Context) -> Message:
     """What the client answers."""
-    if "home" not in context.node_config:
+    if not {"home", TEAM_HOME} & context.node_config.keys():
         from fedloom.flower import client_app  # imports PyTorch
 
         return client_app.answer(message, context)
     settings = {"node": dict(context.node_config), "run": dict(context.run_config)}
     content = recorddict_to_proto(message.content).SerializeToString()
     place = socket_path(context.node_config)
+    # The server of a team is started by whoever runs the team.
+    starts = TEAM_HOME not in context.node_config
     try:
-        kind, raw = _ask(place, settings, content)
+        kind, raw = _ask(place, settings, content, starts=starts)
     except (OSError, EOFError):
         # It was killed meanwhile; who is asked twice does nothing twice.
-        kind, raw = _ask(place, settings, content)
+        kind, raw = _ask(place, settings, content, starts=starts)
     if kind != OK:
         raise RuntimeError(raw.decode(errors="replace"))
     records = recorddict_from_proto(ProtoRecordDict.FromString(raw))
@@ -62,7 +66,10 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def socket_path(node_config: Mapping[str, Any]) -> Path:
-    """Where the worker of a client listens: in a folder that only its user enters."""
+    """Where the worker of a client listens: in a folder that only its user enters.
+
+    That of a team's server depends on the team's own folder alone.
+    """
     folder = Path(tempfile.gettempdir()) / f"fedloom-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -74,6 +81,8 @@ def socket_path(node_config: Mapping[str, Any]) -> Path:
         )
     settings = sorted(node_config.items())
     key = json.dumps([sys.executable, os.environ.get("PYTHONPATH"), settings])
+    if TEAM_HOME in node_config:
+        key = json.dumps([TEAM_HOME, str(Path(node_config[TEAM_HOME]).resolve())])
     return folder / f"{hashlib.blake2b(key.encode(), digest_size=12).hexdigest()}.sock"
 
 
@@ -105,19 +114,24 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _ask(place: Path, settings: dict[str, Any], content: bytes) -> tuple[bytes, bytes]:
-    with _connected(place) as connection:
+def _ask(
+    place: Path, settings: dict[str, Any], content: bytes, *, starts: bool = True
+) -> tuple[bytes, bytes]:
+    with _connected(place, starts=starts) as connection:
         send_part(connection, json.dumps(settings).encode())
         send_part(connection, content)
         return receive_part(connection), receive_part(connection)
 
 
 @contextmanager
-def _connected(place: Path) -> Iterator[socket.socket]:
-    """A connection to the worker, which is started if there is none."""
+def _connected(place: Path, *, starts: bool) -> Iterator[socket.socket]:
+    """A connection to the worker, which is started or waited for if there is none."""
     with socket.socket(socket.AF_UNIX) as connection:
         if connection.connect_ex(str(place)):
-            _start(place)
+            if starts:
+                _start(place)
+            else:
+                _wait_for(place, lambda: True)
             connection.connect(str(place))
         yield connection
 
@@ -131,10 +145,19 @@ def _start(place: Path) -> None:
                 return
         command = [sys.executable, "-m", "fedloom.flower.worker", str(place)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=True)
-        end = time.monotonic() + _START_S
-        while time.monotonic() < end and process.poll() is None:
-            with socket.socket(socket.AF_UNIX) as connection:
-                if not connection.connect_ex(str(place)):
-                    return
-            time.sleep(0.1)
-    raise OSError(f"{place}: the client's process did not start ({process.poll()}).")
+        _wait_for(place, lambda: process.poll() is None)
+
+
+def _wait_for(place: Path, is_coming: Callable[[], bool]) -> None:
+    """Wait until somebody listens.
+
+    Raises:
+        OSError: Nobody does in time, or ever will.
+    """
+    end = time.monotonic() + _START_S
+    while time.monotonic() < end and is_coming():
+        with socket.socket(socket.AF_UNIX) as connection:
+            if not connection.connect_ex(str(place)):
+                return
+        time.sleep(0.1)
+    raise OSError(f"{place}: the process that answers for this client did not start.")

@@ -74,7 +74,7 @@ from fedloom.core.errors import (
     MessageError,
     NumericalError,
 )
-from fedloom.core.records import Empty, Logged, PerClient, PerPair
+from fedloom.core.records import Empty, Logged, PerClient, PerPair, WholeNumbers
 from fedloom.core.task import Batch, Task
 from fedloom.core.version import VERSION
 from fedloom.data.dataset import Dataset, from_arrays
@@ -183,6 +183,7 @@ __all__ = [
     "Split",
     "Task",
     "Tracker",
+    "WholeNumbers",
     "compare",
     "divide",
     "federation",

@@ -20,6 +20,11 @@ from fedloom.commands.export import (
     personalize_command,
     predict_command,
 )
+from fedloom.commands.federation import (
+    join_command,
+    leave_command,
+    serve_command,
+)
 from fedloom.commands.report import report_command, view_command
 from fedloom.commands.reproduce import reproduce_command
 from fedloom.commands.run import compare_command, resume_command, run_command
@@ -60,6 +65,9 @@ for command in (
     personalize_command,
     reproduce_command,
     certs_command,
+    serve_command,
+    join_command,
+    leave_command,
 ):
     app.command(
         command.__name__.removesuffix("_command"), help=_with_arguments(command)

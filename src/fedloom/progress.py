@@ -35,9 +35,6 @@ class Watcher:
     def start(self, simulation: Simulation, schedule: Schedule, reason: str) -> None:
         """Say what is about to run."""
         federation = simulation.federation
-        self._metric = simulation.task.metric
-        self._rounds, self._first = schedule.rounds, simulation.state.round
-        self._started = time.perf_counter()
         self._say(federation.describe())
         self._say(
             f"{simulation.algorithm.name} on {federation.dataset.name}: "
@@ -72,10 +69,20 @@ class Watcher:
                 )
         if reason:
             self._say(f"note: {reason}")
+        self.begin(schedule.rounds, simulation.state.round, simulation.task.metric)
+
+    def begin(self, rounds: int, first: int, metric: str) -> None:
+        """Count from here.
+
+        Args:
+            rounds: how many there will be.
+            first: how many are done already.
+            metric: what scores are shown of.
+        """
+        self._rounds, self._first, self._metric = rounds, first, metric
+        self._started = time.perf_counter()
         if self._bar is not None:
-            self._task = self._bar.add_task(
-                "", total=schedule.rounds, completed=self._first
-            )
+            self._task = self._bar.add_task("", total=rounds, completed=first)
 
     def round(self, row: Round) -> None:
         """Say how a round went."""
@@ -90,13 +97,13 @@ class Watcher:
             # Each in its own size, which may grow without bound from round to round.
             self._scores += f"  {kind} {unit_of(self._metric, [score]).score(score)}"
         speed = row.participants / max(row.seconds, 1e-9)
+        pace = (
+            f"{speed:.0f} clients/s" if speed >= 1 else f"{row.seconds:.0f} s a round"
+        )
         loss = "-"
         if row.train_loss is not None:
             loss = unit_of("loss", [row.train_loss]).number(row.train_loss)
-        text = (
-            f"round {row.round}/{self._rounds}  loss {loss}{self._scores}  "
-            f"{speed:.0f} clients/s"
-        )
+        text = f"round {row.round}/{self._rounds}  loss {loss}{self._scores}  {pace}"
         if self._bar is not None:
             self._bar.update(self._task, completed=row.round, description=text)
             return

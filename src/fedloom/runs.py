@@ -351,6 +351,7 @@ def resume(
         MessageError: the files of the run were damaged or exchanged.
     """
     directory = RunDirectory.open(Path(path))
+    _refuse_federation(directory, "Go on with it by the command that started it")
     above = directory.path.resolve().parents
     comparison = next((p for p in above[1:3] if (p / COMPARISON).is_file()), None)
     _refuse_diverged(directory)
@@ -409,6 +410,7 @@ def load(
         data_dir: where the files of named datasets lie.
     """
     directory = RunDirectory.open(Path(path))
+    _refuse_federation(directory, "Each client finds its model in its own folder")
     if not checkpoint.exists(directory.checkpoint):
         _refuse_diverged(directory)
         raise DataError(
@@ -502,6 +504,19 @@ def _go_on(
     with follow(history, plan.tables, track):
         train(plan.schedule, history, progress)
     return Result(plan, history)
+
+
+def _refuse_federation(directory: RunDirectory, advice: str) -> None:
+    """Refuse a run whose clients are elsewhere, with their data and models.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if directory.federation.is_file():
+        raise ConfigError(
+            f"{directory.path}: the clients of this run are elsewhere, and so are "
+            f"their data and models. {advice}; `fedloom report` says what they sent."
+        )
 
 
 def _refuse_diverged(directory: RunDirectory) -> None:

@@ -24,6 +24,7 @@ from variants import (
     advance,
     describe,
     one_round,
+    over_methods,
     over_variants,
     over_variants_in_time,
     set_up,
@@ -31,10 +32,16 @@ from variants import (
 
 from fedloom.algorithms import FedAvg
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.messages import INSTRUCTION_BYTES, MODEL_INSTRUCTION_BYTES
+from fedloom.core.messages import (
+    INSTRUCTION_BYTES,
+    MODEL_INSTRUCTION_BYTES,
+    TeamDownload,
+    TeamUpload,
+)
 from fedloom.core.metrics import statistics
 from fedloom.core.records import Empty, leaves, message_bytes, named, without_log
 from fedloom.engine.weave import Weave
+from fedloom.remote.codec import upload_ranges
 
 SNAPSHOT = Path(__file__).with_name("messages.json")
 UPDATES = os.environ.get("FEDLOOM_UPDATE_SNAPSHOTS") == "1"
@@ -116,18 +123,30 @@ def test_both_messages_equal_the_snapshot(algorithm: AnyAlgorithm) -> None:
     assert found == known[name], HOW
 
 
+@over_methods
+def test_whole_numbers_that_are_sent_say_which_ones_there_are(
+    algorithm: AnyAlgorithm,
+) -> None:
+    fields = stored()[describe(algorithm)]["upload"]["fields"]
+    numbers = {name for name, kind in fields.items() if kind.startswith("int")}
+    assert numbers == upload_ranges(algorithm).keys()
+
+
 def test_what_goes_beside_the_messages_equals_the_snapshot() -> None:
     """Whatever the method: enrolment, instructions, report and sums."""
     simulation = set_up(FedAvg(), Weave(COUNT), dtype=torch.float32)
     order = simulation.coordinator.next_order()
     (request,) = simulation.coordinator.score_requests("test")
     simulation.fleet.send(order)
+    theta = simulation.task.start[None]
     beside = {
         "instruction (down)": order.instructions,
         "report (up)": simulation.fleet.receive().reports,
         "enrolment (up, once)": simulation.fleet.roster.enrolments,
         "model instruction (down)": request.instructions,
         "sums (up, for every kind of model)": simulation.fleet.score(request)["shared"],
+        "team download (down to a team server)": TeamDownload(theta),
+        "team upload (up from a team server)": TeamUpload(theta, theta[:, 0].double()),
     }
     words = {f"values.{n}": s.name for n, s in enumerate(statistics())}
     found = {

@@ -23,11 +23,11 @@ from remote_runs import (
 )
 from variants import assert_identical
 
-from fedloom.algorithms import Ditto, FedAvg, Scaffold
+from fedloom.algorithms import IFCA, Ditto, FedAvg, Scaffold
 from fedloom.core.errors import MessageError
 from fedloom.core.messages import NOT_TOLD
 from fedloom.core.records import named
-from fedloom.remote import InProcessChannel, Policy, enrol, greeting_for
+from fedloom.remote import Enrolled, InProcessChannel, Policy, enrol, greeting_for
 from fedloom.remote.channel import Address
 from fedloom.remote.codec import settings_digest
 from fedloom.remote.wire import WireMessage
@@ -90,6 +90,31 @@ def test_a_client_that_comes_back_at_another_address_is_known_by_its_name(
     assert cost is not None
     assert cost.participants == len(CLIENTS)
     assert remote.fleet.book.addresses[1] == "new address"  # type: ignore[attr-defined]
+
+
+def test_an_impostor_does_not_get_a_clients_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It knows the name and has the same data, and comes while the client is away."""
+    policy = replace(HASTY, retry_s=1e-6, deadline_s=20.0)
+    remote = unreliable(Scaffold(), tmp_path, policy)
+    rounds(remote, 1)
+    true = remote.channel.nodes.pop("address 1")
+    impostor = make_node(Scaffold(), 1, tmp_path / "impostor", begins_anew=True)
+    remote.channel.nodes["a stranger's"] = impostor.answer
+    remote.fleet.policy = replace(policy, deadline_s=0.05)  # type: ignore[attr-defined]
+    remote.channel.gone = frozenset({"address 1"})
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert (cost.participants, cost.missing) == (len(CLIENTS) - 1, 1)
+    assert "client-3: expected the client that enrolled by this name" in caplog.text
+    assert not (tmp_path / "impostor" / "home-1" / RUN / "memory.safetensors").exists()
+    remote.channel.nodes["another of its own"] = true
+    remote.fleet.policy = policy  # type: ignore[attr-defined]
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert cost.participants == len(CLIENTS)
+    assert remote.fleet.book.addresses[1] == "another of its own"  # type: ignore[attr-defined]
 
 
 def test_a_second_enrolment_that_comes_late_changes_nothing(tmp_path: Path) -> None:
@@ -173,6 +198,24 @@ def test_what_cannot_be_used_is_recorded_and_as_if_it_had_not_come(
     assert torch.equal(odd.state.taken, absent.state.taken)
 
 
+def test_a_whole_number_that_means_nothing_is_refused(tmp_path: Path) -> None:
+    """Else the cluster of one client would end the run of all."""
+
+    def seventh_of_two(message: WireMessage) -> WireMessage:
+        sent = dict(message.tensors)
+        if message.header.client == 1:
+            sent["upload.cluster"] = torch.tensor(7)
+        return WireMessage(message.header, sent)
+
+    remote = unreliable(IFCA(cluster_count=2), tmp_path)
+    remote.channel.change = seventh_of_two
+    cost = remote.run_exchange()
+    assert cost is not None
+    (refusal,) = cost.refusals
+    assert refusal["client"] == 1
+    assert "'cluster' should be a whole number of 0 to 1, found 7" in refusal["reason"]
+
+
 def test_a_client_whose_memory_is_gone_says_so_or_begins_anew(tmp_path: Path) -> None:
     algorithm = Scaffold()
     remote = RemoteRun(algorithm, tmp_path, policy=HASTY)
@@ -211,9 +254,9 @@ def test_a_client_that_diverges_is_refused_and_the_others_go_on(
 
 
 def enrolled(
-    nodes: list[Any], count: int, algorithm: Any = None, **policy: float
-) -> Any:
-    algorithm = algorithm if algorithm is not None else FedAvg()
+    nodes: list[Any], count: int, known: Enrolled | None = None, **policy: float
+) -> Enrolled:
+    algorithm = FedAvg()
     channel = InProcessChannel({n: node.answer for n, node in enumerate(nodes)})
     settings = settings_digest(algorithm, task_for(algorithm), SEED)
     return enrol(
@@ -222,6 +265,7 @@ def enrolled(
         count,
         Policy(**{"patience_s": 0.05, **policy}),
         lambda _: settings,
+        known=known,
     )
 
 
@@ -245,6 +289,32 @@ def test_two_clients_of_one_name_are_not_taken_for_one(tmp_path: Path) -> None:
     nodes = [make_node(FedAvg(), 0, tmp_path / where) for where in ("a", "b")]
     with pytest.raises(MessageError, match="two clients go by this name"):
         enrolled(nodes, 2)
+
+
+def test_a_server_that_starts_again_knows_who_enrolled(tmp_path: Path) -> None:
+    """By what only the client can show, or by where it is; old runs know neither."""
+    first, second = (make_node(FedAvg(), n, tmp_path) for n in (0, 1))
+    impostor = make_node(FedAvg(), 1, tmp_path / "impostor")
+    known = enrolled([first, second], 2)
+    moved = enrolled([impostor, second, first], 2, known, deadline_s=0.01)
+    assert moved.addresses == {0: 2, 1: 1}
+    assert moved.proofs == known.proofs
+    with pytest.raises(MessageError, match=r"Missing: client-3\. Refused: client-3: "):
+        enrolled([impostor, first], 2, known, quorum=1.0)
+    same_place = enrolled([first, impostor], 2, known)
+    assert same_place.addresses == known.addresses
+    old = replace(known, proofs=(), addresses={})
+    assert enrolled([impostor, first], 2, old).proofs != known.proofs
+    assert enrolled([second, first], 2, old).proofs == known.proofs
+
+
+def test_a_token_says_nothing_of_the_secret_and_is_another_in_every_run(
+    tmp_path: Path,
+) -> None:
+    home = make_node(FedAvg(), 0, tmp_path, secret=None).home
+    assert home.token("one") == home.token("one")
+    assert home.token("one") != home.token("other")
+    assert f"{home.secret():x}" not in home.token("one").hex()
 
 
 def test_a_client_may_keep_its_sizes_to_itself(tmp_path: Path) -> None:

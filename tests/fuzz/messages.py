@@ -25,7 +25,7 @@ from fedloom.deploy import make_node, only_client, serve
 from fedloom.plan import make_clients
 from fedloom.remote import InProcessChannel, Node, Policy
 from fedloom.remote.channel import Address, Delivery
-from fedloom.remote.codec import read_result, read_sums
+from fedloom.remote.codec import read_result, read_sums, upload_ranges
 from fedloom.remote.enrolment import read_rejoin
 from fedloom.remote.exchange import AddressBook, Exchange
 from fedloom.remote.wire import WireMessage
@@ -200,7 +200,10 @@ class _Federation:
         fleet = self.fleet
         if asked.header.kind == "train":
             (upload,) = fleet._uploads_like.values()
-            return lambda answer: read_result(answer, upload, fleet.task.dtype)
+            ranges = upload_ranges(fleet.algorithm)
+            return lambda answer: read_result(
+                answer, upload, fleet.task.dtype, ranges=ranges
+            )
         parts = dict.fromkeys(name.partition(".")[0] for name in genuine.tensors)
         kinds = dict.fromkeys(name.split(".")[1] for name in genuine.tensors)
         like = dict.fromkeys(kinds, fleet._sums_like)
@@ -282,6 +285,8 @@ def _with_other_tensors(
     if not name.startswith("model."):  # a method may have no shared model
         ways.append("missing")
     is_number = tensor.is_floating_point() and tensor.numel() > 0
+    if tensor.dtype == torch.int64 and name.startswith("upload."):
+        ways += ["negative"] * 2
     if is_number and not name.startswith("report."):
         ways += ["nan", "infinite"] * 2
         ways += ["huge"] * (2 * name.startswith("upload."))
@@ -297,6 +302,8 @@ def _with_other_tensors(
         tensors[pick(draw, ["samples", f"{name}.x", "upload.secret"])] = torch.ones(3)
     elif way == "renamed":
         tensors[f"{name}_"] = tensors.pop(name)
+    elif way == "negative":
+        tensors[name] = torch.full_like(tensor, -1)
     else:
         value = {"nan": float("nan"), "infinite": float("inf"), "huge": 1e30}[way]
         changed = tensor.clone().reshape(-1)

@@ -10,6 +10,8 @@ from fedloom.data.locations import VARIABLE
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 LONG = {"spoken_digits"}
+MANY_PROCESSES = {"federation"}
+"""Run by `make federation`; its commands are tested in tests/flower."""
 
 
 def in_time(path):
@@ -18,7 +20,9 @@ def in_time(path):
     return pytest.param(path, id=path.stem, marks=marks)
 
 
-@pytest.mark.parametrize("path", [in_time(path) for path in EXAMPLES])
+@pytest.mark.parametrize(
+    "path", [in_time(path) for path in EXAMPLES if path.stem not in MANY_PROCESSES]
+)
 def test_every_example_runs_and_prints_something(path, capsys):
     if VARIABLE in path.read_text() and not os.environ.get(VARIABLE):
         pytest.skip(f"{path.name} needs data: set {VARIABLE} to run it")

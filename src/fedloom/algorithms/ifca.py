@@ -21,7 +21,7 @@ others are drawn anew; the paper's several restarts are several runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from torch.nn.functional import one_hot
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
 from fedloom.core.phases import Phase
-from fedloom.core.records import Empty, Logged, PerClient
+from fedloom.core.records import Empty, Logged, PerClient, WholeNumbers
 from fedloom.core.settings import SmallCount, Weighting
 from fedloom.core.task import Batch, Task
 
@@ -63,7 +63,7 @@ class Upload(NamedTuple):
     """Client to server: the chosen model after local training, and which it was."""
 
     model: Tensor
-    cluster: Tensor
+    cluster: Annotated[Tensor, WholeNumbers(below="cluster_count")]
 
 
 class ClientLog(NamedTuple):

@@ -81,12 +81,6 @@ class Upload(NamedTuple):
     personal: Tensor
 
 
-class Link(NamedTuple):
-    """Between global server and team, either way: one model."""
-
-    model: Tensor
-
-
 class ClientLog(NamedTuple):
     """How personal one client is."""
 
@@ -187,13 +181,17 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         return Logged(Server(x, teams), ServerLog(drift[cohort.teams], shares.sum(0)))
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
-        _, counts = self._within(server, cohort)
+        return self.aggregate_teams(
+            server, server.teams, self._within(server, cohort)[1]
+        )
+
+    def aggregate_teams(self, server: Server, models: Tensor, counts: Tensor) -> Server:
         counts = counts_of(counts, self.weights)
         # Alg. 1, line 11
-        mean = (counts / counts.sum()) @ server.teams
+        mean = (counts / counts.sum()) @ models
         # Eq. (4): x <- (1 - beta gamma) x + beta gamma mean
         pace = self.shared_lr * self.team_pull
-        return server._replace(shared=(1.0 - pace) * server.shared + pace * mean)
+        return Server((1.0 - pace) * server.shared + pace * mean, models)
 
     def _within(self, server: Server, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """(teams, n) share of each client in its team; (teams,) how much a team counts.
@@ -207,9 +205,6 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def team_models(self, server: Server, task: Task) -> Tensor:
         return server.teams
-
-    def team_link(self, server: Server) -> tuple[Link, Link]:
-        return Link(server.shared), Link(server.teams[0])
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(*self.sgd_start(down.team))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedloom.clients.counts import floor_share
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Rate, check
+from fedloom.core.settings import Count, Rate, Whole, check
 from fedloom.core.streams import generator
 
 _DRAWS = 1000
@@ -60,6 +61,21 @@ class Sampling:
         chosen = draw.choice(population, size, replace=False, shuffle=False)
         return np.sort(chosen).astype(np.int64)
 
+    def draw_teams(
+        self, team_sizes: Sequence[int], seed: int, round: int
+    ) -> NDArray[np.int64]:
+        """The teams that have a client in the cohort, sorted by number.
+
+        Args:
+            team_sizes: how many clients each team has; clients are numbered team by
+                team.
+            seed: as for `draw`.
+            round: as for `draw`.
+        """
+        ends = np.cumsum(team_sizes)
+        drawn = self.draw(int(ends[-1]), seed, round)
+        return np.unique(np.searchsorted(ends, drawn, side="right"))
+
     def _bernoulli_size(self, population: int, draw: np.random.Generator) -> int:
         """The size of a Bernoulli cohort; given its size all cohorts are alike."""
         for _ in range(_DRAWS):
@@ -68,3 +84,18 @@ class Sampling:
                 return size
         # So many failures mean a tiny rate, for which 2 is nearly the only size.
         return 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamSampling(Sampling):
+    """What a cohort of all clients means for those of one team."""
+
+    first: Whole = 0
+    """Number of the team's first client."""
+    total: Count = 1
+    """How many clients all teams have."""
+
+    def draw(self, population: int, seed: int, round: int) -> NDArray[np.int64]:
+        """The members of the cohort, by their place in the team; there may be none."""
+        drawn = super().draw(self.total, seed, round) - self.first
+        return drawn[(drawn >= 0) & (drawn < population)]

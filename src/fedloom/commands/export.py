@@ -16,8 +16,10 @@ from fedloom.config import parse, read_toml
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_csv
 from fedloom.data import File
+from fedloom.data.dataset import Dataset
 from fedloom.data.new_samples import NewSamples, read_like
 from fedloom.export import Newcomer, export, prediction_rows
+from fedloom.export.loading import TABLES, load_exported
 from fedloom.reports.units import NOTHING, unit_of
 from fedloom.runs import Result, load
 
@@ -52,9 +54,12 @@ def export_command(
 
 
 def predict_command(
-    run: Run,
+    run: Annotated[Path, argument("Directory of the run, or of one exported model.")],
     file: Annotated[Path, argument("Samples: .npz, .parquet or .csv.")],
-    client: Annotated[str, option("Client, by name or number.")],
+    client: Annotated[
+        str | None,
+        option("Client, by name or number; an exported model is one client's anyway."),
+    ] = None,
     out: Annotated[
         Path | None, option("CSV file; standard output if not given.")
     ] = None,
@@ -63,6 +68,11 @@ def predict_command(
 ) -> None:
     """Predict with a client's own model, with probabilities."""
     options.expect_file(out, "--out")
+    if (run / TABLES).is_file():
+        _predict_exported(run, file, client, out)
+        return
+    if client is None:
+        raise ConfigError("predict: say whose model of the run: --client NAME.")
     result = load(run, data_dir=data_dir)
     who = _client(client, result.federation.names)
     result.model(who)  # An unknown client is refused before the file is read.
@@ -71,10 +81,7 @@ def predict_command(
         result.predict(who, tuple(x[start : start + _ROWS] for x in inputs))
         for start in range(0, len(inputs[0]), _ROWS)
     ]
-    rows = prediction_rows(torch.cat(parts).cpu(), result.federation.dataset)
-    write_csv(rows, sys.stdout if out is None else out)
-    if out is not None:
-        say(f"{_count(len(rows), 'prediction')} written to {out}")
+    _write_predictions(torch.cat(parts), result.federation.dataset, out)
 
 
 def personalize_command(
@@ -117,6 +124,31 @@ def personalize_command(
         models = [newcomer.exported_model() for newcomer in newcomers]
         export(newcomers[0].run, models, out, fresh=fresh)
         say(f"\n{_count(len(newcomers), 'model')} written to {out}")
+
+
+def _predict_exported(
+    folder: Path, file: Path, client: str | None, out: Path | None
+) -> None:
+    if client is not None:
+        raise ConfigError(
+            f"predict: {folder} holds one exported model. Leave --client out."
+        )
+    model = load_exported(folder)
+    samples = read_like(model.like, file)
+    if samples.unused:
+        remark(f"note: not used: {', '.join(samples.unused)}")
+    parts = [
+        model.predict(tuple(x[start : start + _ROWS] for x in samples.inputs))
+        for start in range(0, len(samples.inputs[0]), _ROWS)
+    ]
+    _write_predictions(torch.cat(parts), model.like, out)
+
+
+def _write_predictions(outputs: torch.Tensor, like: Dataset, out: Path | None) -> None:
+    rows = prediction_rows(outputs.cpu(), like)
+    write_csv(rows, sys.stdout if out is None else out)
+    if out is not None:
+        say(f"{_count(len(rows), 'prediction')} written to {out}")
 
 
 def _count(number: int, what: str) -> str:

@@ -16,7 +16,7 @@ A round, for every method, every runner and every fleet:
 The engine owns the loop over batches, padding, masks, chunks, devices and compilation;
 the fleet knows where the clients are. Every method below is about exactly one client,
 except `init_server`, `download`, `model_download`, `aggregate`, `end_round`,
-`add_client` and `shared`, which are the server's.
+`add_client`, `with_shared`, `aggregate_teams` and `shared`, which are the server's.
 """
 
 from __future__ import annotations
@@ -278,13 +278,35 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """(teams, d) the models of the teams, or None if the method has none."""
         return None
 
-    def team_link(self, server: Server) -> tuple[Any, Any] | None:
-        """What crosses between team and global server in a round: (down, up).
+    # The halves of a server in two tiers. A team's server runs `download` and
+    # `aggregate` for its own clients, the global one `aggregate_teams`.
 
-        Two records for one team; only their types and shapes are read. None when
-        clients talk to the global server directly.
+    @property
+    def has_team_servers(self) -> bool:
+        """Whether teams may have servers of their own: there is `aggregate_teams`."""
+        return type(self).aggregate_teams is not Algorithm.aggregate_teams
+
+    def with_shared(self, server: Server, shared: Tensor) -> Server:
+        """A team's server when a round begins, with the model of the global one.
+
+        By default it takes the place of the server's field `shared`.
         """
-        return None
+        record: Any = server
+        return record._replace(shared=shared)  # type: ignore[no-any-return]
+
+    def aggregate_teams(self, server: Server, models: Tensor, counts: Tensor) -> Server:
+        """Take in the teams' models at the end of a round.
+
+        A method that has this calls it in `end_round`, so that a server of all clients
+        and a global server of teams do the same.
+
+        Args:
+            server: as it is.
+            models: (teams, d) where the teams are.
+            counts: (teams,) training samples of the clients that took part; 0 for a
+                team that is not there.
+        """
+        raise NotImplementedError
 
     # The client's half.
 

@@ -44,6 +44,13 @@ class MessageError(FedloomError):
     exit_code = 6
 
 
+def error_for(exit_code: int, text: str) -> FedloomError:
+    """The error that another process ended with."""
+    kinds = (ConfigError, DataError, ContractError, NumericalError, MessageError)
+    by_code: dict[int, type[FedloomError]] = {kind.exit_code: kind for kind in kinds}
+    return by_code.get(exit_code, FedloomError)(text)
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """The sentence for a name that nobody knows: a suggestion and the known names."""
     names = sorted(known)

@@ -54,6 +54,23 @@ class Report(NamedTuple):
     work."""
 
 
+class TeamDownload(NamedTuple):
+    """Global server to team server, when a round begins."""
+
+    shared: Tensor
+    """(d,) the shared model."""
+
+
+class TeamUpload(NamedTuple):
+    """Team server to global server, when the round of the team is over."""
+
+    model: Tensor
+    """(d,) the team's model. What its clients sent stays in the team."""
+    share: Tensor
+    """Share of the team's training samples that took part in the round, from 0 to 1;
+    float64."""
+
+
 @dataclass(frozen=True, eq=False)
 class Roster:
     """The clients as enrolled, in the order of their numbers."""

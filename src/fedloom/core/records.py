@@ -41,6 +41,19 @@ PerPair = Annotated[T, _ClientDims(2)]
 """A field of a `Server` with one place for each two clients, (M, M, ...)."""
 
 
+class WholeNumbers(NamedTuple):
+    """The whole numbers that a field of an `Upload` may have.
+
+    A server refuses an upload with others:
+    `cluster: Annotated[Tensor, WholeNumbers(below="cluster_count")]`.
+    """
+
+    least: int = 0
+    below: int | str | None = None
+    """The first that is too large, or the method's setting that says it; None if there
+    is none."""
+
+
 class Empty(NamedTuple):
     """The empty record: nothing is kept, or nothing is sent."""
 
@@ -153,6 +166,21 @@ def declared_names(kind: Any, prefix: str = "") -> list[str]:
             hints[field], f"{prefix}.{field}" if prefix else field
         )
     ]
+
+
+def declared_ranges(kind: Any, prefix: str = "") -> dict[str, WholeNumbers]:
+    """By dotted name, the tensors that a record type marks with `WholeNumbers`."""
+    ranges: dict[str, WholeNumbers] = {}
+    if kind is Tensor:
+        return ranges
+    marked, plain = get_type_hints(kind, include_extras=True), get_type_hints(kind)
+    for field in kind._fields:
+        name = f"{prefix}.{field}" if prefix else field
+        for mark in getattr(marked[field], "__metadata__", ()):
+            if isinstance(mark, WholeNumbers):
+                ranges[name] = mark
+        ranges |= declared_ranges(plain[field], name)
+    return ranges
 
 
 def _of_type(kind: Any, values: Iterator[Tensor]) -> Any:

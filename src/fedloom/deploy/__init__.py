@@ -1,6 +1,22 @@
-"""A run whose clients are elsewhere: the server's half, and one client's."""
+"""A run whose clients are elsewhere: the server's half, a team's, and one client's."""
 
 from fedloom.deploy.client import make_node, only_client, whole_dataset_as_client
+from fedloom.deploy.own_results import (
+    OwnResults,
+    read_own_results,
+    write_own_results,
+)
 from fedloom.deploy.server import serve
+from fedloom.deploy.team import TeamServer, open_team
 
-__all__ = ["make_node", "only_client", "serve", "whole_dataset_as_client"]
+__all__ = [
+    "OwnResults",
+    "TeamServer",
+    "make_node",
+    "only_client",
+    "open_team",
+    "read_own_results",
+    "serve",
+    "whole_dataset_as_client",
+    "write_own_results",
+]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,11 +21,12 @@ from fedloom.clients import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.config import RunConfig, read_toml, refuse_changes, to_tables, to_toml
 from fedloom.core.digests import read_checked_json, write_checked_json
-from fedloom.core.errors import ConfigError, with_resume_hint
+from fedloom.core.errors import ConfigError, NumericalError, with_resume_hint
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
 from fedloom.core.messages import Enrolment, Roster
 from fedloom.core.task import Task
+from fedloom.core.tiers import GlobalTier
 from fedloom.data.sample_format import SampleFormat
 from fedloom.engine.threads import on_threads
 from fedloom.plan import (
@@ -35,7 +37,7 @@ from fedloom.plan import (
     make_task,
 )
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
-from fedloom.remote.codec import settings_digest
+from fedloom.remote.codec import Moments, settings_digest
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.server.checkpoint import Position
@@ -45,9 +47,44 @@ from fedloom.server.resume import restore_latest, truncate_after
 from fedloom.server.schedule import train
 from fedloom.server.training import Training
 
+_log = logging.getLogger(__name__)
 _FORMAT = "fedloom-federation-1"
 _AT_ONCE_MINUTES = 1e-9
 """Age of a checkpoint that gets a successor: after every exchange."""
+
+
+Tier = Literal["only", "global", "team"]
+"""Which server of a run it is: the only one, that of the team servers, or a team's."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpenRun:
+    """A run whose clients have enrolled, at its last checkpoint."""
+
+    history: History
+    fleet: RemoteFleet
+    directory: RunDirectory
+    """It is held as long as the run is open."""
+    session: int
+    """How often the server has been started before."""
+
+    @property
+    def training(self) -> Training:
+        """The run itself."""
+        return self.history.training
+
+    def end(self) -> None:
+        """Tell the clients that the run is over, and write that they were told."""
+        requests = self.training.coordinator.score_requests("train")
+        missed = self.fleet.end(requests)
+        if missed:
+            _log.warning(
+                "The run is over, and did not hear of it: %s. Each can make its "
+                "model from its own folder.",
+                ", ".join(missed),
+            )
+        run, enrolled = self.fleet.run, self.fleet.enrolled
+        _write_federation(self.directory, run, self.session, enrolled, has_ended=True)
 
 
 def serve(
@@ -57,6 +94,7 @@ def serve(
     *,
     run: str,
     clients: int,
+    of_teams: bool = False,
     policy: Policy | None = None,
     model: str | nn.Module | Callable[[], nn.Module] | None = None,
     loss: str | Loss | None = None,
@@ -66,7 +104,7 @@ def serve(
     """Train with clients that a channel reaches, to the last round.
 
     A directory that holds this run already is gone on with, from its last checkpoint,
-    which is written after every exchange.
+    which is written after every exchange. At the end the clients are told so.
 
     Args:
         config: method, model, schedule, sampling and engine. Its data are the clients'.
@@ -74,6 +112,7 @@ def serve(
         out: the run's directory.
         run: id of the run, the same when it goes on.
         clients: how many there are; training begins when all have enrolled.
+        of_teams: whether the clients are team servers; see `fedloom.deploy.team`.
         policy: how long to wait, and for how many.
         model: a module of one's own in place of the config's; the clients have the
             same.
@@ -82,45 +121,110 @@ def serve(
         follower: is told of every round.
 
     Raises:
-        ConfigError: The directory holds something else, or other settings.
+        ConfigError: The directory holds something else, or other settings; or the
+            method has no team servers.
         MessageError: Too few clients came, or answered; what was finished is kept.
+        NumericalError: The numbers of the run stopped being finite.
+    """
+    with open_run(
+        config,
+        channel,
+        out,
+        run=run,
+        clients=clients,
+        tier="global" if of_teams else "only",
+        policy=policy,
+        model=model,
+        loss=loss,
+        head=head,
+    ) as opened:
+        opened.history.follower = follower
+        try:
+            train(_with_checkpoints(config).schedule, opened.history)
+        except NumericalError as error:
+            opened.fleet.end((), str(error))
+            raise
+        opened.end()
+        return opened.history
+
+
+def _with_checkpoints(config: RunConfig) -> RunConfig:
+    """A server writes one after every exchange."""
+    schedule = replace(
+        config.schedule, checkpoint_every=1, checkpoint_minutes=_AT_ONCE_MINUTES
+    )
+    return replace(config, schedule=schedule)
+
+
+@contextmanager
+def open_run(
+    config: RunConfig,
+    channel: Channel,
+    out: Path,
+    *,
+    run: str,
+    clients: int,
+    tier: Tier = "only",
+    policy: Policy | None = None,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    loss: str | Loss | None = None,
+    head: str | None = None,
+) -> Iterator[OpenRun]:
+    """Have clients enrol, and go back to the last checkpoint if there is one.
+
+    Args:
+        config: as for `serve`, like all others but:
+        channel: carries messages.
+        out: the run's directory.
+        run: id of the run.
+        clients: how many there are.
+        tier: which server of the run this is.
+        policy: how long to wait, and for how many.
+        model: a module of one's own.
+        loss: as for `fedloom.run`.
+        head: as for `fedloom.run`.
     """
     policy = policy if policy is not None else Policy()
+    algorithm = config.algorithm
+    if tier != "only":
+        above = global_tier(config)  # or it is refused
+        algorithm = above if tier == "global" else algorithm
     if config.finds_lr:
         raise ConfigError(
             "lr = 'auto' is found from samples, which the server does not have. Give a "
             "learning rate."
         )
-    config = replace(
-        config,
-        schedule=replace(
-            config.schedule, checkpoint_every=1, checkpoint_minutes=_AT_ONCE_MINUTES
-        ),
-    )
+    config = _with_checkpoints(config)
     maker = _TaskMaker(config, model, loss, head)
     with on_threads(config.engine.threads), _claimed(out) as directory:
         is_new = not directory.manifest.exists()
+        failure = directory.read_failure()
+        if failure is not None:
+            raise NumericalError(f"{out}: this run diverged. {failure}")
         session = 0
         known: Enrolled | None = None
         if not is_new:
             table = _read_federation(directory, run)
             known, session = _enrolled(table), table["session"] + 1
+            if tier == "team":
+                known = _as_one_team(known)
             tables = read_toml(directory.config)
             refuse_changes(str(directory.config), tables, _tables(config))
         seed = config.schedule.seed
         enrolled = enrol(
             channel,
-            greeting_for(config.algorithm, run=run, seed=seed, session=session),
+            greeting_for(algorithm, run=run, seed=seed, session=session),
             known.roster.count if known is not None else clients,
             policy,
-            lambda format_: settings_digest(
-                config.algorithm, maker.task(format_, {}), seed
-            ),
+            lambda format_: settings_digest(algorithm, maker.task(format_, {}), seed),
             known=known,
+            of_teams=tier == "global",
         )
+        if tier == "team":
+            enrolled = _as_one_team(enrolled)
         task = maker.task(enrolled.format, enrolled.constants)
         fleet = RemoteFleet(
-            config.algorithm,
+            algorithm,
             task,
             enrolled,
             channel,
@@ -131,23 +235,58 @@ def serve(
         )
         training = Training(
             Coordinator(
-                config.algorithm,
+                algorithm,
                 task,
                 enrolled.roster,
                 sampling=config.sampling,
                 seed=seed,
+                closes_rounds=tier != "team",
             ),
             fleet,
         )
+        if tier == "global":
+            training.called = _called_teams(config, enrolled, training)
         training.score_only(config.schedule.evaluate_clients)
         _write_federation(directory, run, session, enrolled)
         if is_new:
             _write_metadata(directory, config, training, maker, enrolled.format)
         with with_resume_hint(f"start the server of {shlex.quote(str(out))} again"):
             history = _history(training, directory, is_new=is_new)
-            history.follower = follower
-            train(config.schedule, history)
-            return history
+            yield OpenRun(history, fleet, directory, session)
+
+
+def global_tier(config: RunConfig) -> GlobalTier:
+    """What the global server of a run with team servers runs.
+
+    Raises:
+        ConfigError: The method has no team servers, or a setting is not for them.
+    """
+    if config.schedule.evaluate_clients is not None:
+        raise ConfigError(
+            "evaluate_clients: team servers have all their clients scored, found "
+            f"{config.schedule.evaluate_clients}. Set it to none."
+        )
+    return GlobalTier(method=config.algorithm, lr=config.algorithm.lr)
+
+
+def _as_one_team(enrolled: Enrolled) -> Enrolled:
+    """The clients of a team's server, which are in one team whatever they said."""
+    enrolments = enrolled.roster.enrolments
+    enrolments = enrolments._replace(team=torch.zeros_like(enrolments.team))
+    roster = replace(enrolled.roster, enrolments=enrolments)
+    return replace(enrolled, roster=roster, is_one_team=True)
+
+
+def _called_teams(
+    config: RunConfig, enrolled: Enrolled, training: Training
+) -> Callable[[int], torch.Tensor]:
+    """Who is called in a round: the teams that have a client in its cohort."""
+    everyone, sampling = training.coordinator.everyone, config.sampling
+    if sampling.protocol == "train-all" or config.algorithm.trains_everyone:
+        return lambda _: everyone
+    return lambda round_: everyone[
+        sampling.draw_teams(enrolled.team_sizes, config.schedule.seed, round_)
+    ]
 
 
 class _TaskMaker:
@@ -254,7 +393,12 @@ def _history(training: Training, directory: RunDirectory, *, is_new: bool) -> Hi
 
 
 def _write_federation(
-    directory: RunDirectory, run: str, session: int, enrolled: Enrolled
+    directory: RunDirectory,
+    run: str,
+    session: int,
+    enrolled: Enrolled,
+    *,
+    has_ended: bool = False,
 ) -> None:
     """Write who enrolled, and that the server was started once more."""
     columns = enrolled.roster.enrolments._asdict()
@@ -264,10 +408,18 @@ def _write_federation(
             "format": _FORMAT,
             "run": run,
             "session": session,
+            "has_ended": has_ended,
             "names": list(enrolled.roster.names),
             "enrolments": {name: column.tolist() for name, column in columns.items()},
             "samples": enrolled.format.to_json(),
             "constants": {n: t.tolist() for n, t in enrolled.constants.items()},
+            "moments": {
+                name: {field: t.tolist() for field, t in of_name._asdict().items()}
+                for name, of_name in enrolled.moments.items()
+            },
+            "team_sizes": list(enrolled.team_sizes),
+            "addresses": {str(n): str(a) for n, a in enrolled.addresses.items()},
+            "proofs": list(enrolled.proofs),
         },
     )
 
@@ -302,4 +454,17 @@ def _enrolled(table: dict[str, Any]) -> Enrolled:
             name: torch.tensor(values, dtype=torch.float64)
             for name, values in table["constants"].items()
         },
+        # Runs that began without them have none of these.
+        moments={
+            name: Moments(
+                *(
+                    torch.tensor(fields[field], dtype=torch.float64)
+                    for field in Moments._fields
+                )
+            )
+            for name, fields in table.get("moments", {}).items()
+        },
+        team_sizes=tuple(table.get("team_sizes", ())),
+        addresses={int(n): a for n, a in table.get("addresses", {}).items()},
+        proofs=tuple(table.get("proofs", ())),
     )

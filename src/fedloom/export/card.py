@@ -47,26 +47,22 @@ def write_card(run: RunInfo, model: ExportedModel) -> str:
     )
     filters = {"markdown": markdown_text, "shorten": _shorten, "spell": _spell}
     environment.filters |= filters
-    simulation, dataset = run.simulation, run.dataset
+    task, method, dataset = run.task, run.algorithm, run.dataset
     constructor, imports = _constructor(run, model)
     return environment.get_template("card.md.jinja").render(
         run=run,
         model=model,
         dataset=dataset,
-        task=simulation.task,
-        method=simulation.algorithm,
-        federation=simulation.federation,
-        round=simulation.state.round,
-        seed=simulation.seed,
-        has_posterior=simulation.algorithm.has_posterior,
+        task=task,
+        method=method,
         origins=_ORIGINS,
-        about=inspect.getdoc(type(simulation.algorithm)),
-        reference=_reference(type(simulation.algorithm)),
-        settings=settings_of(type(simulation.algorithm)),
+        about=inspect.getdoc(type(method)),
+        reference=_reference(type(method)),
+        settings=settings_of(type(method)),
         licence=_licence(run.config.get("data", {}).get("name")),
-        inputs=_inputs(simulation.task, dataset.inputs),
-        units=_units(simulation.task),
-        cast="double" if simulation.task.dtype == torch.float64 else "float",
+        inputs=_inputs(task, dataset.inputs),
+        units=_units(task),
+        cast="double" if task.dtype == torch.float64 else "float",
         constructor=constructor,
         imports=imports,
         versions={

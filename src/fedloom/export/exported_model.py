@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedloom.clients.federation import Federation
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.results.scores import Scores
@@ -19,7 +21,15 @@ from fedloom.server.simulation import Simulation
 class RunInfo:
     """The run that a model comes from."""
 
-    simulation: Simulation
+    task: Task
+    algorithm: AnyAlgorithm
+    federation: Federation
+    """The clients whose data are at hand."""
+    clients: int
+    """How many clients trained together."""
+    seed: int
+    round: int
+    """The last round."""
     config: Mapping[str, Any]
     """The resolved settings; without [data] and [model] if these came from Python."""
     manifest: Mapping[str, Any]
@@ -28,7 +38,26 @@ class RunInfo:
     @property
     def dataset(self) -> Dataset:
         """What the models were trained on."""
-        return self.simulation.federation.dataset
+        return self.federation.dataset
+
+    @classmethod
+    def of(
+        cls,
+        simulation: Simulation,
+        config: Mapping[str, Any],
+        manifest: Mapping[str, Any],
+    ) -> RunInfo:
+        """Of a simulation, which has all clients."""
+        return cls(
+            task=simulation.task,
+            algorithm=simulation.algorithm,
+            federation=simulation.federation,
+            clients=simulation.federation.count,
+            seed=simulation.seed,
+            round=simulation.state.round,
+            config=config,
+            manifest=manifest,
+        )
 
     @property
     def data_name(self) -> str:

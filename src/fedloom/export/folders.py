@@ -260,7 +260,7 @@ def _write_all(run: RunInfo, models: Sequence[ExportedModel], out: Path) -> None
         kind = "shared" if model.client is None else "personal"
         held_out = {s.part: s.numbers for s in model.scores if s.kind == kind}
         for part in ("test", "validation"):
-            facts[part] = held_out.get(part, {}).get(run.simulation.task.metric, "")
+            facts[part] = held_out.get(part, {}).get(run.task.metric, "")
         index.append(facts)
     write_csv(index, out / _INDEX)
 
@@ -295,8 +295,8 @@ def _write(run: RunInfo, model: ExportedModel, folder: Path) -> None:
 
 def _tables(run: RunInfo, model: ExportedModel) -> dict[str, Any]:
     """What rebuilds the module and feeds it."""
-    simulation, dataset = run.simulation, run.dataset
-    task, vectors = simulation.task, dataset.vectors
+    task, dataset = run.task, run.dataset
+    vectors = dataset.vectors
     is_prepared = prepares(task, dataset.inputs)
     inputs = {
         "shape": dataset.input_shape,
@@ -323,10 +323,10 @@ def _tables(run: RunInfo, model: ExportedModel) -> dict[str, Any]:
         "input": {key: value for key, value in inputs.items() if value is not None},
         "output": {key: value for key, value in output.items() if value is not None},
         "run": {
-            "algorithm": simulation.algorithm.name,
+            "algorithm": run.algorithm.name,
             "dataset": run.data_name,
-            "split": simulation.federation.hash,
-            "seed": simulation.seed,
-            "round": simulation.state.round,
+            "split": run.federation.hash,
+            "seed": run.seed,
+            "round": run.round,
         },
     }

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from fedloom.config import read_toml
 from fedloom.core.errors import (
@@ -24,6 +24,8 @@ from fedloom.core.errors import (
 )
 from fedloom.core.scaling import give_units
 from fedloom.core.settings import LARGEST, Count, build, check
+from fedloom.data.dataset import Dataset
+from fedloom.data.sample_format import SampleFormat
 from fedloom.models import MODELS, TokenModel
 from fedloom.models.sizes import foresee
 
@@ -99,7 +101,41 @@ def load_model(folder: str | Path) -> nn.Module:
         DataError: there is no exported model.
         MessageError: the files are damaged or do not belong together.
     """
-    weights, tables = Path(folder) / WEIGHTS, Path(folder) / TABLES
+    return load_exported(Path(folder)).module
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """An exported model with what its samples are like, ready to predict."""
+
+    module: nn.Module
+    like: Dataset
+    """One sample that says nothing, of the kind that the model takes."""
+    shift: Tensor
+    scale: Tensor
+    """What inputs are prepared with, in a shape that lies along them."""
+    dtype: torch.dtype
+
+    def predict(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Probabilities of the classes; for a regression, the predicted numbers.
+
+        Args:
+            inputs: as `fedloom.data.new_samples.inputs_like` gives them.
+        """
+        ready = [
+            (x.to(self.dtype) - self.shift) / self.scale
+            if like.dtype != torch.int64
+            else x
+            for x, like in zip(inputs, self.like.inputs, strict=True)
+        ]
+        with torch.no_grad():
+            outputs: Tensor = self.module(*ready)
+        return outputs if self.like.classes is None else outputs.softmax(1)
+
+
+def load_exported(folder: Path) -> LoadedModel:
+    """What `load_model` gives, and what it takes; see there for what is refused."""
+    weights, tables = folder / WEIGHTS, folder / TABLES
     if not (weights.is_file() and tables.is_file()):
         raise DataError(f"{folder}: holds no exported model ({WEIGHTS} and {TABLES}).")
     values = read_toml(tables)
@@ -117,9 +153,65 @@ def load_model(folder: str | Path) -> nn.Module:
     except (SafetensorError, RuntimeError, OSError) as error:
         raise MessageError(f"{weights}: does not fit {TABLES} ({error}).") from error
     if output.shift is not None and output.scale is not None:
-        levels = (torch.tensor(level) for level in (output.shift, output.scale))
-        give_units(module, *levels)
-    return module.eval()
+        units = (torch.tensor(level) for level in (output.shift, output.scale))
+        give_units(module, *units)
+    dtype = getattr(torch, top.dtype)
+    inputs = build(_Input, top.input, f"{tables} [input]")
+    return LoadedModel(
+        module=module.eval(),
+        like=_sample_like(inputs, output, tables),
+        shift=_along(inputs.shift, inputs.shape, 0.0, tables).to(dtype),
+        scale=_along(inputs.scale, inputs.shape, 1.0, tables).to(dtype),
+        dtype=dtype,
+    )
+
+
+def _sample_like(inputs: _Input, output: _Output, path: Path) -> Dataset:
+    """A sample of the kind that a model takes."""
+    is_regression = output.task == "regression"
+    types = inputs.types or ("float32",)
+    target_shape = (1, output.outputs) if is_regression and output.outputs > 1 else (1,)
+    classes = None if is_regression else output.outputs
+    if output.classes is not None:
+        classes = len(output.classes)
+    sample_format = SampleFormat(
+        inputs=tuple((word, inputs.shape) for word in types),
+        target=("float32" if is_regression else "int64", target_shape[1:]),
+        classes=classes,
+        class_names=output.classes,
+        tokens=inputs.tokens,
+        vectors=None,
+        shift=0.0,
+        scale=1.0,
+        standardise=False,
+        standardise_targets=False,
+        features=inputs.features,
+    )
+    try:
+        return sample_format.blank()
+    except KeyError as error:
+        raise MessageError(
+            f"{path} [input]: types must be those of samples, found {error}."
+        ) from error
+
+
+def _along(
+    level: _Level, shape: tuple[int, ...], default: float, path: Path
+) -> torch.Tensor:
+    """A shift or scale in a shape that lies along samples: one, by channel, or all."""
+    if level is None:
+        return torch.tensor(default)
+    values = torch.tensor(level, dtype=torch.float64)
+    if values.dim() == 0 or tuple(values.shape) == shape:
+        return values
+    if len(values) == shape[0]:
+        return values.reshape(-1, *[1] * (len(shape) - 1))
+    if len(values) == math.prod(shape):
+        return values.reshape(shape)
+    raise MessageError(
+        f"{path} [input]: shift and scale must be one number, one for each channel or "
+        f"one for each of the {math.prod(shape)} places, found {len(values)}."
+    )
 
 
 def _maker(top: _Top, output: _Output, path: Path) -> Callable[[], nn.Module]:

@@ -150,13 +150,20 @@ class Models:
             shared model.
         """
         return personalize(
-            self._run_info(), x, y, name=name, test=test, rounds=rounds, team=team
+            self._simulation,
+            self._run_info(),
+            x,
+            y,
+            name=name,
+            test=test,
+            rounds=rounds,
+            team=team,
         )
 
     def _run_info(self) -> RunInfo:
         directory = self.history.directory
         manifest = directory.read_manifest() if directory is not None else {}
-        return RunInfo(self._simulation, self._config, manifest)
+        return RunInfo.of(self._simulation, self._config, manifest)
 
     def _row(self, client: int | str) -> int:
         names = self.federation.names

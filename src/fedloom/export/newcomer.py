@@ -150,6 +150,7 @@ class Newcomer:
 
 
 def personalize(
+    host: Simulation,
     run: RunInfo,
     x: Inputs,
     y: ArrayLike | Tensor,
@@ -166,7 +167,8 @@ def personalize(
     the method adapts. Nobody else's model changes.
 
     Args:
-        run: the trained run.
+        host: the trained run.
+        run: what is said of it where its models are exported.
         x: its inputs, like those of the run.
         y: its targets, like those of the run.
         name: what to call it.
@@ -180,7 +182,6 @@ def personalize(
             f"personalize: rounds must be at least 1 and at most {LARGEST}, "
             f"found {shown(rounds)}."
         )
-    host = run.simulation
     federation = _alone(host, x, y, name, test)
     joined = _closest_team(host, federation) if team is None else team
     visit = Visit(host, federation, team=joined)

@@ -34,11 +34,16 @@ config = ""
 clients = 0
 out = ""
 run = ""
+tier = "only"
+team = ""
+team-home = ""
 homes = ""
+state = ""
 deadline-s = 600.0
 quorum = 0.5
 patience-s = 3600.0
 retry-s = 60.0
+end-s = 120.0
 largest-norm = 1e9
 """
 

@@ -19,6 +19,7 @@ config.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,17 +30,24 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from fedloom.clients import Federation
-from fedloom.config import RunConfig
+from fedloom.config import RunConfig, to_tables
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.losses import Loss
-from fedloom.deploy import make_node, only_client, whole_dataset_as_client
+from fedloom.deploy import (
+    make_node,
+    only_client,
+    whole_dataset_as_client,
+    write_own_results,
+)
+from fedloom.deploy.own_results import write_failure
 from fedloom.engine.threads import on_threads
 from fedloom.flower.records import from_records, to_records
 from fedloom.flower.server_app import run_settings
 from fedloom.plan import make_clients
 from fedloom.remote import Node
 
+_log = logging.getLogger(__name__)
 _KEYS = (
     *("home", "data", "name", "team", "client", "data-dir", "tells-sizes"),
     *("begins-anew", "partition-id", "num-partitions"),
@@ -93,8 +101,39 @@ def answer(
     config = run_settings(context.run_config, algorithm)
     with on_threads(config.engine.threads):
         node = client_node(config, context.node_config, context.run_config, **own)
-        answered = node.answer(from_records(message.content))
+        asked = from_records(message.content)
+        answered = node.answer(asked)
+        if asked.header.kind == "end" and node.home.end_of(asked.header.run):
+            # This process ends with the answer.
+            finish(node, asked.header.run, config, is_own=own.get("model") is not None)
     return Message(to_records(answered), reply_to=message)
+
+
+def finish(node: Node, run: str, config: RunConfig, *, is_own: bool = False) -> None:
+    """Make what a client has of a run that is over; or say at home why it cannot.
+
+    Args:
+        node: the client.
+        run: id of the run.
+        config: its settings.
+        is_own: whether the module is one's own.
+    """
+    end = node.home.end_of(run)
+    if end is not None and end[1] and not end[0]:
+        return  # it was not taken in
+    tables = to_tables(config)
+    if is_own:
+        del tables["model"]
+    try:
+        results = write_own_results(node, run, tables)
+        _log.info("%s", results.sentence)
+    except FedloomError as error:
+        _log.warning("There is no model of %s: %s", run, error)
+        write_failure(node.home, run, error)
+    except Exception as error:
+        # Whoever waits for the results must learn that there are none.
+        _log.exception("There is no model of %s.", run)
+        write_failure(node.home, run, FedloomError(f"{type(error).__name__}: {error}"))
 
 
 def client_node(

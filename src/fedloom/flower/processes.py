@@ -8,6 +8,7 @@ All that we start, and all that it starts, carries a mark in its environment, by
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -32,6 +33,8 @@ _RESTART_S = 5.0
 _CONNECTED = "SuperNode ID:"
 _NOT_ACTIVATED = "Failed to activate SuperNode"
 """What a SuperNode prints when it is taken in, and when it is not."""
+_IN_USE = "already in use"
+"""What Flower says of a key that it knows already."""
 _POLL_S = 0.2
 _STATUS_S = 4.0
 """Time between two looks at a run; each starts a process of Flower's."""
@@ -53,16 +56,19 @@ class FlowerProcess:
     """A process of Flower's, with all that it starts.
 
     Args:
-        command: name of the program and its arguments.
+        command: the program and its arguments.
         home: folder for what Flower keeps; FLWR_HOME of the process.
         log: file that its output is added to.
+        mark: what it and all that it starts are known by; see `mark_for`.
     """
 
-    def __init__(self, command: Sequence[str], home: Path, log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], home: Path, log: Path, mark: str | None = None
+    ) -> None:
         self.log = log
-        self._command = [program(command[0]), *command[1:]]
+        self._command = list(command)
         self._home = home
-        self._mark = secrets.token_hex(16)
+        self._mark = mark if mark is not None else secrets.token_hex(16)
         self._log_start = 0
         home.mkdir(parents=True, exist_ok=True)
         self._process = self._start()
@@ -97,9 +103,7 @@ class FlowerProcess:
         """End it and all that it started at once, as a power cut would."""
         for _ in range(10):  # whoever is ended may just be starting another
             ids = self._ids()
-            for id_ in ids:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(id_, signal.SIGKILL)
+            _signal(ids, signal.SIGKILL)
             if not ids:
                 break
             time.sleep(0.05)
@@ -107,9 +111,7 @@ class FlowerProcess:
 
     def end(self) -> None:
         """Ask it and all that it started to end; who does not is killed."""
-        for id_ in self._ids():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(id_, signal.SIGTERM)
+        _signal(self._ids(), signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
         while time.monotonic() < deadline and self._ids():
             self._process.poll()
@@ -120,14 +122,50 @@ class FlowerProcess:
         """Of the process and all that it started, wherever they belong now."""
         self._process.poll()
         ids = {self._process.pid} if self._process.returncode is None else set()
-        mark = f"{_MARK}={self._mark}".encode()
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if mark in entry.read_bytes().split(b"\0"):
-                    ids.add(int(entry.parent.name))
-            except OSError:
-                continue  # it has ended, or is somebody else's
-        return sorted(ids)
+        return sorted(ids.union(_marked(self._mark)))
+
+
+def mark_for(folder: Path) -> str:
+    """What the processes of a folder are known by, by whoever starts them next too."""
+    return hashlib.blake2b(str(folder.resolve()).encode(), digest_size=16).hexdigest()
+
+
+def end_left_behind(mark: str) -> int:
+    """End what a process that was killed has left running.
+
+    Args:
+        mark: as `mark_for` gives it.
+
+    Returns:
+        How many processes there were.
+    """
+    left = ids = _marked(mark)
+    for sign in (signal.SIGTERM, *[signal.SIGKILL] * 10):
+        if not ids:
+            break
+        _signal(ids, sign)
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline and (ids := _marked(mark)):
+            time.sleep(0.1)
+    return len(left)
+
+
+def _marked(mark: str) -> list[int]:
+    """The ids of processes that carry a mark in their environment."""
+    ids, text = [], f"{_MARK}={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if text in entry.read_bytes().split(b"\0"):
+                ids.append(int(entry.parent.name))
+        except OSError:
+            continue  # it has ended, or is somebody else's
+    return sorted(ids)
+
+
+def _signal(ids: Sequence[int], number: int) -> None:
+    for id_ in ids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(id_, number)
 
 
 class SuperLink(FlowerProcess):
@@ -140,6 +178,8 @@ class SuperLink(FlowerProcess):
         certificates: folder with ca.pem, server.pem and server.key; without it nothing
             is encrypted and anybody may take part.
         simulates: whether it makes up SuperNodes itself, as Flower's simulation does.
+        address: how this machine reaches it, where that is not by host and port.
+        mark: as for `FlowerProcess`.
     """
 
     def __init__(
@@ -150,14 +190,17 @@ class SuperLink(FlowerProcess):
         port: int | None = None,
         certificates: Path | None = None,
         simulates: bool = False,
+        address: str | None = None,
+        mark: str | None = None,
     ) -> None:
         port = port if port is not None else free_port()
         ca = None if certificates is None else certificates / "ca.pem"
-        self.link = Link(f"{host}:{port}", ca)
+        self.link = Link(address if address is not None else f"{host}:{port}", ca)
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         command = [
-            *("flower-superlink", "--host", host, "--port", str(port)),
+            *(sys.executable, "-m", "fedloom_superlink"),
+            *("--host", host, "--port", str(port)),
             *("--database", str(folder / "superlink.db")),
             "--disable-runtime-dependency-installation",
         ]
@@ -170,7 +213,7 @@ class SuperLink(FlowerProcess):
             command.append("--enable-supernode-auth")
         if simulates:
             command.append("--simulation")
-        super().__init__(command, folder / "flwr", folder / "superlink.log")
+        super().__init__(command, folder / "flwr", folder / "superlink.log", mark)
 
     def wait_until_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until it listens.
@@ -200,6 +243,7 @@ class SuperNode(FlowerProcess):
         node_config: which client this is; see `fedloom.flower.client_app`.
         key: the client's private key, where the SuperLink asks for one.
         name: of the log file.
+        mark: as for `FlowerProcess`.
     """
 
     def __init__(
@@ -210,10 +254,11 @@ class SuperNode(FlowerProcess):
         *,
         key: Path | None = None,
         name: str = "supernode",
+        mark: str | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         command = [
-            *("flower-supernode", "--superlink", link.address),
+            *(program("flower-supernode"), "--superlink", link.address),
             *("--port", str(free_port())),
             *("--node-config", spell_config(node_config)),
         ]
@@ -223,7 +268,22 @@ class SuperNode(FlowerProcess):
             command += ["--root-certificates", str(link.ca)]
         if key is not None:
             command += ["--auth-supernode-private-key", str(key)]
-        super().__init__(command, folder / "flwr", folder / f"{name}.log")
+        super().__init__(command, folder / "flwr", folder / f"{name}.log", mark)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the SuperLink has taken it in since it was started."""
+        return _CONNECTED in self.said()
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the SuperLink does not take its key, or takes it for still there."""
+        return _NOT_ACTIVATED in self.said()
+
+    def restart(self) -> None:
+        """Start it again, after it has ended."""
+        self.kill()
+        self._process = self._start()
 
     def wait_until_connected(self, timeout_s: float = 180.0) -> None:
         """Wait until the SuperLink has taken it in.
@@ -237,14 +297,13 @@ class SuperNode(FlowerProcess):
         """
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
-            if _CONNECTED in self.said():
+            if self.is_connected:
                 return
             if not self.is_running:
-                if _NOT_ACTIVATED not in self.said():
+                if not self.is_unknown:
                     break
-                self.kill()
                 time.sleep(_RESTART_S)
-                self._process = self._start()
+                self.restart()
             time.sleep(_POLL_S)
         said = self.said()
         self.kill()
@@ -281,12 +340,17 @@ class FlowerCommands:
         (home / "config.toml").write_text(tomli_w.dumps(table))
 
     def register(self, public_key: Path, name: str) -> None:
-        """Admit a client by its public key.
+        """Admit a client by its public key; one that is admitted already stays so.
 
         Raises:
             MessageError: Flower refuses.
         """
-        self._run("supernode", "register", str(public_key), CONNECTION, "--name", name)
+        arguments = ("supernode", "register", str(public_key), CONNECTION)
+        try:
+            self._run(*arguments, "--name", name)
+        except MessageError as error:
+            if _IN_USE not in str(error).lower():
+                raise
 
     def submit(self, app: Path, run_config: Mapping[str, Any]) -> int:
         """Start a run of an app.

@@ -32,6 +32,7 @@ MESSAGE_TYPES: dict[Kind, str] = {
     "enrol": "query",
     "train": "train",
     "score": "evaluate",
+    "end": "query",
 }
 """The type that Flower calls each of our messages to a client."""
 

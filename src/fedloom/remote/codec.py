@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from fedloom.core.messages import (
 )
 from fedloom.core.records import (
     client_dims,
+    declared_ranges,
     from_named,
     leaves,
     named,
@@ -37,13 +39,25 @@ from fedloom.core.records import (
     tensors_digest,
 )
 from fedloom.core.task import Task
+from fedloom.core.tiers import GlobalTier
 from fedloom.core.version import VERSION
 from fedloom.remote.wire import Header, WireMessage, below, refuse_infinite
 
 Tensors = dict[str, Tensor]
 
+TOKEN_BYTES = 32
+"""Bytes that a client shows at every enrolment in a run, and that only it knows."""
+
 LARGEST_NORM = 1e9
 """Longest tensor of an upload, by its Euclidean norm, that a server takes."""
+
+
+class Proof(NamedTuple):
+    """Client to server, at enrolment: what only this client can show."""
+
+    token: Tensor
+    """(TOKEN_BYTES,) the same at every enrolment in a run; a server keeps its digest
+    alone."""
 
 
 class Moments(NamedTuple):
@@ -64,11 +78,9 @@ class Moments(NamedTuple):
             variance=torch.where(varies, rows.var(0, correction=0), 0.0),
         )
 
-    @staticmethod
-    def joined(moments: Sequence[Moments], sizes: Tensor) -> Tensor:
-        """(2, features) mean and deviation over the samples of all clients.
-
-        A feature that never varies has the deviation 1.
+    @classmethod
+    def pooled(cls, moments: Sequence[Moments], sizes: Tensor) -> Moments:
+        """Over the samples of several clients, or of several teams.
 
         Args:
             moments: of each client.
@@ -81,12 +93,60 @@ class Moments(NamedTuple):
         mean = (share * means).sum(0)
         variance = (share * (variances + (means - mean) ** 2)).sum(0)
         varies = (variances > 0).any(0) | (means != means[0]).any(0)
-        return torch.stack(
-            [
-                torch.where(varies, mean, means[0]),
-                torch.where(varies, variance.sqrt(), 1.0),
-            ]
+        return cls(
+            mean=torch.where(varies, mean, means[0]),
+            variance=torch.where(varies, variance, 0.0),
         )
+
+    @property
+    def constants(self) -> Tensor:
+        """(2, features) mean and deviation; a feature that never varies has 1."""
+        deviation = torch.where(self.variance > 0, self.variance.sqrt(), 1.0)
+        return torch.stack([self.mean, deviation])
+
+
+class TeamEnrolment(NamedTuple):
+    """Team server to global server, beside an enrolment of the team as one client."""
+
+    clients: Tensor
+    """How many clients the team has."""
+
+
+class TeamPlace(NamedTuple):
+    """Global server to team server, with every message: which clients are the team's.
+
+    Clients have numbers over all teams, so that cohorts and random streams are those of
+    one server for all.
+    """
+
+    first: Tensor
+    """Number of the team's first client; the others follow."""
+    total: Tensor
+    """How many clients all teams have."""
+
+
+def read_constants(
+    message: WireMessage, shapes: Mapping[str, tuple[int, ...]], where: str
+) -> Tensors:
+    """What standardises samples, as it came with a message, checked.
+
+    Args:
+        message: what came.
+        shapes: of what is standardised: "inputs", "targets".
+        where: how messages call the place.
+
+    Raises:
+        MessageError: It does not fit the samples.
+    """
+    constants = below(message.tensors, "constants")
+    expected = {name: (torch.float64, (2, *shape)) for name, shape in shapes.items()}
+    sent = {name: (t.dtype, tuple(t.shape)) for name, t in constants.items()}
+    if sent != expected:
+        raise MessageError(
+            f"{where}: expected constants that standardise {expected}, found {sent}."
+        )
+    refuse_infinite(constants, where)
+    return constants
 
 
 def settings_digest(algorithm: AnyAlgorithm, task: Task, seed: int) -> str:
@@ -99,7 +159,7 @@ def settings_digest(algorithm: AnyAlgorithm, task: Task, seed: int) -> str:
         {
             "fedloom": VERSION,
             "algorithm": algorithm.name,
-            "settings": {name: repr(v) for name, v in asdict(algorithm).items()},
+            "settings": _settings(algorithm),
             "layout": [[b.name, list(b.shape)] for b in task.layout],
             "start": tensors_digest({"start": task.start}),
             "head": task.base_d,
@@ -112,9 +172,15 @@ def settings_digest(algorithm: AnyAlgorithm, task: Task, seed: int) -> str:
 
 def agreement(algorithm: AnyAlgorithm, seed: int) -> str:
     """What server and clients must have the same, as text that a client compares."""
-    settings = {name: repr(value) for name, value in asdict(algorithm).items()}
     table = {"fedloom": VERSION, "algorithm": algorithm.name, "seed": seed}
-    return json.dumps({**table, **settings}, sort_keys=True)
+    return json.dumps({**table, **_settings(algorithm)}, sort_keys=True)
+
+
+def _settings(algorithm: AnyAlgorithm) -> dict[str, str]:
+    """A method's settings in words; of a global tier, the method's and that it is."""
+    if isinstance(algorithm, GlobalTier):
+        return {"clients are": "team servers", **_settings(algorithm.method)}
+    return {name: repr(value) for name, value in asdict(algorithm).items()}
 
 
 def disagreement(mine: str, theirs: str) -> str:
@@ -182,6 +248,7 @@ def read_result(
     dtype: torch.dtype,
     *,
     largest_norm: float = LARGEST_NORM,
+    ranges: Mapping[str, range] = MappingProxyType({}),
 ) -> tuple[Report, Any]:
     """A client's report and upload, checked.
 
@@ -190,6 +257,7 @@ def read_result(
         upload: what an upload looks like; None if the client was not to upload.
         dtype: the run's floating type.
         largest_norm: longest tensor of an upload that is taken.
+        ranges: by field of an upload, the whole numbers that are taken.
 
     Raises:
         MessageError: It is not what was expected.
@@ -217,7 +285,36 @@ def read_result(
                 f"{where}: field {name!r} has the norm {norm:.3g}, and at most "
                 f"{largest_norm:.3g} is taken."
             )
+    for name, allowed in ranges.items():
+        for number in sent[name].reshape(-1).tolist():
+            if number not in allowed:
+                raise MessageError(
+                    f"{where}: field {name!r} should be a whole number of "
+                    f"{allowed.start} to {allowed.stop - 1}, found {number}."
+                )
     return report, record
+
+
+def upload_ranges(algorithm: AnyAlgorithm) -> dict[str, range]:
+    """By field of a method's upload, the whole numbers that it may have.
+
+    Those of fields that its type marks with `WholeNumbers`.
+
+    Raises:
+        ContractError: A mark names no setting of the method that is a whole number.
+    """
+    ranges = {}
+    for name, declared in declared_ranges(algorithm.records[4]).items():
+        setting = below = declared.below
+        if isinstance(setting, str):
+            below = getattr(algorithm, setting, setting)
+        if isinstance(below, str | float):
+            raise ContractError(
+                f"{algorithm.name}: {name} of its upload is marked to be below "
+                f"{setting!r}, which is no setting that is a whole number."
+            )
+        ranges[name] = range(declared.least, 1 << 63 if below is None else below)
+    return ranges
 
 
 # Down and up: a score.
@@ -330,28 +427,58 @@ def read_sums(
 # Up, once: an enrolment.
 
 
-def enrolment_tensors(enrolment: Enrolment, moments: Mapping[str, Moments]) -> Tensors:
-    """What one client says of itself; `moments` of "inputs" and "targets"."""
-    tensors = _under("enrolment", enrolment)
+def enrolment_tensors(
+    enrolment: Enrolment,
+    moments: Mapping[str, Moments],
+    token: bytes,
+    *,
+    team: TeamEnrolment | None = None,
+) -> Tensors:
+    """What one client says of itself.
+
+    Args:
+        enrolment: sizes and team.
+        moments: of "inputs" and "targets".
+        token: as `fedloom.remote.home.Home.token` gives it.
+        team: what a team server says beside it.
+    """
+    shown_token = torch.frombuffer(bytearray(token), dtype=torch.uint8)
+    tensors = _under("enrolment", enrolment) | _under("proof", Proof(shown_token))
     for name, of_name in moments.items():
         tensors |= _under(name, of_name)
-    return tensors
+    return tensors | ({} if team is None else _under("team", team))
+
+
+class ReadEnrolment(NamedTuple):
+    """What a client said of itself."""
+
+    enrolment: Enrolment
+    moments: dict[str, Moments]
+    proof: str
+    """Digest of its token."""
+    clients: int
+    """How many clients it stands for: 1, or those of a team."""
 
 
 def read_enrolment(
-    message: WireMessage, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[Enrolment, dict[str, Moments]]:
+    message: WireMessage,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    is_team: bool = False,
+) -> ReadEnrolment:
     """What a client says of itself, checked.
 
     Args:
         message: what came.
         shapes: of the moments that are expected: "inputs", "targets".
+        is_team: whether it must be a team server.
 
     Raises:
         MessageError: It is not what was expected.
     """
     where = _where(message.header)
-    _refuse_others(message.tensors, ("enrolment", *shapes), where)
+    parts = ("enrolment", "proof", *shapes, *(["team"] if is_team else []))
+    _refuse_others(message.tensors, parts, where)
     refuse_infinite(message.tensors, where)
     integer = torch.zeros((), dtype=torch.int64)
     enrolment = _read(message.tensors, "enrolment", Enrolment(*[integer] * 4), where)
@@ -366,7 +493,56 @@ def read_enrolment(
         moments[name] = _read(message.tensors, name, Moments(blank, blank), where)
         if bool((moments[name].variance < 0).any()):
             raise MessageError(f"{where}: field '{name}.variance' is below 0.")
-    return enrolment, moments
+    token = Proof(torch.zeros(TOKEN_BYTES, dtype=torch.uint8))
+    proof = _read(message.tensors, "proof", token, where)
+    clients = 1
+    if is_team:
+        sent = _read(message.tensors, "team", TeamEnrolment(integer), where)
+        clients = int(sent.clients)
+        if not 1 <= clients < 1 << 31:
+            raise MessageError(
+                f"{where}: expected a number of clients of the team, found {clients}."
+            )
+    return ReadEnrolment(enrolment, moments, tensors_digest(named(proof)), clients)
+
+
+# Between tiers: which clients are a team's.
+
+
+def place_tensors(team_sizes: Sequence[int], team: int) -> Tensors:
+    """What one team server is sent with every message.
+
+    Args:
+        team_sizes: how many clients each team has, by number.
+        team: its number.
+    """
+    place = TeamPlace(
+        first=torch.tensor(sum(team_sizes[:team])),
+        total=torch.tensor(sum(team_sizes)),
+    )
+    return _under("place", place)
+
+
+def read_place(message: WireMessage, clients: int) -> tuple[int, range]:
+    """How many clients all teams have, and the numbers of those of one.
+
+    Args:
+        message: what came.
+        clients: how many the team has.
+
+    Raises:
+        MessageError: It is not what its type declares.
+    """
+    integer = torch.zeros((), dtype=torch.int64)
+    where = _where(message.header)
+    place = _read(message.tensors, "place", TeamPlace(integer, integer), where)
+    first, total = int(place.first), int(place.total)
+    if not 0 <= first <= total - clients:
+        raise MessageError(
+            f"{where}: expected a place for {clients} clients, found {first} of "
+            f"{total}."
+        )
+    return total, range(first, first + clients)
 
 
 def model_record(algorithm: AnyAlgorithm) -> type[Any]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from hmac import compare_digest
 
 import torch
 from torch import Tensor
 
+from fedloom.core.digests import text_digest
 from fedloom.core.errors import MessageError
-from fedloom.core.messages import Enrolment, Roster
-from fedloom.core.records import stack
+from fedloom.core.messages import Roster
+from fedloom.core.records import stack, tensors_digest
 from fedloom.data.sample_format import SampleFormat
 from fedloom.remote.channel import Address, Channel, Delivery
-from fedloom.remote.codec import Moments, read_enrolment
+from fedloom.remote.codec import Moments, ReadEnrolment, read_enrolment
 from fedloom.remote.policy import Policy
 from fedloom.remote.wire import Header, WireMessage
 
 _log = logging.getLogger(__name__)
+_LONGEST_REASON = 4000
 _POLL_S = 1.0
 """How long a server waits for an answer before it looks who else has come."""
 
@@ -29,9 +33,8 @@ class _Candidate:
     """A client that has answered."""
 
     address: Address
-    enrolment: Enrolment
-    moments: dict[str, Moments]
     format: SampleFormat
+    sent: ReadEnrolment
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,26 @@ class Enrolled:
     """What standardises "inputs" and "targets", (2, ...) each."""
     addresses: dict[int, Address] = field(default_factory=dict)
     """By number, where clients can be reached."""
+    proofs: tuple[str, ...] = ()
+    """By number, the digest of the token that each client showed; empty where none is
+    known, as in a run that began without them."""
+    moments: dict[str, Moments] = field(default_factory=dict)
+    """What `constants` follow from: of "inputs" and "targets", over all clients."""
+    team_sizes: tuple[int, ...] = ()
+    """By number, how many clients each team has, if the clients are team servers."""
+    is_one_team: bool = False
+    """Whether the server is a team's, whose clients are in its team whatever they say.
+    """
+
+    def is_same(self, client: int, address: Address, proof: str) -> bool:
+        """Whether who answers from an address is the client that enrolled.
+
+        It shows the same token, or is where the client was: a carrier that
+        authenticates its nodes gives an address to one key alone.
+        """
+        known = self.proofs[client] if self.proofs else ""
+        is_there = str(self.addresses.get(client)) == str(address)
+        return not known or is_there or compare_digest(known, proof)
 
 
 def enrol(
@@ -56,6 +79,7 @@ def enrol(
     settings_of: Callable[[SampleFormat], str],
     *,
     known: Enrolled | None = None,
+    of_teams: bool = False,
 ) -> Enrolled:
     """Ask everybody who can be reached to enrol, until there are enough.
 
@@ -67,6 +91,7 @@ def enrol(
         settings_of: the digest that a client's settings must have, for its samples.
         known: the clients of a run that goes on: it is they who are waited for, and a
             quorum of them is enough.
+        of_teams: whether the clients are team servers.
 
     Raises:
         MessageError: Too few came in time, or they do not fit together.
@@ -94,12 +119,17 @@ def enrol(
         asked |= dict.fromkeys(fresh, now)
         channel.send((address, WireMessage(header, {})) for address in fresh)
         for delivery in channel.receive(_POLL_S):
+            if is_farewell(delivery):
+                continue
             try:
-                name, candidate = _candidate(delivery, header, settings_of)
+                name, candidate = _candidate(
+                    delivery, header, settings_of, of_teams=of_teams
+                )
                 _refuse_odd(name, candidate, candidates, known)
             except MessageError as error:
                 refusals.append(str(error))
                 _log.warning("A client was refused: %s", error)
+                turn_away(channel, delivery, header, str(error))
                 continue
             candidates[name] = candidate
             _log.info("%s has enrolled (%d of %d).", name, len(candidates), count)
@@ -108,8 +138,11 @@ def enrol(
     if known is not None:
         numbers = {name: n for n, name in enumerate(known.roster.names)}
         addresses = {numbers[name]: c.address for name, c in candidates.items()}
-        return replace(known, addresses=addresses)
-    return _in_order(candidates)
+        proofs = list(known.proofs or [""] * known.roster.count)
+        for name, candidate in candidates.items():
+            proofs[numbers[name]] = candidate.sent.proof
+        return replace(known, addresses=addresses, proofs=tuple(proofs))
+    return _in_order(candidates, of_teams=of_teams)
 
 
 def read_rejoin(
@@ -126,13 +159,41 @@ def read_rejoin(
     Raises:
         MessageError: It is not one of the run's clients, or not as it was.
     """
-    name, candidate = _candidate(delivery, header, lambda _: settings)
+    of_teams = bool(known.team_sizes)
+    name, candidate = _candidate(
+        delivery, header, lambda _: settings, of_teams=of_teams
+    )
     _refuse_odd(name, candidate, {}, known)
     return known.roster.names.index(name)
 
 
+def turn_away(channel: Channel, delivery: Delivery, asked: Header, why: str) -> None:
+    """Tell a client that enrolled, and is not taken in, why; others need no word."""
+    message = delivery.message
+    if message is None or message.header.kind != "enrolled":
+        return
+    table = {"why": why[:_LONGEST_REASON], "enrolment": enrolment_digest(message)}
+    text = json.dumps({"clients": 0, **table})
+    header = replace(asked, kind="end", name=message.header.name, text=text)
+    channel.send([(delivery.sender, WireMessage(header, {}))])
+
+
+def enrolment_digest(message: WireMessage) -> str:
+    """Of what a client said of itself; it may come back with other data."""
+    return text_digest(message.header.text) + tensors_digest(message.tensors)
+
+
+def is_farewell(delivery: Delivery) -> bool:
+    """Whether a client that was turned away has heard of it."""
+    return delivery.message is not None and delivery.message.header.kind == "ended"
+
+
 def _candidate(
-    delivery: Delivery, asked: Header, settings_of: Callable[[SampleFormat], str]
+    delivery: Delivery,
+    asked: Header,
+    settings_of: Callable[[SampleFormat], str],
+    *,
+    of_teams: bool,
 ) -> tuple[str, _Candidate]:
     message = delivery.message
     if message is None:
@@ -155,8 +216,8 @@ def _candidate(
             f"the server's is {settings[:12]!r}. Method, settings, model, seed and "
             "version of Fedloom must be the same on both sides."
         )
-    enrolment, moments = read_enrolment(message, format_.standardised)
-    return header.name, _Candidate(delivery.sender, enrolment, moments, format_)
+    sent = read_enrolment(message, format_.standardised, is_team=of_teams)
+    return header.name, _Candidate(delivery.sender, format_, sent)
 
 
 def _refuse_odd(
@@ -167,7 +228,11 @@ def _refuse_odd(
 ) -> None:
     """Refuse a client that does not fit those who are there already."""
     other = candidates.get(name)
-    if other is not None and other.address != candidate.address:
+    if (
+        other is not None
+        and other.address != candidate.address
+        and not compare_digest(other.sent.proof, candidate.sent.proof)
+    ):
         raise MessageError(
             f"{name}: two clients go by this name. Give each a name of its own."
         )
@@ -185,26 +250,49 @@ def _refuse_odd(
         raise MessageError(f"{name}: is not one of this run's clients.")
     number = known.roster.names.index(name)
     before = [int(column[number]) for column in known.roster.enrolments]
-    now = [int(value) for value in candidate.enrolment]
+    now = [int(value) for value in candidate.sent.enrolment]
+    if known.is_one_team:
+        now[1] = before[1]
+    if known.team_sizes:
+        # Which number a team has is for the global server to say.
+        before[1], now[1] = known.team_sizes[number], candidate.sent.clients
     if before != now:
+        teams = "clients" if known.team_sizes else "team"
         raise MessageError(
-            f"{name}: enrolled with {before} (samples, team, validation, test) and "
+            f"{name}: enrolled with {before} (samples, {teams}, validation, test) and "
             f"says {now} now. Put its data back as they were."
+        )
+    if not known.is_same(number, candidate.address, candidate.sent.proof):
+        raise MessageError(
+            f"{name}: expected the client that enrolled by this name, found one that "
+            f"cannot show it, at {candidate.address}. Start it with the folder that it "
+            "enrolled with, or give it a name of its own in a new run."
         )
 
 
-def _in_order(candidates: dict[str, _Candidate]) -> Enrolled:
+def _in_order(candidates: dict[str, _Candidate], *, of_teams: bool) -> Enrolled:
     """Clients in the order of their names, and what standardises their samples."""
     names = sorted(candidates, key=_place)
     chosen = [candidates[name] for name in names]
-    roster = Roster(tuple(names), stack([c.enrolment for c in chosen]))
+    sent = [c.sent for c in chosen]
+    enrolments = stack([s.enrolment for s in sent])
+    if of_teams:
+        enrolments = enrolments._replace(team=torch.arange(len(names)))
+    roster = Roster(tuple(names), enrolments)
     sizes = roster.sizes(torch.float64)
-    constants = {
-        name: Moments.joined([c.moments[name] for c in chosen], sizes)
+    moments = {
+        name: Moments.pooled([s.moments[name] for s in sent], sizes)
         for name in chosen[0].format.standardised
     }
-    addresses = {n: c.address for n, c in enumerate(chosen)}
-    return Enrolled(roster, chosen[0].format, constants, addresses)
+    return Enrolled(
+        roster,
+        chosen[0].format,
+        {name: of_name.constants for name, of_name in moments.items()},
+        addresses={n: c.address for n, c in enumerate(chosen)},
+        proofs=tuple(s.proof for s in sent),
+        moments=moments,
+        team_sizes=tuple(s.clients for s in sent) if of_teams else (),
+    )
 
 
 def _place(name: str) -> tuple[bool, int, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from fedloom.core.errors import MessageError
 from fedloom.core.messages import Refusal
 from fedloom.remote.channel import Address, Channel, Delivery
-from fedloom.remote.enrolment import Enrolled, read_rejoin
+from fedloom.remote.enrolment import Enrolled, is_farewell, read_rejoin, turn_away
 from fedloom.remote.policy import Policy
 from fedloom.remote.wire import UNNUMBERED, Header, Kind, WireMessage
 
@@ -71,10 +71,13 @@ class AddressBook:
         Returns:
             Its number; None if it is refused.
         """
+        if is_farewell(delivery):
+            return None
         try:
             client = read_rejoin(delivery, self._header, self._enrolled, self._settings)
         except MessageError as error:
             _log.warning("A client was refused: %s", error)
+            turn_away(self.channel, delivery, self._header, str(error))
             return None
         _log.info("%s is back.", self.names[client])
         self.addresses[client] = delivery.sender

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -34,10 +35,12 @@ from fedloom.remote.channel import Channel
 from fedloom.remote.codec import (
     agreement,
     order_tensors,
+    place_tensors,
     read_result,
     read_sums,
     request_tensors,
     settings_digest,
+    upload_ranges,
 )
 from fedloom.remote.enrolment import Enrolled
 from fedloom.remote.exchange import AddressBook, Exchange
@@ -84,6 +87,7 @@ class RemoteFleet:
         seed: seed of the run; the clients must have the same.
         policy: how long to wait, and for how many.
         session: how often the server of this run has been started before.
+        first: number of the first client; that of a team's follows from its place.
     """
 
     def __init__(
@@ -97,7 +101,10 @@ class RemoteFleet:
         seed: int = 0,
         policy: Policy | None = None,
         session: int = 0,
+        first: int = 0,
     ) -> None:
+        self.run = run
+        self.first = first
         self.algorithm = algorithm
         self.task = task
         self.enrolled = enrolled
@@ -112,6 +119,7 @@ class RemoteFleet:
         """Where clients can be reached."""
         self._prepared: _PreparedExchange | None = None
         self._scored: tuple[tuple[str, ...], dict[str, dict[str, Sums]]] = (), {}
+        self._ranges = upload_ranges(algorithm)
         self._uploads_like: dict[tuple[Any, ...], Any] = {}
         self._sums_like = self._blank_sums()
 
@@ -151,6 +159,7 @@ class RemoteFleet:
                 like if client in uploaders else None,
                 self.task.dtype,
                 largest_norm=self.policy.largest_norm,
+                ranges=self._ranges,
             )
 
         exchange = Exchange(
@@ -191,19 +200,7 @@ class RemoteFleet:
         for an evaluation.
         """
         parts = [p for p in PARTS if self.roster.has(p) or p == request.part]
-        clients = request.clients.tolist()
-        teams = self.roster.enrolments.team.tolist()
-        exchanges = self.algorithm.exchanges
-        messages = {
-            client: self._message(
-                "score",
-                client,
-                request_tensors(request, row, teams[client], parts),
-                round=request.round,
-                number=request.round * exchanges,
-            )
-            for row, client in enumerate(clients)
-        }
+        messages = self._model_messages("score", request, parts)
         asked = tuple(message.content_digest for message in messages.values())
         if asked != self._scored[0]:
             like = self._kinds_like(request)
@@ -237,6 +234,45 @@ class RemoteFleet:
             for part in parts
         }
 
+    def end(self, requests: Iterable[ScoreRequest], why: str = "") -> tuple[str, ...]:
+        """Tell the clients that the run is over, with what their models are made of.
+
+        Args:
+            requests: for everybody's model; none where there is nothing to be had.
+            why: what ended the run, if it is not its last round.
+
+        Returns:
+            The names of those who have not answered; they miss the notice alone.
+        """
+        text = json.dumps({"clients": self.roster.count, "why": why})
+        parts = [part for part in PARTS if self.roster.has(part)]
+        messages: dict[int, WireMessage] = {}
+        for request in requests:
+            messages |= self._model_messages("end", request, parts, text=text)
+        for client in range(self.roster.count):
+            if client not in messages:
+                messages[client] = self._message("end", client, {}, text=text)
+        informed: set[int] = set()
+        soon = replace(
+            self.policy,
+            deadline_s=self.policy.end_s,
+            retry_s=min(self.policy.retry_s, self.policy.end_s / 3),
+        )
+        exchange = Exchange(
+            self.book,
+            soon,
+            messages,
+            "ended",
+            lambda client, _: informed.add(client),
+            needs_quorum=False,
+        )
+        exchange.send()
+        for refusal in exchange.wait():
+            _log.warning("%s: %s", self.roster.names[refusal.client], refusal.reason)
+        return tuple(
+            name for n, name in enumerate(self.roster.names) if n not in informed
+        )
+
     def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
         """None: samples stay with the clients."""
         return None
@@ -261,12 +297,32 @@ class RemoteFleet:
     ) -> None:
         """Nothing to take back."""
 
+    def _model_messages(
+        self, kind: Kind, request: ScoreRequest, parts: list[str], **header: Any
+    ) -> dict[int, WireMessage]:
+        """By client, what its own model is made of."""
+        teams = self.roster.enrolments.team.tolist()
+        return {
+            client: self._message(
+                kind,
+                client,
+                request_tensors(request, row, teams[client], parts),
+                round=request.round,
+                number=request.round * self.algorithm.exchanges,
+                **header,
+            )
+            for row, client in enumerate(request.clients.tolist())
+        }
+
     def _message(
         self, kind: Kind, client: int, tensors: dict[str, Tensor], **at: Any
     ) -> WireMessage:
         name = self.roster.names[client]
-        header = replace(self._header, kind=kind, client=client, name=name, **at)
-        constants = self.enrolled.constants
+        number = self.first + client
+        header = replace(self._header, kind=kind, client=number, name=name, **at)
+        constants, team_sizes = self.enrolled.constants, self.enrolled.team_sizes
+        if team_sizes:
+            tensors |= place_tensors(team_sizes, client)
         tensors |= {f"constants.{name}": values for name, values in constants.items()}
         return WireMessage(header, {n: t.detach().cpu() for n, t in tensors.items()})
 

@@ -1,9 +1,15 @@
 """Where a client keeps what never leaves it: one folder, and one in it for each run.
 
-    secret                  what noise that protects the client is drawn from
+    secret                  what noise that protects the client is drawn from, and what
+                            shows a server that this is the client that enrolled
     RUN/memory.safetensors  memory after the last exchange, and the answer that was sent
     RUN/memory-before.safetensors   the same of the exchange before
     RUN/request.safetensors what the server sent last for the client's own model
+    RUN/messages.jsonl      what was answered: when, to what, fields and their bytes
+    RUN/end.json            that the run is over, once the server has said so
+    RUN/config.toml         the settings of the run, where a file can say them
+    RUN/model/, report.md, report.html
+                            what the client has of it: see `fedloom.deploy.own_results`
 
 Memory and answer are one file, written before the answer is sent: whoever is killed
 where, the exchange was done once or not at all.
@@ -11,11 +17,14 @@ where, the exchange was done once or not at all.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +33,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedloom.core.digests import table_digest
+from fedloom.core.digests import read_checked_json, table_digest, write_checked_json
 from fedloom.core.errors import DataError, MessageError
-from fedloom.core.files import atomic_write, cannot_write
+from fedloom.core.files import atomic_write, cannot_write, remove
 from fedloom.core.records import tensors_digest
-from fedloom.remote.wire import WireMessage, below
+from fedloom.remote.codec import TOKEN_BYTES
+from fedloom.remote.wire import Kind, WireMessage, below
 from fedloom.results.lock import hold
 
+_log = logging.getLogger(__name__)
 _FORMAT = "fedloom-client-memory-1"
 _SECRET_BITS = 256
 _ANSWER = "answer"
@@ -61,6 +72,29 @@ class Standing:
     answer: WireMessage
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A line of what a client answered."""
+
+    time: float
+    """Seconds since 1970."""
+    asked: str
+    """The kind of what the server sent."""
+    kind: str
+    """The kind of what was answered."""
+    round: int
+    number: int
+    """The exchange, counted over all rounds."""
+    fields: dict[str, int] = field(default_factory=dict)
+    """Bytes of every field."""
+    gradients: int = 0
+    """Samples that entered a gradient, each as often as it did."""
+    text: str = ""
+    """Why something was refused."""
+    exit_code: int = 0
+    """Of the error that keeps this client from taking part."""
+
+
 class Home:
     """A client's folder.
 
@@ -83,12 +117,27 @@ class Home:
             if not file.exists():
                 with atomic_write(file, lasting=True, private=True) as part:
                     part.write_text(f"{secrets.randbits(_SECRET_BITS):x}\n")
-            return int(file.read_text(), 16)
+            secret = int(file.read_text(), 16)
+            if not 0 <= secret < 1 << _SECRET_BITS:
+                raise ValueError(f"it has more than {_SECRET_BITS} bits")
+            return secret
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{file}: expected a secret number that this client wrote ({error}). "
                 "Put the file back, or remove it to draw another."
             ) from error
+
+    def token(self, run: str) -> bytes:
+        """What shows the server of a run that this is the client that enrolled.
+
+        It follows from the secret, which does not follow from it.
+
+        Raises:
+            DataError: The secret cannot be read or written.
+        """
+        key = self.secret().to_bytes(_SECRET_BITS // 8, "big")
+        about = f"enrolment in {run}".encode()
+        return hashlib.blake2b(about, key=key, digest_size=TOKEN_BYTES).digest()
 
     @contextmanager
     def hold(self, run: str, patience_s: float) -> Iterator[None]:
@@ -175,6 +224,89 @@ class Home:
         file = self._request(run)
         return WireMessage.from_bytes(file.read_bytes()) if file.is_file() else None
 
+    def keep_answer(self, run: str, asked: Kind, answer: WireMessage) -> None:
+        """Add a line to what was answered; a full disk costs this line alone."""
+        header = answer.header
+        fields = {n: t.numel() * t.element_size() for n, t in answer.tensors.items()}
+        if header.text and header.kind == "enrolled":
+            fields["what a sample is like"] = len(header.text.encode())
+        gradients = answer.tensors.get("report.gradients", torch.tensor(0))
+        line = Answer(
+            time=time.time(),
+            asked=asked,
+            kind=header.kind,
+            round=header.round,
+            number=header.number,
+            fields=fields,
+            gradients=int(gradients),
+            text=header.text if header.kind == "refused" else "",
+        )
+        self._add_line(run, line)
+
+    def keep_failure(self, run: str, asked: Kind, why: str, exit_code: int) -> None:
+        """Add a line on what keeps this client from taking part at all.
+
+        Args:
+            run: id of the run.
+            asked: the kind of what the server sent.
+            why: what is wrong, which the server is not told.
+            exit_code: of the error.
+        """
+        line = Answer(
+            time=time.time(),
+            asked=asked,
+            kind="failed",
+            round=0,
+            number=0,
+            text=why,
+            exit_code=exit_code,
+        )
+        self._add_line(run, line)
+
+    def _add_line(self, run: str, line: Answer) -> None:
+        file = self._answers(run)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(asdict(line)) + "\n")
+        except OSError as error:
+            _log.warning("%s: cannot be written (%s).", file, error)
+
+    def answers(self, run: str) -> list[Answer]:
+        """What the client answered in a run; a line cut short is left out."""
+        file, answers = self._answers(run), []
+        if file.is_file():
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+                with suppress(ValueError, TypeError):
+                    answers.append(Answer(**json.loads(line)))
+        return answers
+
+    def keep_end(self, run: str, clients: int, why: str) -> None:
+        """Write that a run is over.
+
+        Args:
+            run: id of the run.
+            clients: how many it had.
+            why: what ended it, if it is not its last round.
+
+        Raises:
+            DataError: It cannot be written.
+        """
+        write_checked_json(self._end(run), {"clients": clients, "why": why})
+
+    def end_of(self, run: str) -> tuple[int, str] | None:
+        """What `keep_end` wrote: how many clients, and why; None if it goes on."""
+        if not self._end(run).is_file():
+            return None
+        table = read_checked_json(
+            self._end(run), "the end of a run", ("clients", "why")
+        )
+        return int(table["clients"]), str(table["why"])
+
+    def forget_end(self, run: str) -> None:
+        """A server asks again: the run is not over."""
+        remove(self._end(run))
+
     def runs(self) -> list[str]:
         """The runs that the client took part in, the newest last."""
         files = self.path.glob("*/memory.safetensors")
@@ -183,6 +315,12 @@ class Home:
     def _files(self, run: str) -> tuple[Path, Path]:
         newest = self.path / run / "memory.safetensors"
         return newest, newest.with_stem(f"{newest.stem}-before")
+
+    def _answers(self, run: str) -> Path:
+        return self.path / run / "messages.jsonl"
+
+    def _end(self, run: str) -> Path:
+        return self.path / run / "end.json"
 
     def _request(self, run: str) -> Path:
         return self.path / run / "request.safetensors"

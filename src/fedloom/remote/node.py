@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +15,14 @@ from torch import Tensor
 
 from fedloom.clients.federation import Federation
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import DataError, FedloomError, MessageError
-from fedloom.core.messages import NOT_TOLD, Enrolment, ModelRequest, Order
+from fedloom.core.errors import DataError, FedloomError, MessageError, shown
+from fedloom.core.messages import (
+    NOT_TOLD,
+    Enrolment,
+    ModelRequest,
+    Order,
+    ScoreRequest,
+)
 from fedloom.core.records import take, tensors_digest
 from fedloom.core.task import Task
 from fedloom.data.sample_format import SampleFormat
@@ -27,19 +34,20 @@ from fedloom.remote.codec import (
     agreement,
     disagreement,
     enrolment_tensors,
+    read_constants,
     read_order,
     read_requests,
     result_tensors,
     settings_digest,
     sums_tensors,
 )
+from fedloom.remote.enrolment import enrolment_digest
 from fedloom.remote.home import Home, Standing
 from fedloom.remote.wire import (
+    UNNUMBERED,
     Header,
     Kind,
     WireMessage,
-    below,
-    refuse_infinite,
 )
 
 _log = logging.getLogger(__name__)
@@ -104,6 +112,11 @@ class Node:
 
     def answer(self, message: WireMessage) -> WireMessage:
         """What this client answers; a refusal says why it does not do what is asked."""
+        answer = self._answer(message)
+        self.home.keep_answer(message.header.run, message.header.kind, answer)
+        return answer
+
+    def _answer(self, message: WireMessage) -> WireMessage:
         header = message.header
         try:
             self._check(header)
@@ -112,6 +125,8 @@ class Node:
                     return self._enrol(header)
                 if header.kind == "train":
                     return self._train(message)
+                if header.kind == "end":
+                    return self._end(message)
                 return self._score(message)
         except FedloomError as error:
             _log.warning("Refused: %s", error)
@@ -131,23 +146,30 @@ class Node:
             DataError: The server has not had them scored yet.
             MessageError: What is kept at home was damaged.
         """
+        fleet, requests = self.at_hand(run)
+        if self.algorithm.has_posterior:
+            return fleet.draws(requests[0])[0]
+        return fleet.personal(requests[0])
+
+    def at_hand(self, run: str) -> tuple[LocalFleet, list[ScoreRequest]]:
+        """This client as it stands in a run, and what asks it for its own model.
+
+        Returns:
+            A fleet of one, with the constants of all clients, and a request for every
+            part of the data that models are scored on.
+
+        Raises:
+            DataError: The server has not had its model scored yet.
+            MessageError: What is kept at home was damaged.
+        """
         message = self._last_request(run)
         with self.home.hold(run, _PATIENCE_S):
             fleet = self._fleet_for(message)
-            request = read_requests(message, self.algorithm, fleet.task)[0]
-            standing = self._standing_before(message.header, int(request.taken))
-            _recall(fleet, request, standing)
-        if self.algorithm.has_posterior:
-            return fleet.draws(request)[0]
-        return fleet.personal(request)
-
-    def task(self, run: str) -> Task:
-        """Model and loss as they are in a run, with the constants of all its clients.
-
-        Raises:
-            DataError: The server has not had the client's model scored yet.
-        """
-        return self._fleet_for(self._last_request(run)).task
+            requests = read_requests(message, self.algorithm, fleet.task)
+            taken = int(requests[0].taken)
+            standing = self._standing_before(message.header, taken)
+            _recall(fleet, requests[0], standing)
+        return fleet, requests
 
     def _last_request(self, run: str) -> WireMessage:
         message = self.home.last_request(run)
@@ -159,7 +181,7 @@ class Node:
         return message
 
     def _check(self, header: Header) -> None:
-        if header.kind not in ("enrol", "train", "score"):
+        if header.kind not in ("enrol", "train", "score", "end"):
             raise MessageError(f"{self.name}: a client is not sent {header.kind!r}.")
         if header.kind == "enrol":
             differs = disagreement(self._agreement, header.text)
@@ -169,6 +191,8 @@ class Node:
                     f"{differs}. They must be the same on both sides."
                 )
             return
+        if header.kind == "end" and header.client == UNNUMBERED:
+            return  # it was not taken in, and has neither number nor settings
         if header.settings != self.settings:
             raise MessageError(
                 f"{self.name}: the server's settings are not this client's: their "
@@ -199,6 +223,10 @@ class Node:
         )
 
     def _enrol(self, header: Header) -> WireMessage:
+        self.home.forget_end(header.run)
+        return self._enrolment(header)
+
+    def _enrolment(self, header: Header) -> WireMessage:
         own, data = self.federation, self.federation.dataset
         sizes = [len(part.indices) for part in own.parts]
         if not self._tells_sizes:
@@ -212,7 +240,11 @@ class Node:
         }
         return WireMessage(
             self._header(header, "enrolled", self.format.to_json()),
-            enrolment_tensors(Enrolment(samples, team, validation, test), moments),
+            enrolment_tensors(
+                Enrolment(samples, team, validation, test),
+                moments,
+                self.home.token(header.run),
+            ),
         )
 
     def _train(self, message: WireMessage) -> WireMessage:
@@ -254,14 +286,43 @@ class Node:
         self.home.keep(header.run, kept, replaces=goes_back)
         return answer
 
-    def _score(self, message: WireMessage) -> WireMessage:
-        header, fleet = message.header, self._fleet_for(message)
-        last = self.home.last_request(header.run)
+    def _end(self, message: WireMessage) -> WireMessage:
+        """Keep the notice first: whatever else is in the message, the run is over."""
+        header = message.header
+        try:
+            table = json.loads(header.text)
+            clients, why = int(table["clients"]), str(table["why"])
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise MessageError(
+                f"{self.name}: expected how the run has ended, found "
+                f"{shown(header.text)}."
+            ) from error
+        if header.client == UNNUMBERED:
+            own = enrolment_digest(self._enrolment(header))
+            if (header.name, table.get("enrolment")) != (self.name, own):
+                raise MessageError(
+                    f"{self.name}: what the server refused was not this client as it "
+                    "is now."
+                )
+        self.home.keep_end(header.run, clients, why)
+        if "instruction.taken" in message.tensors:
+            self._requests(message, self._fleet_for(message))
+            self.home.keep_request(header.run, message)
+        return WireMessage(self._header(header, "ended"), {})
+
+    def _requests(self, message: WireMessage, fleet: LocalFleet) -> list[ScoreRequest]:
+        """What a message asks of this client's model, checked, and its memory."""
+        last = self.home.last_request(message.header.run)
         if last is not None:
             self._refuse_unlike(message, _shapes(last))
         requests = read_requests(message, self.algorithm, fleet.task)
-        standing = self._standing_before(header, int(requests[0].taken))
+        standing = self._standing_before(message.header, int(requests[0].taken))
         _recall(fleet, requests[0], standing)
+        return requests
+
+    def _score(self, message: WireMessage) -> WireMessage:
+        header, fleet = message.header, self._fleet_for(message)
+        requests = self._requests(message, fleet)
         sums = {request.part: fleet.score(request) for request in requests}
         self.home.keep_request(header.run, message)
         return WireMessage(self._header(header, "scored"), sums_tensors(sums))
@@ -318,24 +379,13 @@ class Node:
         Raises:
             MessageError: The constants do not fit this client's samples.
         """
-        constants = below(message.tensors, "constants")
+        constants = read_constants(message, self.format.standardised, self.name)
         made_for = (message.header.client, tensors_digest(constants))
         if made_for not in self._fleets:
             self._fleets = {made_for: self._make_fleet(message.header, constants)}
         return self._fleets[made_for]
 
     def _make_fleet(self, header: Header, constants: dict[str, Tensor]) -> LocalFleet:
-        expected = {
-            name: (torch.float64, (2, *shape))
-            for name, shape in self.format.standardised.items()
-        }
-        sent = {n: (t.dtype, tuple(t.shape)) for n, t in constants.items()}
-        if sent != expected:
-            raise MessageError(
-                f"{self.name}: expected constants that standardise {expected}, found "
-                f"{sent}."
-            )
-        refuse_infinite(constants, self.name)
         federation = replace(
             self.federation,
             constants=constants.get("inputs"),

@@ -24,6 +24,8 @@ class Policy:
     retry_s: Positive = 60.0
     """Seconds after which who has not answered is asked again; a client that has done
     the work answers with what it has stored."""
+    end_s: Positive = 120.0
+    """Seconds that a server whose run is over waits until all clients know."""
     largest_norm: Positive = LARGEST_NORM
     """Longest tensor of an upload, by its Euclidean norm, that is taken."""
 

@@ -31,8 +31,19 @@ LARGEST_BYTES = 1 << 30
 UNNUMBERED = -1
 """In the place of a client's number: it has none yet."""
 
-Kind = Literal["enrol", "enrolled", "train", "trained", "score", "scored", "refused"]
-"""Down: enrol, train, score. Up: enrolled, trained, scored, or refused and why."""
+Kind = Literal[
+    "enrol",
+    "enrolled",
+    "train",
+    "trained",
+    "score",
+    "scored",
+    "end",
+    "ended",
+    "refused",
+]
+"""Down: enrol, train, score, end. Up: enrolled, trained, scored, ended, or refused and
+why."""
 
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _LONGEST_NAME = 200
@@ -63,7 +74,8 @@ class Header:
     session: int = 0
     """How often the server of this run has been started before."""
     text: str = ""
-    """Why something is refused, or what a client's samples are like, as JSON."""
+    """Why something is refused, or, as JSON, what a client's samples are like or how
+    the run has ended."""
     protocol: int = PROTOCOL
 
     def __post_init__(self) -> None:

@@ -48,6 +48,11 @@ class Run:
         return self.reader.path
 
     @property
+    def is_federation(self) -> bool:
+        """Whether its clients were elsewhere, and sent what they had to alone."""
+        return (self.path / "federation.json").is_file()
+
+    @property
     def algorithm(self) -> str:
         """The method's published name."""
         return str(self.manifest["algorithm"])

@@ -236,6 +236,11 @@ def _who_gains(findings: Findings, method: str) -> str:
                 "There is nothing to compare training alone with: name a federated "
                 "method, too (fedloom list shows them)."
             )
+        if any(run.is_federation for run in collection.runs.values()):
+            return (
+                "What each client gains over training alone stands in its own report, "
+                "which it keeps to itself."
+            )
         if collection.baseline is None and collection.is_paired:
             return (
                 "Whether each client gains is not known, because nothing was trained "

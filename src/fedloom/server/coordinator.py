@@ -24,8 +24,10 @@ from fedloom.core.messages import (
     Report,
     Roster,
     ScoreRequest,
+    TeamDownload,
+    TeamUpload,
 )
-from fedloom.core.records import Empty, leaves, message_bytes, without_log
+from fedloom.core.records import Empty, message_bytes, without_log
 from fedloom.core.task import Task
 
 _REQUEST_BYTES = 1 << 28
@@ -118,6 +120,8 @@ class Coordinator:
         roster: the clients as enrolled.
         sampling: who takes part in a round; everybody by default.
         seed: seed of the cohorts and of what the server draws.
+        closes_rounds: whether the rounds end here. Those of a team's server end at the
+            global one.
     """
 
     def __init__(
@@ -128,8 +132,10 @@ class Coordinator:
         *,
         sampling: Sampling | None = None,
         seed: int = 0,
+        closes_rounds: bool = True,
     ) -> None:
         self.algorithm = algorithm
+        self.closes_rounds = closes_rounds
         self.task = task
         self.roster = roster
         self.sampling = sampling if sampling is not None else Sampling()
@@ -209,16 +215,15 @@ class Coordinator:
         cost = _cost(order, arrivals, seconds)
         # Whoever arrived in any exchange of the round was in its cohort.
         members = (taken >= order.number - state.exchange).nonzero()[:, 0]
-        if is_last and len(members):
+        if is_last and len(members) and self.closes_rounds:
             cohort = self.cohort(members)
             server = algorithm.end_round(server, cohort)
-            link = algorithm.team_link(server)
-            if link is not None:
-                teams = len(torch.unique(cohort.teams))
-                cost.team_bytes_down, cost.team_bytes_up = (
-                    teams * message_bytes(r, has_rows=[False] * len(leaves(r)))
-                    for r in link
-                )
+            models = algorithm.team_models(server, self.task)
+            if algorithm.has_team_servers and models is not None:
+                rows = models[torch.unique(cohort.teams)]
+                share = rows.new_zeros(len(rows), dtype=torch.float64)
+                cost.team_bytes_down = len(rows) * message_bytes(TeamDownload(rows))
+                cost.team_bytes_up = len(rows) * message_bytes(TeamUpload(rows, share))
         self.log = ExchangeLog(
             state.round,
             state.exchange,
@@ -297,7 +302,12 @@ class Coordinator:
         """
         roster = self.roster.with_client(name, enrolment)
         other = Coordinator(
-            self.algorithm, self.task, roster, sampling=self.sampling, seed=self.seed
+            self.algorithm,
+            self.task,
+            roster,
+            sampling=self.sampling,
+            seed=self.seed,
+            closes_rounds=self.closes_rounds,
         )
         state = self.state
         other.state = replace(

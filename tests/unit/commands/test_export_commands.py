@@ -148,3 +148,23 @@ def test_regression_predicts_numbers(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     expected = result.predict(0, x).flatten().tolist()
     assert [float(row["prediction"]) for row in rows] == pytest.approx(expected)
+
+
+def test_an_exported_model_predicts_as_its_run_does(run: Path, tmp_path: Path) -> None:
+    new = table(tmp_path / "new.csv", 9, 5, client=None)
+    fedloom("export", run, "--client", "w1", "--out", tmp_path / "e")
+    fedloom("predict", run, new, "--client", "w1", "--out", tmp_path / "a.csv")
+    done = fedloom("predict", tmp_path / "e", new, "--out", tmp_path / "b.csv")
+    assert done.exit_code == 0, done.output
+    assert "not used: outcome" in done.output
+    ours, theirs = (
+        list(csv.DictReader(io.StringIO((tmp_path / f"{name}.csv").read_text())))
+        for name in "ab"
+    )
+    assert [row["prediction"] for row in ours] == [row["prediction"] for row in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert float(one["p_ill"]) == pytest.approx(float(other["p_ill"]), abs=1e-6)
+    assert "Leave --client out" in refused(
+        "predict", tmp_path / "e", new, "--client", "w1"
+    )
+    assert "say whose model" in refused("predict", run, new)

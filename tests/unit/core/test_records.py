@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import pytest
 import torch
@@ -11,8 +11,10 @@ from fedloom.core.records import (
     Empty,
     PerClient,
     PerPair,
+    WholeNumbers,
     add_place,
     client_dims,
+    declared_ranges,
     from_named,
     leaves,
     map_record,
@@ -146,6 +148,21 @@ def test_marks_are_found_in_nested_records_and_hold_for_all_below_them() -> None
     wrapped = Wrapped(down(), state, torch.zeros(5, 5))
     assert client_dims(wrapped) == [0, 1, 0, 0, 1, 1, 2]
     assert client_dims((wrapped, torch.zeros(5))) == [0, 1, 0, 0, 1, 1, 2, 0]
+
+
+class Numbered(NamedTuple):
+    place: Annotated[Tensor, WholeNumbers(below=3)]
+    free: Tensor
+
+
+class Nested(NamedTuple):
+    inner: Numbered
+    seen: Annotated[Tensor, WholeNumbers(least=1)]
+
+
+def test_whole_numbers_are_found_in_nested_records() -> None:
+    ranges = declared_ranges(Nested)
+    assert ranges == {"inner.place": (0, 3), "seen": (1, None)}
 
 
 def test_a_place_is_added_to_what_has_one_per_client_and_to_nothing_else() -> None:

@@ -91,11 +91,6 @@ class ServerLog(NamedTuple):
     concluded: Tensor
 
 
-class Link(NamedTuple):
-    model: Tensor
-    extra: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
 class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
     """Own lengths, two batches per step, stopping when settled, noise, exchanges."""
@@ -143,10 +138,6 @@ class Patchwork(Algorithm[Server, Memory, Download, Work, Upload]):
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
         return server._replace(concluded=server.concluded + 1)
-
-    def team_link(self, server: Server) -> tuple[Link, Link]:
-        link = Link(server.shared, server.concluded)
-        return link, link._replace(extra=server.concluded.expand(3))
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         trace = Trace(torch.zeros_like(client.round), client.round < 0)

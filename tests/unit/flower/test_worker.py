@@ -23,7 +23,8 @@ from fedloom.flower import worker
 from fedloom.flower.records import from_records, to_records
 from fedloom.flower.server_app import run_settings
 from fedloom.remote import WireMessage, greeting_for
-from fedloom_flower_client import FAILED, OK, receive_part, send_part, socket_path
+from fedloom.remote.home import Home
+from fedloom_flower_client import OK, receive_part, send_part, socket_path
 
 CONFIG = to_toml(
     {
@@ -58,9 +59,16 @@ def test_a_worker_answers_holds_the_client_and_ends_when_it_is_not_asked(
         answer = from_records(recorddict_from_proto(ProtoRecordDict.FromString(raw)))
         assert (answer.header.kind, answer.header.name) == ("enrolled", "1")
     assert len(made._nodes) == 1
-    kind, raw = ask(place, {"node": {"client": "nobody"}, "run": {"config": CONFIG}})
-    assert kind == FAILED
-    assert b"unknown client 'nobody'" in raw
+    node = {"client": "nobody", "home": str(tmp_path / "other")}
+    kind, raw = ask(place, {"node": node, "run": {"config": CONFIG}})
+    assert kind == OK
+    answer = from_records(recorddict_from_proto(ProtoRecordDict.FromString(raw)))
+    assert answer.header.kind == "refused"
+    assert "its own log says why" in answer.header.text
+    (line,) = Home(tmp_path / "other").answers("a-run")
+    assert line.exit_code == 3
+    assert "unknown client 'nobody'" in line.text
+    assert (tmp_path / "home" / "a-run" / "config.toml").read_text() == CONFIG
     thread.join(30)
     assert not thread.is_alive()
     assert not place.exists()

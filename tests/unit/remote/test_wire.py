@@ -106,7 +106,8 @@ def test_moments_of_clients_are_those_of_all_samples() -> None:
     rows[:, 2] = 0.1
     parts = [rows[:7], rows[7:50], rows[50:]]
     sizes = torch.tensor([float(len(part)) for part in parts])
-    mean, deviation = Moments.joined([Moments.of(part) for part in parts], sizes)
+    pooled = Moments.pooled([Moments.of(part) for part in parts], sizes)
+    mean, deviation = pooled.constants
     assert torch.allclose(mean, rows.mean(0), rtol=1e-12)
     expected = rows.std(0, correction=0)
     assert torch.allclose(deviation[:2], expected[:2], rtol=1e-6)

@@ -14,12 +14,12 @@ models; until then it counts with the mean variance of the others.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedloom.core.records import map_record
+from fedloom.core.records import WholeNumbers, map_record
 
 Normalise = Literal["n", "n-1", "sum"]
 """What a sum of squares is divided by: n, n - 1, or nothing."""
@@ -44,7 +44,7 @@ class Report(NamedTuple):
 
     within: Tensor
     """sigma_m^2."""
-    seen: Tensor
+    seen: Annotated[Tensor, WholeNumbers()]
     """How many models that rests on."""
 
 

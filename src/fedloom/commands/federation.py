@@ -1,0 +1,371 @@
+"""`fedloom serve`, `join` and `leave`: a federation whose clients are elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fedloom.commands import options
+from fedloom.commands.console import out as console
+from fedloom.commands.console import remark, say, stoppable
+from fedloom.commands.options import argument, option
+from fedloom.commands.report import write_and_show
+from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
+from fedloom.core.digests import read_checked_json
+from fedloom.core.errors import ConfigError, DataError, error_for, shown
+from fedloom.core.settings import Count, accepts, build
+from fedloom.data.files import has_known_kind
+from fedloom.progress import Watcher, watch
+from fedloom.remote import Policy
+from fedloom.reports.units import counted
+from fedloom.results.directory import RunDirectory
+from fedloom.server.schedule import ENDS, handling
+
+if TYPE_CHECKING:
+    from fedloom.deploy import OwnResults
+    from fedloom.flower.serving import Outcome, RunningServer, ServerSettings
+
+_POLL_S = 0.5
+_MOST_CLIENTS = 10_000
+
+
+def serve_command(
+    config: Annotated[Path, argument("TOML file of the run.")],
+    clients: Annotated[int, option("How many clients take part.")],
+    out: Annotated[Path, option("Directory for the run; the same one goes on.")],
+    tls: Annotated[
+        Path | None,
+        option(
+            "Folder with ca.pem, server.pem, server.key and the public keys of the "
+            "clients (*.pub), as `fedloom certs` makes it."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        option("Do without encryption and keys: anybody may take part.", "--insecure"),
+    ] = False,
+    host: Annotated[str, option("Address to listen at; by default all.")] = "0.0.0.0",
+    port: Annotated[int, option("Port to listen at.")] = 9092,
+    deadline_s: Annotated[
+        float | None,
+        option("Seconds after which a round goes on without those who are missing."),
+    ] = None,
+    quorum: Annotated[
+        float | None, option("Share of the clients whose answers a round needs.")
+    ] = None,
+    patience_s: Annotated[
+        float | None, option("Seconds to wait for enough clients before it stops.")
+    ] = None,
+    retry_s: Annotated[
+        float | None, option("Seconds after which who is silent is asked again.")
+    ] = None,
+    settings: options.Settings = None,
+) -> None:
+    """Serve a run to clients that join it from elsewhere, to its end.
+
+    Ctrl-C ends it; the same command goes on from there.
+    """
+    if not accepts(Count, clients) or clients > _MOST_CLIENTS:
+        raise ConfigError(
+            f"serve: --clients must be between 1 and {_MOST_CLIENTS}, found "
+            f"{shown(clients)}."
+        )
+    if not 0 < port < 1 << 16:
+        raise ConfigError(
+            f"serve: --port must be between 1 and 65535, found {shown(port)}."
+        )
+    if (tls is None) != insecure:
+        raise ConfigError(
+            "serve: give --tls DIR, the folder with the server's certificate and the "
+            "clients' public keys (`fedloom certs DIR` makes one for a trial), or "
+            "--insecure, with which anybody may read along and take part; not both."
+        )
+    options.refuse_samples(config)
+    tables = read_toml(config)
+    options.apply_options(tables, {}, settings)
+    run_config = parse(tables, str(config))
+    _refuse_what_needs_samples(run_config, config)
+    policy = {
+        "deadline_s": deadline_s,
+        "quorum": quorum,
+        "patience_s": patience_s,
+        "retry_s": retry_s,
+    }
+    chosen = {name: value for name, value in policy.items() if value is not None}
+    build(Policy, chosen, "serve")  # says what is wrong with them
+    serving = _flower("serve", "serving")
+    server = serving.ServerSettings(
+        config=to_toml(to_tables(run_config)),
+        clients=clients,
+        out=out,
+        host=host,
+        port=port,
+        certificates=tls,
+        policy={name.replace("_", "-"): float(v) for name, v in chosen.items()},
+    )
+    serving.check_certificates(server)
+    say(_understood(run_config, server))
+    if _has_ended(out):
+        say("This run is over.")
+    else:
+        with stoppable("The same command goes on."), _ends_on_signals():
+            outcome = _serve(run_config, server)
+        if outcome.exit_code:
+            error = error_for(outcome.exit_code, outcome.error)
+            for note in outcome.notes:
+                error.add_note(note)
+            raise error
+    write_and_show([out])
+
+
+def join_command(
+    address: Annotated[str, argument("Host and port of the server.")],
+    home: Annotated[
+        Path, option("Folder of this client's own: its memory, model and report.")
+    ],
+    data: Annotated[
+        Path | None, option("This client's samples: .csv, .parquet or .npz.")
+    ] = None,
+    name: Annotated[
+        str | None, option("What this client is called, with --data.")
+    ] = None,
+    client: Annotated[
+        str | None,
+        option(
+            "Instead of --data: one of the clients that the run's own data and "
+            "partition make, by name or number."
+        ),
+    ] = None,
+    client_key: Annotated[
+        Path | None, option("This client's private key; the server has the public.")
+    ] = None,
+    ca: Annotated[
+        Path | None, option("Certificate of who vouches for the server: ca.pem.")
+    ] = None,
+    insecure: Annotated[
+        bool, option("Join a server that does without encryption.", "--insecure")
+    ] = False,
+    team: Annotated[int, option("Number of this client's team, from 0.")] = 0,
+    sizes: Annotated[
+        bool,
+        option(
+            "Tell the server how many samples there are, or do not.",
+            "--sizes/--no-sizes",
+        ),
+    ] = True,
+    begin_anew: Annotated[
+        bool,
+        option(
+            "Take part as a newcomer if the memory at home is gone.", "--begin-anew"
+        ),
+    ] = False,
+    data_dir: options.DataDir = None,
+) -> None:
+    """Join a run with data that stay here, and leave with a model of one's own.
+
+    Ctrl-C ends it; the same command goes on from there.
+    """
+    node: dict[str, str | int | float | bool] = {"home": str(home.resolve())}
+    node |= _who(data, name, client, team)
+    if data_dir is not None:
+        node["data-dir"] = str(data_dir.resolve())
+    if not sizes:
+        node["tells-sizes"] = False
+    if begin_anew:
+        node["begins-anew"] = True
+    joining = _flower("join", "joining")
+    processes = _flower("join", "processes")
+    joining.read_address(address)
+    if insecure == (ca is not None or client_key is not None):
+        raise ConfigError(
+            "join: give --ca ca.pem and --client-key KEY, or --insecure for a server "
+            "that does without; not both."
+        )
+    if not insecure:
+        for path, what in ((ca, "--ca ca.pem"), (client_key, "--client-key KEY")):
+            if path is None:
+                raise ConfigError(f"join: {what} is missing.")
+        joining.check_ca(ca)
+        joining.check_key(client_key)
+    link = processes.Link(address, None if ca is None else ca.resolve())
+    key = None if client_key is None else client_key.resolve()
+    with (
+        joining.claimed_home(home, node) as claimed,
+        stoppable("The same command goes on."),
+        _ends_on_signals(),
+    ):
+        results = joining.join(joining.Server(link, key), claimed, node, say)
+    _show(results, home)
+
+
+def leave_command(
+    home: Annotated[Path, argument("Folder of the client, as given to `join`.")],
+    run: Annotated[
+        str | None, option("Id of the run: a folder in it; the last by default.")
+    ] = None,
+) -> None:
+    """Make a client's model and report from its own folder, without the server."""
+    joining = _flower("leave", "joining")
+    with stoppable():
+        results = joining.leave(home, run)
+    _show(results, home)
+
+
+def _flower(command: str, module: str) -> Any:
+    """A module that needs Flower."""
+    try:
+        from importlib import import_module
+
+        return import_module(f"fedloom.flower.{module}")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{command} needs a library that is not installed ({error}). Install it "
+            "with: pip install 'fedloom[flower]'"
+        ) from error
+
+
+def _refuse_what_needs_samples(config: RunConfig, file: Path) -> None:
+    if config.finds_lr:
+        raise ConfigError(
+            f"{file}: lr = 'auto' is found from samples, which the server does not "
+            "have. Give a learning rate."
+        )
+    if config.schedule.warm_start is not None:
+        raise ConfigError(
+            f"{file}: warm_start is the folder of another run, which clients do not "
+            "have. Leave it out."
+        )
+
+
+def _understood(config: RunConfig, server: ServerSettings) -> str:
+    """What is about to be done, in one line."""
+    how = (
+        f"encrypted, {counted(len(server.keys), 'key')} admitted"
+        if server.certificates is not None
+        else "NOT ENCRYPTED, anybody may take part"
+    )
+    return (
+        f"{config.algorithm.name} for {counted(config.schedule.rounds, 'round')} with "
+        f"{counted(server.clients, 'client')}; listening at {server.host}, port "
+        f"{server.port}, {how}; the run is in {server.out}"
+    )
+
+
+def _has_ended(out: Path) -> bool:
+    """Whether a run is over, and its clients have been told so."""
+    file = RunDirectory(out).federation
+    if not file.is_file():
+        return False
+    return bool(read_checked_json(file, "a federation", ("run",)).get("has_ended"))
+
+
+def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
+    serving = _flower("serve", "serving")
+    with watch(console) as watcher, serving.running_server(settings) as server:
+        server.start()
+        say(f"Waiting for {counted(settings.clients, 'client')} to join.")
+        rows = _Rows(config, settings.out, watcher)
+        while True:
+            outcome: Outcome | None = server.outcome()
+            _show_lines(server)
+            rows.show()
+            if outcome is not None:
+                return outcome
+            time.sleep(_POLL_S)
+
+
+def _show_lines(server: RunningServer) -> None:
+    for line in server.new_lines():
+        say(line)
+
+
+class _Rows:
+    """Shows the rows of a run as they are written."""
+
+    def __init__(self, config: RunConfig, out: Path, watcher: Watcher) -> None:
+        self._directory = RunDirectory(out)
+        self._rounds = config.schedule.rounds
+        self._watcher = watcher
+        self._shown: int | None = None
+        self._size = -1
+
+    def show(self) -> None:
+        """Show what is new."""
+        file = self._directory.path / "rounds.jsonl"
+        if not self._directory.manifest.is_file() or not file.is_file():
+            return
+        size = file.stat().st_size
+        if size == self._size:
+            return
+        self._size = size
+        rows = self._directory.read_rounds()
+        if self._shown is None:
+            self._shown = max((row.round for row in rows), default=0)
+            metric = str(self._directory.read_manifest()["metric"])
+            self._watcher.begin(self._rounds, self._shown, metric)
+        for row in rows:
+            if row.round <= self._shown:
+                continue
+            self._shown = row.round
+            self._watcher.round(row)
+            names = self._names()
+            for refusal in row.refusals:
+                name = names[refusal["client"]]
+                remark(f"round {row.round}: {name} was refused: {refusal['reason']}")
+            if row.missing:
+                remark(f"round {row.round}: {counted(row.missing, 'client')} missing")
+
+    def _names(self) -> list[str]:
+        table = read_checked_json(
+            self._directory.federation, "a federation", ("names",)
+        )
+        return list(table["names"])
+
+
+def _who(
+    data: Path | None, name: str | None, client: str | None, team: int
+) -> dict[str, str | int]:
+    """Which client this is, as its node config says it."""
+    if (data is None) == (client is None):
+        raise ConfigError(
+            "join: give --data FILE and --name NAME, or --client NAME for one of the "
+            "clients that the run's own data and partition make."
+        )
+    if client is not None:
+        if name is not None or team:
+            raise ConfigError("join: --name and --team go with --data.")
+        return {"client": int(client) if client.isdecimal() else client}
+    assert data is not None
+    if not data.is_file():
+        raise DataError(f"--data {data}: there is no such file. Correct the path.")
+    if not has_known_kind(data):
+        raise DataError(f"--data {data}: expected a .csv, .tsv, .parquet or .npz file.")
+    if not name or not name.isprintable() or len(name) > 200:
+        raise ConfigError(
+            "join: --name must say what this client is called, in at most 200 "
+            f"letters; found {shown(name)}."
+        )
+    if not 0 <= team < 1 << 20:
+        raise ConfigError(f"join: --team must be a number from 0, found {shown(team)}.")
+    return {"data": str(data.resolve()), "name": name, "team": team}
+
+
+@contextmanager
+def _ends_on_signals() -> Iterator[None]:
+    """Have signals that ask for an end raise, so that what was started is ended."""
+
+    def end(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    with handling(ENDS, end):
+        yield
+
+
+def _show(results: OwnResults, home: Path) -> None:
+    folder = home / results.run
+    say(f"\n{results.sentence}\n")
+    say(f"Model: {folder / 'model'}")
+    say(f"Report: {folder / 'report.html'}")

@@ -1,0 +1,276 @@
+"""The server of a federation: a SuperLink and a run on it, started, watched and ended.
+
+What it keeps lies beside the run's directory OUT, in OUT.server:
+
+    run             id of the run, the same when the server is started again
+    superlink.db    Flower's state: admitted keys, messages under way
+    superlink.log, server.log   what the SuperLink and the run's server said
+    outcome.json    how the run ended
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+
+from fedloom.core.digests import read_checked_json
+from fedloom.core.errors import ConfigError, DataError, MessageError
+from fedloom.core.files import atomic_write, cannot_write, remove
+from fedloom.flower.app import write_app
+from fedloom.flower.certificates import CA, SERVER, SERVER_KEY
+from fedloom.flower.processes import (
+    FlowerCommands,
+    SuperLink,
+    end_left_behind,
+    mark_for,
+)
+from fedloom.flower.server_app import OUTCOME, SERVER_LOG
+from fedloom.results.lock import hold
+
+_STATUS_S = 30.0
+"""Time between two looks whether Flower still knows of a run that says nothing."""
+_REGISTER_AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int
+    error: str
+    """Why it could not go on; empty if it came to its last round."""
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """What a server is started with."""
+
+    config: str
+    """The settings of the run, as TOML."""
+    clients: int
+    out: Path
+    host: str
+    port: int
+    certificates: Path | None
+    """Folder with ca.pem, server.pem, server.key and the *.pub of the clients; None
+    means no encryption, and anybody may take part."""
+    policy: Mapping[str, float] = field(default_factory=dict)
+    """As in the run config of `fedloom.flower.server_app`."""
+
+    @property
+    def state(self) -> Path:
+        """The folder for what the server keeps."""
+        return self.out.with_name(f"{self.out.name}.server")
+
+    @property
+    def keys(self) -> list[Path]:
+        """The public keys of the clients."""
+        return sorted(self.certificates.glob("*.pub")) if self.certificates else []
+
+
+def check_certificates(settings: ServerSettings) -> None:
+    """Refuse a folder that a server cannot be started with.
+
+    Raises:
+        ConfigError: A file is missing, or there are fewer keys than clients.
+    """
+    folder = settings.certificates
+    if folder is None:
+        return
+    for name in (CA, SERVER, SERVER_KEY):
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"--tls {folder}: expected {CA}, {SERVER} and {SERVER_KEY} in it, and "
+                f"there is no {name}. `fedloom certs {folder}` makes them for a trial."
+            )
+    if len(settings.keys) < settings.clients:
+        raise ConfigError(
+            f"--tls {folder}: {settings.clients} clients are to take part, and there "
+            f"are the public keys (*.pub) of {len(settings.keys)}. Put those of the "
+            "others beside them."
+        )
+
+
+def own_address(settings: ServerSettings) -> str:
+    """How this machine reaches its own server, by a name that the certificate has.
+
+    Raises:
+        ConfigError: The certificate cannot be read, or names nobody.
+    """
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    names = [here, "localhost"]
+    if settings.certificates is not None:
+        file = settings.certificates / SERVER
+        try:
+            certificate = x509.load_pem_x509_certificate(file.read_bytes())
+            extension = certificate.extensions.get_extension_for_class(
+                x509.SubjectAlternativeName
+            )
+        except (OSError, ValueError, x509.ExtensionNotFound) as error:
+            raise ConfigError(
+                f"{file}: expected a certificate with the names of the server "
+                f"({error})."
+            ) from error
+        known = [str(name.value) for name in extension.value]
+        names = [name for name in names if name in known] or known
+        if not names:
+            raise ConfigError(f"{file}: the certificate names no host.")
+    host = names[0]
+    return f"[{host}]:{settings.port}" if ":" in host else f"{host}:{settings.port}"
+
+
+class RunningServer:
+    """A SuperLink and the run on it.
+
+    Args:
+        settings: what it is started with.
+        run: id of the run.
+    """
+
+    def __init__(self, settings: ServerSettings, run: str) -> None:
+        self.settings = settings
+        self.run = run
+        self._log_at = 0
+        self._looked = time.monotonic()
+        state = settings.state
+        log = state / SERVER_LOG
+        if log.is_file():
+            self._log_at = log.stat().st_size
+        remove(state / OUTCOME)
+        self.link = SuperLink(
+            state,
+            host=settings.host,
+            port=settings.port,
+            certificates=settings.certificates,
+            address=own_address(settings),
+            mark=mark_for(state),
+        )
+
+    def start(self) -> None:
+        """Wait until it listens, admit the clients' keys, and start the run.
+
+        Raises:
+            MessageError: Flower refuses.
+        """
+        settings, state = self.settings, self.settings.state
+        self.link.wait_until_ready()
+        self._flwr = FlowerCommands(self.link.link, state / "flwr")
+        with ThreadPoolExecutor(_REGISTER_AT_ONCE) as pool:
+            for done in [
+                pool.submit(self._flwr.register, key, key.stem) for key in settings.keys
+            ]:
+                done.result()
+        self._id = self._flwr.submit(
+            write_app(state / "app"),
+            {
+                "config": settings.config,
+                "clients": settings.clients,
+                "out": str(settings.out.resolve()),
+                "run": self.run,
+                "state": str(state.resolve()),
+                **settings.policy,
+            },
+        )
+
+    def new_lines(self) -> list[str]:
+        """What the run's server has said since this was asked last."""
+        try:
+            with (self.settings.state / SERVER_LOG).open("rb") as file:
+                file.seek(self._log_at)
+                text, newline, _ = file.read().rpartition(b"\n")
+        except OSError:
+            return []
+        self._log_at += len(text) + len(newline)
+        return text.decode(errors="replace").splitlines()
+
+    def outcome(self) -> Outcome | None:
+        """How the run ended; None if it goes on.
+
+        Raises:
+            MessageError: A process has ended without a word.
+        """
+        file = self.settings.state / OUTCOME
+        if file.is_file():
+            keys = ("exit_code", "error", "notes")
+            table = read_checked_json(file, "how a run ended", keys)
+            return Outcome(*(table[key] for key in keys))
+        if not self.link.is_running:
+            raise MessageError(
+                f"{self.link.log}: the SuperLink has ended. It said:\n"
+                f"{self.link.said()[-2000:]}"
+            )
+        if time.monotonic() - self._looked > _STATUS_S:
+            self._looked = time.monotonic()
+            status = self._flwr.status(self._id)
+            if status.startswith("finished") and not file.is_file():
+                raise MessageError(
+                    f"run {self.run}: {status}. Its server said:\n"
+                    f"{self._flwr.output(self._id)[-4000:]}"
+                )
+        return None
+
+    def end(self) -> None:
+        """End all processes."""
+        self.link.end()
+
+
+@contextmanager
+def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
+    """A server that runs until the end of the block, however that comes.
+
+    What an earlier one has left running, since it was killed, is ended first.
+
+    Raises:
+        ConfigError: Another process serves this run, or the port is taken.
+        DataError: The folder for what it keeps cannot be written.
+    """
+    state = settings.state
+    for folder in (state, settings.out):  # who views it need not wait for clients
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(folder, error) from error
+    with hold(state / ".lock"):
+        end_left_behind(mark_for(state))
+        _refuse_taken(settings)
+        server = RunningServer(settings, _run_id(settings))
+        try:
+            yield server
+        finally:
+            server.end()
+
+
+def _refuse_taken(settings: ServerSettings) -> None:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        with socket.socket(family) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((settings.host, settings.port))
+    except OSError as error:
+        raise ConfigError(
+            f"serve: cannot listen on {settings.host}, port {settings.port} "
+            f"({error.strerror}). Choose another --port or --host."
+        ) from error
+
+
+def _run_id(settings: ServerSettings) -> str:
+    """The id of the run, drawn when the server is first started."""
+    file = settings.state / "run"
+    if not file.is_file():
+        name = re.sub(r"[^a-z0-9]+", "-", settings.out.name.lower()).strip("-")[:40]
+        with atomic_write(file, lasting=True) as part:
+            part.write_text(f"{name or 'run'}-{secrets.token_hex(4)}\n")
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror}).") from error

@@ -1,0 +1,357 @@
+"""What `fedloom serve`, `join` and `leave` refuse before anything is started."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from driver import fedloom, refused
+
+import fedloom_superlink
+from fedloom.config import parse, to_toml
+from fedloom.core.errors import ConfigError, DataError, MessageError
+from fedloom.deploy import serve
+from fedloom.flower import joining, processes
+from fedloom.flower.certificates import make_client_key, make_server_certificate
+from fedloom.flower.client_app import client_node
+from fedloom.flower.joining import claimed_home, is_there
+from fedloom.flower.processes import Link
+from fedloom.flower.serving import ServerSettings, own_address, running_server
+from fedloom.remote import InProcessChannel
+from fedloom.remote.home import Home
+from fedloom_superlink import is_allowed
+
+CONFIG = 'algorithm = { name = "ditto" }\ndata = { name = "file", path = "own" }\n'
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    make_server_certificate(folder, ["localhost", "127.0.0.1"])
+    make_client_key(folder, "client-1")
+    return folder
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    (tmp_path / "my.csv").write_text("a,y\n1,0\n2,1\n")
+    return tmp_path / "my.csv"
+
+
+def test_mistakes_of_a_server_are_named_before_anything_starts(
+    keys: Path, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    file.write_text(CONFIG)
+    command: list[Any] = ["serve", file, "--out", out]
+    assert "--tls DIR" in refused(*command, "--clients", 1)
+    assert "not both" in refused(*command, "--clients", 1, "--tls", keys, "--insecure")
+    assert "between 1 and" in refused(*command, "--clients", 0, "--tls", keys)
+    assert "keys (*.pub) of 1" in refused(*command, "--clients", 2, "--tls", keys)
+    assert "no ca.pem" in refused(*command, "--clients", 1, "--tls", tmp_path)
+    one = [*command, "--clients", 1, "--tls", keys]
+    assert "--port" in refused(*one, "--port", 70_000)
+    assert "quorum" in refused(*one, "--quorum", 2)
+    assert "learning rate" in refused(*one, "--set", "algorithm.lr=auto")
+    assert "unknown key" in refused(*one, "--set", "algorithm.speed=1")
+    assert "found a file of samples" in refused("serve", "my.csv", *one[2:])
+    assert not out.exists()
+    assert not out.with_name("out.server").exists()
+
+
+def test_mistakes_of_a_client_are_named_before_anything_starts(
+    keys: Path, samples: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    key, ca = keys / "client-1", keys / "ca.pem"
+    proof: list[Any] = ["--client-key", key, "--ca", ca]
+    own: list[Any] = ["--data", samples, "--name", "ward", "--home", home]
+    join = ["join", "localhost:9092"]
+    assert "host and port" in refused("join", "localhost", *own, *proof)
+    assert "host and port" in refused("join", "https://host:1", *own, *proof)
+    assert "no such file" in refused(
+        *join, "--data", "no.csv", "--name", "a", "--home", home, *proof
+    )
+    assert ".parquet" in refused(
+        *join, "--data", key, "--name", "a", "--home", home, *proof
+    )
+    assert "--name" in refused(*join, "--data", samples, "--home", home, *proof)
+    assert "--data FILE" in refused(*join, "--home", home, *proof)
+    assert "go with --data" in refused(
+        *join, "--client", "1", "--team", "1", "--home", home, *proof
+    )
+    assert "--team" in refused(*join, *own, *proof, "--team", "-1")
+    assert "--ca ca.pem" in refused(*join, *own)
+    assert "not both" in refused(*join, *own, *proof, "--insecure")
+    assert "--client-key KEY is missing" in refused(*join, *own, "--ca", ca)
+    assert "cannot be read" in refused(
+        *join, *own, "--ca", ca, "--client-key", tmp_path / "none"
+    )
+    assert "its public half" in refused(
+        *join, *own, "--ca", ca, "--client-key", keys / "client-1.pub"
+    )
+    assert "as PEM" in refused(*join, *own, "--ca", samples, "--client-key", key)
+    assert not home.exists()
+    assert "not the folder of a client" in refused("leave", tmp_path)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_home_is_one_clients(tmp_path: Path) -> None:
+    ward = {"name": "ward", "home": "x"}
+    with (
+        claimed_home(tmp_path / "home", ward),
+        pytest.raises(ConfigError, match="is writing to it"),
+        claimed_home(tmp_path / "home", ward),
+    ):
+        pass
+    with (
+        pytest.raises(ConfigError, match="folder of client ward, and this is client"),
+        claimed_home(tmp_path / "home", {"name": "other"}),
+    ):
+        pass
+    with (
+        pytest.raises(ConfigError, match="is not empty"),
+        claimed_home(tmp_path, ward),
+    ):
+        pass
+
+
+@contextmanager
+def listening(context: ssl.SSLContext | None) -> Iterator[str]:
+    """Somebody who listens, encrypted or not."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                    with connection:
+                        if context is None:
+                            connection.recv(10)
+                            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                        else:
+                            context.wrap_socket(connection, server_side=True).close()
+                except ssl.SSLError:
+                    continue
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def test_a_server_that_is_not_the_expected_one_is_refused(
+    keys: Path, tmp_path: Path
+) -> None:
+    make_server_certificate(tmp_path, ["elsewhere"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys / "server.pem", keys / "server.key")
+    with listening(context) as address:
+        assert is_there(Link(address, keys / "ca.pem"))
+        with pytest.raises(MessageError, match="does not vouch for this server"):
+            is_there(Link(address, tmp_path / "ca.pem"))
+        with pytest.raises(MessageError, match="the server encrypts"):
+            is_there(Link(address, None))
+    with listening(None) as address:
+        assert is_there(Link(address, None))
+        with pytest.raises(MessageError, match="the server does not encrypt"):
+            is_there(Link(address, keys / "ca.pem"))
+    assert not is_there(Link(address, keys / "ca.pem"))
+
+
+def test_a_certificate_for_another_name_is_refused(tmp_path: Path) -> None:
+    make_server_certificate(tmp_path, ["elsewhere"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    with (
+        listening(context) as address,
+        pytest.raises(MessageError, match="does not vouch"),
+    ):
+        is_there(Link(address, tmp_path / "ca.pem"))
+
+
+def settings(keys: Path | None, out: Path, port: int = 9092) -> ServerSettings:
+    return ServerSettings(
+        config="", clients=1, out=out, host="0.0.0.0", port=port, certificates=keys
+    )
+
+
+def test_the_server_reaches_itself_by_a_name_that_its_certificate_has(
+    keys: Path, tmp_path: Path
+) -> None:
+    assert own_address(settings(keys, tmp_path)) == "127.0.0.1:9092"
+    assert own_address(settings(None, tmp_path)) == "127.0.0.1:9092"
+    make_server_certificate(tmp_path, ["fl.hospital.org"])
+    assert own_address(settings(tmp_path, tmp_path)) == "fl.hospital.org:9092"
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        port = listener.getsockname()[1]
+        with (
+            pytest.raises(ConfigError, match=f"port {port}"),
+            running_server(settings(None, tmp_path / "out", port)),
+        ):
+            pass
+
+
+def test_what_a_killed_process_left_running_is_ended(tmp_path: Path) -> None:
+    mark = processes.mark_for(tmp_path)
+    sleeper = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        env={processes._MARK: mark},
+    )
+    while not processes._marked(mark):
+        time.sleep(0.01)
+    reaper = threading.Thread(target=sleeper.wait)
+    reaper.start()
+    assert processes.end_left_behind(mark) == 1
+    reaper.join(5)
+    assert sleeper.returncode
+    assert processes.end_left_behind(mark) == 0
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "2001:db8::7", None, "::ffff:10.0.0.7"])
+def test_from_elsewhere_only_what_clients_need_is_answered(host: str | None) -> None:
+    client = None if host is None else (host, 4000)
+    assert is_allowed(client, "/v1/fleet/pull")
+    for path in ("/v1/control/start-run", "/v1/runtime/x", "/docs", "/v1/fleeting", ""):
+        assert not is_allowed(client, path)
+    for here in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        assert is_allowed((here, 4000), "/v1/control/start-run")
+
+
+class Node:
+    """A SuperNode that the server does not know."""
+
+    is_running = is_connected = False
+    is_unknown = True
+    log = Path("log")
+
+    def restart(self) -> None:
+        pass
+
+
+def test_a_key_that_the_server_does_not_take_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(joining, "_TRY_S", 0.0)
+    monkeypatch.setattr(joining, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(joining, "_UNTOLD_S", 0.0)
+    monkeypatch.setattr(joining, "is_there", lambda _: True)
+    server = joining.Server(Link("host:1", None), Path("key"))
+    node: Any = Node()
+    connection = joining._Connection(node, server, lines.append)
+    connection.look()
+    time.sleep(0.02)
+    with pytest.raises(MessageError, match=r"refuses the key key. Send its public"):
+        connection.look()
+    assert "does not take this client's key" in lines[0]
+
+
+def test_a_client_whose_data_do_not_fit_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_DELIVERY_S", 0.0)
+    home, lines = Home(tmp_path), list[str]()
+    home.keep_failure("a-run", "enrol", "an old one", 3)
+    follower = joining._Follower(home, time.time() + 0.001, lines.append)
+    assert follower.look() is None
+    time.sleep(0.002)
+    home.keep_failure("a-run", "enrol", "my.csv: unknown column 'y'.", 3)
+    with pytest.raises(DataError, match="unknown column 'y'"):
+        follower.look()
+
+
+def test_a_client_that_was_turned_away_says_why(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.keep_end("a-run", 0, "two clients go by this name.")
+    follower = joining._Follower(home, 0.0, lambda _: None)
+    line = joining.Answer(
+        time=time.time(), asked="end", kind="ended", round=0, number=0
+    )
+    home._add_line("a-run", line)
+    with pytest.raises(MessageError, match="does not take this client in: two clients"):
+        follower.look()
+
+
+def test_a_client_leaves_with_its_model_without_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    text = to_toml(
+        {
+            "rounds": 1,
+            "algorithm": {"name": "fedavg", "epochs": 1},
+            "data": {"name": "synthetic", "clients": 2, "features": 4, "classes": 2},
+            "model": {"name": "mlr"},
+            "engine": {"device": "cpu", "compile": "off", "threads": 1},
+        }
+    )
+    config, nodes = parse(tomllib.loads(text)), {}
+    for n in range(2):
+        about = {"client": n, "home": str(tmp_path / f"home-{n}")}
+        with claimed_home(tmp_path / f"home-{n}", about):
+            nodes[n] = client_node(config, about, {}).answer
+    assert "no run yet" in refused("leave", tmp_path / "home-0")
+    channel = InProcessChannel(nodes)
+    serve(config, channel, tmp_path / "out", run="a-run", clients=2)
+    for n in range(2):
+        (tmp_path / f"home-{n}" / "a-run" / "config.toml").write_text(text)
+    folder = tmp_path / "home-0" / "a-run"
+    (folder / "end.json").unlink()  # the server was lost before it said so
+    done = fedloom("leave", tmp_path / "home-0")
+    assert done.exit_code == 0, done.output
+    assert "with as much work" in done.output
+    assert (folder / "report.html").is_file()
+    assert "Several clients" in (folder / "report.md").read_text()
+    assert "no run x" in refused("leave", tmp_path / "home-0", "--run", "x")
+
+
+def test_the_superlink_that_is_started_asks_where_somebody_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from flwr.superlink import cli, extensions
+    from flwr.superlink.main import _get_middleware
+
+    monkeypatch.setattr(cli, "flower_superlink", lambda: None)
+    monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
+    fedloom_superlink.main()
+    first = _get_middleware()[0]
+    assert first.cls is fedloom_superlink.OnlyClientsFromElsewhere
+    reached, sent = [], []
+
+    async def app(*_: Any) -> None:
+        reached.append(True)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    door = fedloom_superlink.OnlyClientsFromElsewhere(app)
+    asked = {"type": "http", "client": ("10.0.0.7", 1), "path": "/v1/control/runs"}
+    asyncio.run(door(asked, app, send))
+    assert sent[0]["status"] == 403
+    assert not reached
+    asyncio.run(door(asked | {"path": "/v1/fleet/pull"}, app, send))
+    asyncio.run(door({"type": "lifespan"}, app, send))
+    assert len(reached) == 2
+    asyncio.run(door(asked | {"type": "websocket"}, app, send))
+    assert sent[-1]["type"] == "websocket.close"
