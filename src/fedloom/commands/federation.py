@@ -17,10 +17,10 @@ from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
 from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import ConfigError, DataError, error_for, shown
 from fedloom.core.settings import Count, accepts, build
+from fedloom.core.wording import counted
 from fedloom.data.files import has_known_kind
 from fedloom.progress import Watcher, watch
 from fedloom.remote import Policy
-from fedloom.reports.units import counted
 from fedloom.results.directory import RunDirectory
 from fedloom.server.schedule import ENDS, handling
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from fedloom.core.files import atomic_write
 from fedloom.core.metrics import METRICS
+from fedloom.core.wording import counted
 from fedloom.reports.markup import content_policy, render
 from fedloom.reports.tables import Table, TableBuilder
-from fedloom.reports.units import count, counted, size, title_of, unit_of
+from fedloom.reports.units import count, size, title_of, unit_of
 from fedloom.results.statistics import Estimate
 
 _FEW_SAMPLES = 30
