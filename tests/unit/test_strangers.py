@@ -11,15 +11,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from survivors import SMALL, TWO_BY_TWO, assert_same, back_at_round_2
+from survivors import (
+    SMALL,
+    TWO_BY_TWO,
+    Death,
+    Killed,
+    assert_same,
+    back_at_round_2,
+)
 
 import fedloom
 from fedloom.comparison import load_comparison, parse_comparison, run_comparison
 from fedloom.comparison import train as comparison_train
 from fedloom.config import parse, to_toml
+from fedloom.core.digests import write_checked_json
+from fedloom.reports import write_report
+from fedloom.results.directory import RunDirectory
 from fedloom.results.lock import hold
 from fedloom.results.scores import Scores
 from fedloom.runs import load, resume, run_config
+from fedloom.trackers import Csv
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -96,6 +107,49 @@ def test_a_fresh_run_removes_the_files_of_the_old_one_alone(
     assert_same(out, undisturbed)
 
 
+def test_files_that_no_part_of_the_run_wrote_are_the_users_own(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    """Under a tracker's names in a run without one, and of rounds it does not have."""
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    files = put(
+        out,
+        "rounds.csv",
+        "mlflow.json",
+        "outcomes/round-99999.npz",
+        "tensorboard/events.out.tfevents.mine",
+        "tensorboard/events.out.tfevents.1700000000.host.1.0",
+    )
+    assert RunDirectory(out).outcome_rounds() == [3]
+    resume(out)
+    assert_untouched(files)
+    run_config(parse(SMALL), out=out, fresh=True)
+    assert_untouched(files)
+    # Nor does a tracker take them for its own, now or the next time.
+    for _ in range(2):
+        config = parse({**SMALL, "rounds": 1})
+        run_config(config, out=out, fresh=True, track=[Csv()])
+        assert_untouched(files)
+
+
+@pytest.mark.parametrize("after", [0, 8])
+def test_a_stranger_does_not_block_a_run_that_was_killed_as_it_began_anew(
+    after: int, undisturbed: Path, tmp_path: Path, death: Death
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    files = put(out, ".DS_Store", "mine.txt", "outcomes/mine.npz")
+    with pytest.raises(Killed), death.comes(out, "", after):
+        run_config(parse(SMALL), out=out, fresh=True)
+    assert_untouched(files)
+    run_config(parse(SMALL), out=out, fresh=True)
+    assert_untouched(files)
+    for path in files:
+        path.unlink()
+    assert_same(out, undisturbed)
+
+
 def test_strangers_do_not_block_a_resume(undisturbed: Path, tmp_path: Path) -> None:
     out = back_at_round_2(undisturbed, tmp_path / "run")
     names = [
@@ -155,6 +209,29 @@ def test_a_fresh_comparison_removes_what_the_old_one_lists_alone(
     assert load_comparison(out).arms.keys() == {"fedavg"}
 
 
+def test_strangers_do_not_block_a_fresh_comparison(
+    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is stopped before its runs have begun; what is left goes on."""
+    out = tmp_path / "out"
+    shutil.copytree(compared, out)
+    files = put(out, "fedavg/seed-0/.DS_Store", "fedavg/seed-1/mine.txt")
+    changes: dict[str, Any] = {"methods": ["fedavg"], "rounds": 1}
+    comparison = parse_comparison({**TWO_BY_TWO, **changes})
+
+    def stop(*_: Any) -> None:
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison_train, "_together", stop)
+        with pytest.raises(InterruptedError):
+            run_comparison(comparison, out, fresh=True, jobs=1)
+    assert not list(out.glob("*/*/manifest.json"))
+    run_comparison(comparison, out, jobs=1)
+    assert len(list(out.glob("*/*/manifest.json"))) > 1
+    assert_untouched(files)
+
+
 def test_what_a_killed_comparison_was_writing_is_removed(
     compared: Path, tmp_path: Path
 ) -> None:
@@ -205,9 +282,63 @@ def test_a_report_replaces_only_what_a_report_wrote(
     with pytest.raises(fedloom.ConfigError, match=r"report\.md: .*changed since"):
         fedloom.report(undisturbed, page)
     assert (project / "report.md").read_text() == "My own words."
-    # A file that is named is meant.
-    fedloom.report(undisturbed, project / "README.md", format_="md")
-    assert "precious" not in (project / "README.md").read_text()
+    # Nor one that is named.
+    with pytest.raises(fedloom.ConfigError, match=r"README\.md: is there already"):
+        fedloom.report(undisturbed, project / "README.md", format_="md")
+    assert_untouched(files)
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "advice"),
+    [
+        ("manifest.json", "html", r"--out \S*manifest\.html\.$"),
+        ("x.md", "html", r"--out \S*x\.html, or --format md"),
+        ("x", "latex", r"--out \S*x\.tex\.$"),
+    ],
+)
+def test_a_report_has_the_ending_of_its_format(
+    name: str, format_: str, advice: str, undisturbed: Path, tmp_path: Path
+) -> None:
+    files = put(tmp_path, "manifest.json")
+    with pytest.raises(fedloom.ConfigError, match=advice):
+        fedloom.report(undisturbed, tmp_path / name, format_=format_)
+    assert_untouched(files)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_folder_in_the_way_of_a_report_is_seen_before_anything_is_written(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "report.md").mkdir()
+    with pytest.raises(fedloom.ConfigError, match=r"report\.md: is there already"):
+        fedloom.report(undisturbed, tmp_path / "report.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+
+
+@pytest.mark.parametrize("files", [[1], "x", {"r.md": [[1]]}, {"r.md": 5}, None])
+def test_an_odd_list_of_reports_makes_no_file_a_reports(
+    files: Any, undisturbed: Path, tmp_path: Path
+) -> None:
+    mine = put(tmp_path, "r.md")
+    listed = {"format": "fedloom-report-1", "files": files}
+    write_checked_json(tmp_path / ".fedloom-report.json", listed)
+    with pytest.raises(fedloom.ConfigError, match=r"r\.md: is there already"):
+        fedloom.report(undisturbed, tmp_path / "r.md", format_="md")
+    assert_untouched(mine)
+
+
+def test_a_report_beside_an_edited_one_has_another_name(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    """As of a comparison that is resumed, where nobody can say where it goes."""
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    fedloom.report(out)
+    (out / "report.md").write_text("My own words.")
+    for _ in range(2):  # the second time it replaces what the first wrote
+        _, written = write_report([out], may_rename=True)
+        assert [path.name for path in written[:2]] == ["report-2.html", "report-2.md"]
+    assert (out / "report.md").read_text() == "My own words."
 
 
 def test_a_default_name_is_nobodys_permission(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedloom.algorithms import Local
 from fedloom.clients.batches import plan_batches
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
+from fedloom.core.errors import DataError
 from fedloom.results.outcomes import RunOutcomes
 
 _PLAIN = frozenset(
@@ -146,7 +147,12 @@ def put_together(
                 return None
             theirs = alone.parts[part]
             kept = np.isin(theirs.clients, outcomes.clients[chosen])
-            assert np.array_equal(theirs.rows[kept], outcomes.rows[chosen])
+            if not np.array_equal(theirs.rows[kept], outcomes.rows[chosen]):
+                raise DataError(
+                    f"outcomes of the {part} data: those of training alone for "
+                    f"{round_} rounds are of other samples than those of the run. A "
+                    "file in outcomes/ was exchanged; start anew with --fresh."
+                )
             values[part][chosen] = theirs.values[kept]
     parts = {part: o.with_values(values[part]) for part, o in own.parts.items()}
     return RunOutcomes(parts, rounds * per_round)

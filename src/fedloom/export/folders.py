@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -47,11 +46,11 @@ from fedloom.export.exported_model import (
     module_of,
     scores_of,
 )
-from fedloom.export.loading import FORMAT, TABLES, WEIGHTS
+from fedloom.export.loading import FORMAT
+from fedloom.results.directory import RunDirectory
 from fedloom.results.scores import Scores
 from fedloom.server.simulation import Simulation
 
-_FILES = (WEIGHTS, TABLES, "README.md")
 _INDEX = "models.csv"
 _LIST = "export.json"
 _LIST_FORMAT = "fedloom-export-1"
@@ -122,19 +121,14 @@ def _mean(scores: Scores, sizes: NDArray[np.int64]) -> Score:
 
 def _read_gain(directory: Path | None) -> list[str]:
     """A sentence per client, from gain.parquet if the run has one."""
-    if directory is None or not (directory / "gain.parquet").is_file():
+    gains = None if directory is None else RunDirectory(directory).read_gain()
+    if gains is None:
         return []
-    try:
-        rows = pq.read_table(directory / "gain.parquet").to_pylist()
-    except (OSError, ValueError) as error:
-        raise MessageError(
-            f"{directory / 'gain.parquet'}: not a whole table of gains ({error}). "
-            "Remove it, or make it again with result.gain()."
-        ) from error
+    columns = (gains[name].tolist() for name in ("gain", "together", "alone"))
     return [
         f"Gain over training alone with the same local work, on test data: "
-        f"{row['gain']:+.4f} ({row['together']:.4f} instead of {row['alone']:.4f})."
-        for row in rows
+        f"{gain:+.4f} ({together:.4f} instead of {alone:.4f})."
+        for gain, together, alone in zip(*columns, strict=True)
     ]
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from fedloom.core.digests import table_digest
 from fedloom.core.errors import DataError, MessageError
 from fedloom.core.files import atomic_write, cannot_write
+from fedloom.core.reading import UNREADABLE
 from fedloom.core.records import tensors_digest
 from fedloom.remote.wire import WireMessage, below
 from fedloom.results.lock import hold
@@ -34,10 +35,6 @@ from fedloom.results.lock import hold
 _FORMAT = "fedloom-client-memory-1"
 _SECRET_BITS = 256
 _ANSWER = "answer"
-_UNREADABLE = (
-    *(SafetensorError, OSError, ValueError, KeyError, TypeError),
-    *(AttributeError, RuntimeError, RecursionError, MemoryError),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +198,7 @@ def _read(path: Path) -> Standing:
         if header["tensors"] != tensors_digest(tensors):
             raise ValueError("its checksum is wrong")
         answer = WireMessage.from_bytes(tensors[_ANSWER].numpy().tobytes())
-    except (*_UNREADABLE, MessageError) as error:
+    except (SafetensorError, MessageError, *UNREADABLE) as error:
         raise MessageError(
             f"{path}: not a whole memory of a client ({error}). Put back a copy of it; "
             "without it this client cannot go on with the run."
