@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -173,6 +174,34 @@ def test_a_title_that_leads_elsewhere_is_refused(title: str) -> None:
 def test_titles_have_a_folder_of_their_own_on_every_system(titles: list[str]) -> None:
     with pytest.raises(fedloom.ConfigError, match="folder"):
         parse_comparison({"methods": {title: {"name": "ditto"} for title in titles}})
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "compare.toml",
+        "report.html",
+        "report-2.md",
+        "Alone",
+        "yardsticks",
+        "con",
+        "Aux.1",
+    ],
+)
+def test_a_title_that_is_taken_is_refused_early(title: str) -> None:
+    with pytest.raises(fedloom.ConfigError, match="something else under that name"):
+        parse_comparison({"methods": {title: {"name": "ditto"}}})
+    parse_comparison({"methods": {f"my {title}": {"name": "ditto"}}})
+
+
+def test_a_lock_that_is_a_link_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / ".run.lock").symlink_to(tmp_path / "elsewhere")
+    with (
+        pytest.raises(fedloom.ConfigError, match=r"\.run\.lock: .*found a link"),
+        hold(tmp_path / ".run.lock"),
+    ):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_compare_toml_of_the_users_own_is_not_taken_for_a_comparison(
@@ -387,6 +416,66 @@ def test_an_export_leaves_its_neighbours_alone(
     named_alike.export(tmp_path / "home", clients=[1], fresh=True)
     assert_untouched(files)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*names, "home"])
+
+
+def test_an_export_keeps_an_empty_folder_that_is_there(
+    named_alike: fedloom.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be where a shell stands, a mount point, or closed to others."""
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o700)
+    before = home.stat()
+    monkeypatch.chdir(home)
+    for fresh in (False, True):
+        named_alike.export(".", clients=[0, 1], fresh=fresh)
+        assert (home.stat().st_ino, home.stat().st_mode) == (
+            before.st_ino,
+            before.st_mode,
+        )
+        assert "export.json" in os.listdir()
+        assert not [name for name in os.listdir() if name.startswith(".")]
+        modes = {path.stat().st_mode & 0o077 for path in home.rglob("*")}
+        assert modes == {0}
+
+
+def test_an_export_that_is_killed_loses_nothing(
+    named_alike: fedloom.Result, tmp_path: Path, death: Death
+) -> None:
+    """The next call puts back what was there, or ends what was as good as written."""
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    out = named_alike.export(tmp_path / "home", clients=[0])
+    before = content()
+    kills, is_killed = 0, True
+    while is_killed and content() == before:
+        is_killed = False
+        try:
+            with death.comes(out, "", kills, is_hidden=True):
+                named_alike.export(out, clients=[1, 2], fresh=True)
+        except Killed:
+            is_killed = True
+            kills += 1
+        with pytest.raises(fedloom.ConfigError, match="already holds exported models"):
+            named_alike.export(out, clients=[4])
+    assert kills > 10
+    names = sorted(name[:8] for name in os.listdir(out))
+    assert names == ["client-1", "client-2", "export.j", "models.c"]
+
+
+def test_an_export_half_written_into_an_empty_folder_is_removed(
+    named_alike: fedloom.Result, tmp_path: Path, death: Death
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with pytest.raises(Killed), death.comes(home, "export.json"):
+        named_alike.export(home, clients=[0, 1])
+    assert "models.csv" in os.listdir(home)
+    named_alike.export(home, clients=[2])
+    names = ["README.md", "export.json", "model.safetensors", "model.toml"]
+    assert sorted(os.listdir(home)) == names
 
 
 @pytest.mark.parametrize("what", ["changed", "unlisted", "no list", "lying list"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from fedloom.commands import options
-from fedloom.commands.console import print_numbers, remark, say
+from fedloom.commands.console import print_csv, print_numbers, remark, say
 from fedloom.commands.options import argument, option
 from fedloom.config import parse, read_toml
 from fedloom.core.errors import ConfigError
@@ -72,8 +71,10 @@ def predict_command(
         for start in range(0, len(inputs[0]), _ROWS)
     ]
     rows = prediction_rows(torch.cat(parts).cpu(), result.federation.dataset)
-    write_csv(rows, sys.stdout if out is None else out)
-    if out is not None:
+    if out is None:
+        print_csv(rows)
+    else:
+        write_csv(rows, out)
         say(f"{_count(len(rows), 'prediction')} written to {out}")
 
 
