@@ -223,7 +223,8 @@ def test_a_fresh_comparison_removes_what_the_old_one_lists_alone(
     shutil.copytree(compared, out)
     shutil.copytree(undisturbed, out / "mine" / "seed-0")
     before = (out / "mine" / "seed-0" / "manifest.json").read_bytes()
-    files = put(out, "fedavg/notes.md", "fedavg/seed-7/config.toml", "thesis.tex")
+    mine = "yardsticks/mine/seed-0.npz"
+    files = put(out, "fedavg/notes.md", "fedavg/seed-7/config.toml", "thesis.tex", mine)
     one = parse_comparison({**TWO_BY_TWO, "methods": ["fedavg"], "seeds": [0]})
 
     def stop(*_: Any) -> None:
@@ -259,6 +260,22 @@ def test_strangers_do_not_block_a_fresh_comparison(
     run_comparison(comparison, out, jobs=1)
     assert len(list(out.glob("*/*/manifest.json"))) > 1
     assert_untouched(files)
+
+
+@pytest.mark.parametrize("name", ["ditto/seed-1/manifest.json", "prox"])
+def test_what_blocks_a_fresh_comparison_is_seen_before_anything_is_removed(
+    name: str, compared: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(compared, out)
+    put(out, name, "yardsticks/mine/seed-0.npz")
+    before = {path for path in out.rglob("*") if not path.name.endswith(".lock")}
+    methods = {"fedavg": {}, "ditto": {}, "prox": {"name": "fedprox"}}
+    comparison = parse_comparison({**TWO_BY_TWO, "methods": methods})
+    with pytest.raises(fedloom.ConfigError, match=r"damaged|found a file"):
+        run_comparison(comparison, out, fresh=True, jobs=1)
+    after = {path for path in out.rglob("*") if not path.name.endswith(".lock")}
+    assert after == before
 
 
 def test_what_a_killed_comparison_was_writing_is_removed(
@@ -457,7 +474,7 @@ def test_an_export_that_is_killed_loses_nothing(
                 named_alike.export(out, clients=[1, 2], fresh=True)
         except Killed:
             is_killed = True
-            kills += 1
+            kills += 2
         with pytest.raises(fedloom.ConfigError, match="already holds exported models"):
             named_alike.export(out, clients=[4])
     assert kills > 10

@@ -14,7 +14,7 @@ from fedloom.algorithms import Local
 from fedloom.clients.batches import plan_batches
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.errors import DataError
-from fedloom.results.outcomes import RunOutcomes
+from fedloom.results.outcomes import Outcomes, RunOutcomes
 
 _PLAIN = frozenset(
     {
@@ -32,6 +32,9 @@ _PLAIN = frozenset(
     }
 )
 """Methods whose local steps are SGD on the client's own loss and nothing else."""
+_NO_OUTCOMES = Outcomes(
+    np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float64)
+)
 
 
 def alone_like(method: AnyAlgorithm, **changes: Any) -> Local:
@@ -145,7 +148,7 @@ def put_together(
                 continue
             if alone is None:
                 return None
-            theirs = alone.parts[part]
+            theirs = alone.parts.get(part, _NO_OUTCOMES)
             kept = np.isin(theirs.clients, outcomes.clients[chosen])
             if not np.array_equal(theirs.rows[kept], outcomes.rows[chosen]):
                 raise DataError(

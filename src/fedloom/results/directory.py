@@ -145,9 +145,7 @@ class RunDirectory:
             DataError: it cannot be written to.
         """
         made = cls(path)
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path}: expected a directory, found a file.")
-        made._refuse_others()
+        made.refuse_others()
         if made.manifest.exists() and not fresh:
             raise ConfigError(
                 f"{path}: already holds a run. Choose another --out, go on with it by "
@@ -161,7 +159,7 @@ class RunDirectory:
                 f"{path}: cannot be created ({error.strerror})."
             ) from error
         with made.hold():
-            made._refuse_others()
+            made.refuse_others()
             if made.manifest.exists() and not fresh:
                 raise ConfigError(
                     f"{path}: another process has just begun a run in it."
@@ -213,8 +211,15 @@ class RunDirectory:
             return True
         return self.lock.is_file() and self._stranger() is None
 
-    def _refuse_others(self) -> None:
-        """Refuse a directory that holds something else than a run."""
+    def refuse_others(self) -> None:
+        """Refuse a directory that holds something else than a run.
+
+        Raises:
+            ConfigError: it does, or is no directory.
+        """
+        for path in (self.path.parent, self.path):
+            if path.exists() and not path.is_dir():
+                raise ConfigError(f"{path}: expected a directory, found a file.")
         if not self.path.exists() or not any(self.path.iterdir()) or self.is_ours:
             return
         if self.manifest.exists():
@@ -512,9 +517,9 @@ class RunDirectory:
             ) from error
 
     def _gain_columns(self, table: pa.Table) -> dict[str, NDArray[np.float64]]:
-        clients = self._any_manifest().get("clients", table.num_rows)
+        clients = self._clients()
         try:
-            if table.num_rows != clients:
+            if clients not in (None, table.num_rows):
                 raise ValueError(f"{table.num_rows} rows for {clients} clients")
             return {
                 name: np.asarray(
@@ -544,7 +549,20 @@ class RunDirectory:
             if not rounds:
                 return None
             round_ = rounds[-1]
-        return read_outcomes(self.outcomes_at(round_))
+        return read_outcomes(self.outcomes_at(round_), self._clients())
+
+    def read_alone_outcomes(self) -> RunOutcomes | None:
+        """The outcomes of training alone with as much work; None if there are none.
+
+        Raises:
+            DataError: the file is not whole.
+        """
+        return read_outcomes(self.alone_outcomes, self._clients())
+
+    def _clients(self) -> int | None:
+        """How many clients the run has, if the manifest says so."""
+        clients = self._any_manifest().get("clients")
+        return clients if type(clients) is int else None
 
     def outcome_rounds(self) -> list[int]:
         """The rounds whose outcomes were written, ascending.

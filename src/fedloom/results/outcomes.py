@@ -77,16 +77,20 @@ class RunOutcomes:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
-def read_outcomes(path: Path) -> RunOutcomes | None:
+def read_outcomes(path: Path, clients: int | None = None) -> RunOutcomes | None:
     """What `RunOutcomes.write` wrote; None if there is no such file.
 
+    Args:
+        path: of the file.
+        clients: how many there are, where that is known.
+
     Raises:
-        DataError: the file is not a whole file of outcomes.
+        DataError: the file is not a whole file of outcomes, or is of other clients.
     """
     if not path.is_file():
         return None
     try:
-        return _run_outcomes(path)
+        return _run_outcomes(path, clients)
     except DataError as error:
         raise DataError(
             f"{error} Remove it and go on with the run or the comparison, which writes "
@@ -94,7 +98,7 @@ def read_outcomes(path: Path) -> RunOutcomes | None:
         ) from error
 
 
-def _run_outcomes(path: Path) -> RunOutcomes:
+def _run_outcomes(path: Path, clients: int | None) -> RunOutcomes:
     what = "file of outcomes"
     arrays = read_npz(path, what)
     try:
@@ -110,6 +114,11 @@ def _run_outcomes(path: Path) -> RunOutcomes:
             shapes = {getattr(outcomes, name).shape for name in _COLUMNS}
             if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
                 raise ValueError(f"its columns of {part} have shapes {shapes}")
+            numbers = outcomes.clients
+            if clients is not None and ((numbers < 0) | (numbers >= clients)).any():
+                raise ValueError(f"it is not of {clients} clients")
+        if work is not None and clients not in (None, len(work)):
+            raise ValueError(f"it has the work of {len(work)} clients, not {clients}")
     except UNREADABLE as error:
         raise not_whole(path, what, error) from error
     return RunOutcomes(by_part, work)

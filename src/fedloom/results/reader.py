@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -182,7 +182,7 @@ class RunReader:
     @property
     def alone_outcomes(self) -> dict[str, Outcomes] | None:
         """The same samples in the same order, by training alone with as much work."""
-        return _parts(_whole_outcomes(self.files.alone_outcomes))
+        return _parts(self._alone_outcomes())
 
     @property
     def work(self) -> NDArray[np.int64] | None:
@@ -193,12 +193,18 @@ class RunReader:
     @property
     def alone_work(self) -> NDArray[np.int64] | None:
         """(clients,) gradient-samples that training alone took."""
-        outcomes = _whole_outcomes(self.files.alone_outcomes)
+        outcomes = self._alone_outcomes()
         return outcomes.work if outcomes is not None else None
 
     def _outcomes(self) -> RunOutcomes | None:
         try:
             return self.files.read_outcomes()
+        except DataError:
+            return None
+
+    def _alone_outcomes(self) -> RunOutcomes | None:
+        try:
+            return self.files.read_alone_outcomes()
         except DataError:
             return None
 
@@ -245,16 +251,17 @@ class RunReader:
                     check_extent(self.path / name, Extent(*extent), may_grow=may_grow)
                 except MessageError as error:
                     wrong[name] = str(error)
-        last = self.files.outcome_rounds()[-1:]
-        for file in (*map(self.files.outcomes_at, last), self.files.alone_outcomes):
+        last = [self.files.outcomes_at(r) for r in self.files.outcome_rounds()[-1:]]
+        readers: list[tuple[Path, Callable[[], object]]] = [
+            *((file, self.files.read_outcomes) for file in last),
+            (self.files.alone_outcomes, self.files.read_alone_outcomes),
+            (self.files.gain, self.files.read_gain),
+        ]
+        for file, read in readers:
             try:
-                read_outcomes(file)
+                read()
             except DataError as error:
                 wrong[file.name] = str(error)
-        try:
-            self.files.read_gain()
-        except DataError as error:
-            wrong[self.files.gain.name] = str(error)
         if self.files.config.name not in wrong:
             wrong |= self._other_settings(manifest["config"])
         return wrong
