@@ -1,4 +1,4 @@
-"""Files that may be damaged: what comes of reading one, and readers that say so."""
+"""Files that may be damaged: what comes of reading one, and a reader that says so."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
@@ -33,7 +31,6 @@ UNREADABLE = (
     struct.error,
     SyntaxError,  # numpy has Python's own parser read the head of an array
     tokenize.TokenError,
-    pa.ArrowException,
 )
 """What may come of reading a file that is not whole, whatever its format."""
 
@@ -52,22 +49,6 @@ def read_npz(path: Path, what: str) -> dict[str, NDArray[Any]]:
         # By a file of our own, for numpy leaves a broken archive open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except UNREADABLE as error:
-        raise not_whole(path, what, error) from error
-
-
-def read_parquet(path: Path, what: str) -> pa.Table:
-    """A table, every page of it checked against its checksum if it has one.
-
-    Args:
-        path: of the file.
-        what: how messages call it: "table of gains".
-
-    Raises:
-        DataError: it cannot be read, or is not whole.
-    """
-    try:
-        return pq.read_table(path, page_checksum_verification=True)
     except UNREADABLE as error:
         raise not_whole(path, what, error) from error
 

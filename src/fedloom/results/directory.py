@@ -55,7 +55,7 @@ from fedloom.core.files import (
     remove_private_folders,
     sync,
 )
-from fedloom.core.reading import UNREADABLE, not_whole, read_parquet
+from fedloom.core.reading import UNREADABLE, not_whole
 from fedloom.core.remarks import Remark
 from fedloom.results.gain import Gain
 from fedloom.results.lock import hold
@@ -88,7 +88,6 @@ _KEYS: Mapping[str, type] = {
     "rows": dict,
 }
 """What every manifest has."""
-_GAINS = "table of gains"
 _OUTCOMES = re.compile(r"round-(\d{5,})\.npz")
 _EVENTS = re.compile(r"events\.out\.tfevents\.\d+\..+\.\d+\.\d+")
 """As TensorBoard calls its files: the time, the machine, the process, a number."""
@@ -510,15 +509,16 @@ class RunDirectory:
         if not self.gain.is_file():
             return None
         try:
-            return self._gain_columns(read_parquet(self.gain, _GAINS))
+            return self._gain_columns()
         except DataError as error:
             raise DataError(
                 f"{error} Remove it, or make it again with --gain or result.gain()."
             ) from error
 
-    def _gain_columns(self, table: pa.Table) -> dict[str, NDArray[np.float64]]:
+    def _gain_columns(self) -> dict[str, NDArray[np.float64]]:
         clients = self._clients()
         try:
+            table = pq.read_table(self.gain, page_checksum_verification=True)
             if clients not in (None, table.num_rows):
                 raise ValueError(f"{table.num_rows} rows for {clients} clients")
             return {
@@ -527,8 +527,8 @@ class RunDirectory:
                 )
                 for name in ("together", "alone", "gain")
             }
-        except UNREADABLE as error:
-            raise not_whole(self.gain, _GAINS, error) from error
+        except (pa.ArrowException, *UNREADABLE) as error:
+            raise not_whole(self.gain, "table of gains", error) from error
 
     def write_outcomes(self, round_: int, outcomes: RunOutcomes) -> None:
         """What personal models said of every held-out sample at one round."""

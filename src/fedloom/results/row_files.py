@@ -298,7 +298,7 @@ def read_batches(
         path: of the table.
         columns: those that are read; all by default.
     """
-    with suppress(*UNREADABLE), pa.OSFile(str(path)) as file:
+    with suppress(pa.ArrowException, *UNREADABLE), pa.OSFile(str(path)) as file:
         options = None
         if columns is not None:
             with pa.ipc.open_stream(file) as stream:
