@@ -97,9 +97,16 @@ def read_toml(path: Path) -> dict[str, Any]:
             "UTF-8."
         ) from error
     except ValueError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}.") from error
+        raise ConfigError(f"{path}: not valid TOML: {_reason(error)}.") from error
     except RecursionError:
         raise ConfigError(f"{path}: {_TOO_DEEP}") from None
+
+
+def _reason(error: ValueError) -> str:
+    """Why something is not TOML, without advice that is for programs alone."""
+    if isinstance(error, tomllib.TOMLDecodeError) or "digits" not in str(error):
+        return str(error)
+    return "a whole number has more digits than any setting takes; write a smaller one"
 
 
 def override(tables: dict[str, Any], assignment: str) -> None:
@@ -124,7 +131,7 @@ def override(tables: dict[str, Any], assignment: str) -> None:
     except tomllib.TOMLDecodeError:
         values = {}
     except ValueError as error:
-        raise ConfigError(f"--set {target}: {error}.") from error
+        raise ConfigError(f"--set {target}: {_reason(error)}.") from error
     except RecursionError:
         raise ConfigError(f"--set {target}: {_TOO_DEEP}") from None
     table[key] = values["value"] if list(values) == ["value"] else text.strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -372,6 +372,7 @@ def resume(
             head=head,
             data_dir=data_dir,
         )
+        directory.check_file(directory.split)
         remarks = [
             restore_latest(plan.simulation, directory),
             *environment_changes(directory, plan.simulation.task),
@@ -431,14 +432,24 @@ def load(
         _log.warning("%s", remark)
     number = plan.simulation.state.round
     at = Position(number, plan.simulation.state.exchange)
-    try:
-        directory.rows.go_on_after(checkpoint.rows_at(directory.checkpoint, at))
-    except MessageError as error:
-        _log.warning("%s", error)  # the models are whole all the same
+    for text in _damage(directory, at):
+        _log.warning("%s", text)  # the models are whole all the same
     rounds = [row for row in directory.read_rounds() if row.round <= number]
     history = History(plan.simulation, rounds, directory)
     history.evaluate()
     return Result(plan, history)
+
+
+def _damage(directory: RunDirectory, at: Position) -> Iterator[str]:
+    """What is wrong with files of a run that its models do not need."""
+    try:
+        directory.check_file(directory.split)
+    except MessageError as error:
+        yield str(error)
+    try:
+        directory.rows.go_on_after(checkpoint.rows_at(directory.checkpoint, at))
+    except MessageError as error:
+        yield str(error)
 
 
 def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:

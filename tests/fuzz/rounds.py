@@ -76,7 +76,9 @@ class Trial:
             if key in kind.__dataclass_fields__ and key != "device":
                 table[key] = value
         if section in ("data", "partition") and "clients" in kind.__dataclass_fields__:
-            table["clients"] = pick(draw, [1, 2, 4, 7])
+            # Of a partition also as many as no data have; those of data are made.
+            huge = [10**8] if section == "partition" else []
+            table["clients"] = pick(draw, [1, 2, 4, 7, *huge])
         hints = get_type_hints(kind, include_extras=True)
         names = [f.name for f in dataclasses.fields(kind)]
         if names and draw.random() < 0.8:

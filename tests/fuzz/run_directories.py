@@ -36,7 +36,7 @@ class Trial:
         tables = BASE | {"rounds": 2, "checkpoint_every": 1}
         tables |= {"split": {"per_class": 8, "validation": 0.2}}
         method = {"name": "self-fl", "most_steps": 2}
-        run_config(parse(tables | {"algorithm": method}), out=folder / "run")
+        run_config(parse(tables | {"algorithm": method}), out=folder / "run").gain()
         del tables["algorithm"]
         tables |= {"methods": ["fedavg", "local"], "seeds": 2}
         run_comparison(parse_comparison(tables), folder / "both", jobs=1)
@@ -56,6 +56,11 @@ class Trial:
         """Change one thing, and say what."""
         files = sorted(file for file in path.rglob("*") if file.is_file())
         file = pick(draw, files)
+        packed = [file for file in files if file.suffix in (".npz", ".parquet")]
+        if packed and draw.random() < 0.15:
+            file = pick(draw, packed)
+            _flip(draw, file)
+            return f"{file.relative_to(path)}: one bit turned over"
         where = file.relative_to(path)
         what = int(draw.integers(8))
         if what == 0:
@@ -89,6 +94,14 @@ class Trial:
         raw = damaged(draw, file.read_bytes())
         file.write_bytes(raw)
         return f"{where} damaged"
+
+
+def _flip(draw: np.random.Generator, file: Path) -> None:
+    """Turn over one bit."""
+    content = bytearray(file.read_bytes())
+    if content:
+        content[int(draw.integers(len(content)))] ^= 1 << int(draw.integers(8))
+        file.write_bytes(content)
 
 
 def _change_json(draw: np.random.Generator, file: Path) -> str:

@@ -64,16 +64,20 @@ class Death:
 
     def __init__(self) -> None:
         self.folder: str | None = None
-        self.name, self.left = "", 0
+        self.name, self.left, self.is_hidden = "", 0, False
         sys.addaudithook(self._see)
 
     @contextmanager
-    def comes(self, folder: Path, name: str, after: int = 0) -> Iterator[None]:
+    def comes(
+        self, folder: Path, name: str, after: int = 0, *, is_hidden: bool = False
+    ) -> Iterator[None]:
         """Before the change of a file whose path ends so, but for the first few.
 
-        A file that is still being written changes when it takes its name.
+        A file that is still being written changes when it takes its name; with
+        `is_hidden`, every change in a private folder counts as well.
         """
         self.folder, self.name, self.left = str(folder), name, after
+        self.is_hidden = is_hidden
         try:
             yield
         finally:
@@ -91,7 +95,8 @@ class Death:
             return
         if self.left < 0:
             raise Killed
-        is_written = event in ("open", "os.rename") and ".part/" not in path
+        is_written = event in ("open", "os.rename")
+        is_written &= self.is_hidden or ".part/" not in path
         if path.endswith(self.name) and is_written:
             self.left -= 1
             if self.left < 0:

@@ -320,7 +320,7 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
     methods = {
         "near": fedloom.Ditto(pull=5.0),
         "far": fedloom.Ditto(),
-        "alone": "local",
+        "solo": "local",
     }
     told: list[str] = []
 
@@ -335,8 +335,8 @@ def test_a_comparison_from_python_with_an_own_model(tmp_path: Path) -> None:
         "3 methods, 2 seeds each",
         "near",
         "far",
-        "alone",
-        "training alone for as long as each method works (settings of alone)",
+        "solo",
+        "training alone for as long as each method works (settings of solo)",
     ]
     assert compare() == out
     assert len(told) == 6  # all was there already

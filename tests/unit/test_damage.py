@@ -16,9 +16,11 @@ from survivors import SMALL, Listener, assert_same, back_at_round_2, content
 import fedloom
 from fedloom.config import parse
 from fedloom.core.digests import write_checked_json
+from fedloom.export.alone import put_together
 from fedloom.reports.collect import collect
 from fedloom.reports.live import Watch
 from fedloom.results.directory import RunDirectory
+from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.reader import RunReader
 from fedloom.runs import load, resume, run_config
 from fedloom.server import checkpoint
@@ -147,8 +149,7 @@ MALFORMED: dict[str, Callable[[Path], None]] = {
     "old format": write("manifest.json", b'{"fedloom": "0.1.0", "seed": 0}'),
     "no text": write("manifest.json", b"\xff\xfe\x00"),
     "deep": write("manifest.json", b"[" * 100_000),
-    "empty config": write("config.toml", b"rounds = inf"),
-    "broken config": write("config.toml", b"= ="),
+    "endless config": lying(config={"rounds": float("inf")}),
     "damaged failure": write("failure.json", b'{"why": 1}'),
 }
 
@@ -207,6 +208,9 @@ def test_a_malformed_row_silences_nothing(
         ("client_log.arrows", None),
         ("outcomes/round-00003.npz", b"PK"),
         ("gain.parquet", b"PAR1, cut sho"),
+        ("config.toml", b"rounds = inf"),
+        ("config.toml", b"= ="),
+        ("config.toml", None),
     ],
 )
 def test_a_damaged_file_is_named_in_the_report_which_goes_on(
@@ -222,6 +226,79 @@ def test_a_damaged_file_is_named_in_the_report_which_goes_on(
     assert name in remark
     page = fedloom.report(out, tmp_path / "report.html").read_text()
     assert Path(name).name in page
+
+
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_edited_settings_are_named_and_not_believed(
+    has_digest: bool, undisturbed: Path, tmp_path: Path
+) -> None:
+    """Runs of earlier versions have no digest of them, but the settings themselves."""
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    if not has_digest:
+        files = json.loads((out / "manifest.json").read_text())["files"]
+        lying(files={k: v for k, v in files.items() if k != "config.toml"})(out)
+    assert not RunReader(out).damage
+    replace_text(out / "config.toml", b"lr = 0.05", b"lr = 0.09")
+    page = fedloom.report(out, tmp_path / "report.html").read_text()
+    assert "config.toml: its " in page
+    assert "0.09" not in page
+    with pytest.raises(fedloom.FedloomError, match=r"config\.toml"):
+        resume(out)
+
+
+@pytest.fixture(scope="module")
+def with_gain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("with_gain") / "run"
+    run_config(parse({**SMALL, "rounds": 1}), out=out).gain()
+    return out
+
+
+@pytest.mark.parametrize(
+    "name", ["outcomes/round-00001.npz", "outcomes/alone.npz", "gain.parquet"]
+)
+def test_a_flipped_bit_is_named_or_changes_nothing(
+    name: str, with_gain: Path, tmp_path: Path
+) -> None:
+    """Whatever part of an archive or a table it is in, reading it ends in a message."""
+    out = tmp_path / "run"
+    shutil.copytree(with_gain, out)
+    sound = (out / name).read_bytes()
+    named = 0
+    for place in range(0, len(sound), 1 + len(sound) // 150):
+        (out / name).write_bytes(sound)
+        flip(out / name, place, place % 8)
+        reader = RunReader(out)
+        named += Path(name).name in reader.damage
+        _ = reader.gain(), reader.outcomes, reader.alone_outcomes
+        assert reader.damage.keys() <= {Path(name).name}
+    assert named > 30
+
+
+def test_outcomes_of_other_samples_are_not_put_together(with_gain: Path) -> None:
+    own = RunDirectory(with_gain).read_outcomes()
+    assert own is not None
+    others = {
+        part: Outcomes(outcomes.rows + 1, outcomes.clients, outcomes.values)
+        for part, outcomes in own.parts.items()
+    }
+    once = np.ones(4, dtype=np.int64)
+    with pytest.raises(fedloom.DataError, match="of other samples"):
+        put_together(own, once, once, lambda _: RunOutcomes(others))
+
+
+def test_a_damaged_split_is_named_by_resume_and_by_export(
+    undisturbed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = back_at_round_2(undisturbed, tmp_path / "run")
+    flip(out / "split.npz", 200)
+    before = content(out)
+    with pytest.raises(fedloom.MessageError, match=r"split\.npz: .*damaged"):
+        resume(out)
+    assert content(out) == before
+    with caplog.at_level(logging.WARNING):
+        load(out)  # its models are whole all the same
+    assert "split.npz" in caplog.text
 
 
 def test_rows_that_are_not_those_of_the_run_make_no_report(
@@ -252,7 +329,7 @@ def test_a_damaged_table_of_gains_is_named_by_an_export(
     out = tmp_path / "run"
     shutil.copytree(undisturbed, out)
     (out / "gain.parquet").write_bytes(b"PAR1")
-    with pytest.raises(fedloom.MessageError, match=r"gain\.parquet: not a whole table"):
+    with pytest.raises(fedloom.DataError, match=r"gain\.parquet: not a whole table"):
         load(out).export(tmp_path / "e", clients=[0])
 
 

@@ -367,3 +367,14 @@ def test_weights_that_are_no_file_are_refused(exported, tmp_path):
     (folder / "model.safetensors").write_bytes(b"\xff" * 20)
     with pytest.raises(MessageError, match="not a whole file"):
         load_model(folder)
+
+
+def test_a_number_of_very_many_digits_gets_advice_for_its_user(tmp_path: Path) -> None:
+    digits = "1" + "0" * 5000
+    (tmp_path / "a.toml").write_text(f"rounds = {digits}")
+    with pytest.raises(ConfigError, match="more digits than any setting") as refusal:
+        read_toml(tmp_path / "a.toml")
+    assert "sys." not in str(refusal.value)
+    with pytest.raises(ConfigError, match="more digits than any setting") as refusal:
+        override({}, f"rounds={digits}")
+    assert "sys." not in str(refusal.value)

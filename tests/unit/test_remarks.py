@@ -19,7 +19,7 @@ from fedloom.clients import federation
 from fedloom.comparison import parse_comparison, run_comparison
 from fedloom.config import RunConfig, parse, to_toml
 from fedloom.core.errors import NumericalError
-from fedloom.core.remarks import Remark, divergence, on_training_loss
+from fedloom.core.remarks import Remark, divergence, on_participants, on_training_loss
 from fedloom.core.task import Task
 from fedloom.plan import plan_for
 from fedloom.reports import collect, write_report
@@ -298,3 +298,11 @@ def test_a_remark_says_how_bad_it_is() -> None:
 
 def test_methods_say_nothing_by_default() -> None:
     assert tuple(REGISTRY["fedavg"]().remarks({})) == ()
+
+
+def test_a_run_in_which_nobody_took_part_says_so() -> None:
+    everybody_away = {**STARVED, "rounds": 1, "faults": {"absent": 1.0}}
+    remarks = run_config(parse(everybody_away)).remarks
+    assert remarks[0].topic == "nobody took part"
+    assert "any of 1 round, so" in remarks[0].text
+    assert not list(on_participants([0, 3, 0]))

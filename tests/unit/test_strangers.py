@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,15 +12,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from survivors import SMALL, TWO_BY_TWO, assert_same, back_at_round_2
+from survivors import (
+    SMALL,
+    TWO_BY_TWO,
+    Death,
+    Killed,
+    assert_same,
+    back_at_round_2,
+)
 
 import fedloom
 from fedloom.comparison import load_comparison, parse_comparison, run_comparison
 from fedloom.comparison import train as comparison_train
 from fedloom.config import parse, to_toml
+from fedloom.core.digests import write_checked_json
+from fedloom.reports import write_report
+from fedloom.results.directory import RunDirectory
 from fedloom.results.lock import hold
 from fedloom.results.scores import Scores
 from fedloom.runs import load, resume, run_config
+from fedloom.trackers import Csv
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -96,6 +108,49 @@ def test_a_fresh_run_removes_the_files_of_the_old_one_alone(
     assert_same(out, undisturbed)
 
 
+def test_files_that_no_part_of_the_run_wrote_are_the_users_own(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    """Under a tracker's names in a run without one, and of rounds it does not have."""
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    files = put(
+        out,
+        "rounds.csv",
+        "mlflow.json",
+        "outcomes/round-99999.npz",
+        "tensorboard/events.out.tfevents.mine",
+        "tensorboard/events.out.tfevents.1700000000.host.1.0",
+    )
+    assert RunDirectory(out).outcome_rounds() == [3]
+    resume(out)
+    assert_untouched(files)
+    run_config(parse(SMALL), out=out, fresh=True)
+    assert_untouched(files)
+    # Nor does a tracker take them for its own, now or the next time.
+    for _ in range(2):
+        config = parse({**SMALL, "rounds": 1})
+        run_config(config, out=out, fresh=True, track=[Csv()])
+        assert_untouched(files)
+
+
+@pytest.mark.parametrize("after", [0, 8])
+def test_a_stranger_does_not_block_a_run_that_was_killed_as_it_began_anew(
+    after: int, undisturbed: Path, tmp_path: Path, death: Death
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    files = put(out, ".DS_Store", "mine.txt", "outcomes/mine.npz")
+    with pytest.raises(Killed), death.comes(out, "", after):
+        run_config(parse(SMALL), out=out, fresh=True)
+    assert_untouched(files)
+    run_config(parse(SMALL), out=out, fresh=True)
+    assert_untouched(files)
+    for path in files:
+        path.unlink()
+    assert_same(out, undisturbed)
+
+
 def test_strangers_do_not_block_a_resume(undisturbed: Path, tmp_path: Path) -> None:
     out = back_at_round_2(undisturbed, tmp_path / "run")
     names = [
@@ -121,6 +176,34 @@ def test_titles_have_a_folder_of_their_own_on_every_system(titles: list[str]) ->
         parse_comparison({"methods": {title: {"name": "ditto"} for title in titles}})
 
 
+@pytest.mark.parametrize(
+    "title",
+    [
+        "compare.toml",
+        "report.html",
+        "report-2.md",
+        "Alone",
+        "yardsticks",
+        "con",
+        "Aux.1",
+    ],
+)
+def test_a_title_that_is_taken_is_refused_early(title: str) -> None:
+    with pytest.raises(fedloom.ConfigError, match="something else under that name"):
+        parse_comparison({"methods": {title: {"name": "ditto"}}})
+    parse_comparison({"methods": {f"my {title}": {"name": "ditto"}}})
+
+
+def test_a_lock_that_is_a_link_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / ".run.lock").symlink_to(tmp_path / "elsewhere")
+    with (
+        pytest.raises(fedloom.ConfigError, match=r"\.run\.lock: .*found a link"),
+        hold(tmp_path / ".run.lock"),
+    ):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_compare_toml_of_the_users_own_is_not_taken_for_a_comparison(
     tmp_path: Path,
 ) -> None:
@@ -140,7 +223,8 @@ def test_a_fresh_comparison_removes_what_the_old_one_lists_alone(
     shutil.copytree(compared, out)
     shutil.copytree(undisturbed, out / "mine" / "seed-0")
     before = (out / "mine" / "seed-0" / "manifest.json").read_bytes()
-    files = put(out, "fedavg/notes.md", "fedavg/seed-7/config.toml", "thesis.tex")
+    mine = "yardsticks/mine/seed-0.npz"
+    files = put(out, "fedavg/notes.md", "fedavg/seed-7/config.toml", "thesis.tex", mine)
     one = parse_comparison({**TWO_BY_TWO, "methods": ["fedavg"], "seeds": [0]})
 
     def stop(*_: Any) -> None:
@@ -153,6 +237,45 @@ def test_a_fresh_comparison_removes_what_the_old_one_lists_alone(
     assert (out / "mine" / "seed-0" / "manifest.json").read_bytes() == before
     assert not list(out.glob("ditto/*/*.safetensors"))
     assert load_comparison(out).arms.keys() == {"fedavg"}
+
+
+def test_strangers_do_not_block_a_fresh_comparison(
+    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is stopped before its runs have begun; what is left goes on."""
+    out = tmp_path / "out"
+    shutil.copytree(compared, out)
+    files = put(out, "fedavg/seed-0/.DS_Store", "fedavg/seed-1/mine.txt")
+    changes: dict[str, Any] = {"methods": ["fedavg"], "rounds": 1}
+    comparison = parse_comparison({**TWO_BY_TWO, **changes})
+
+    def stop(*_: Any) -> None:
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison_train, "_together", stop)
+        with pytest.raises(InterruptedError):
+            run_comparison(comparison, out, fresh=True, jobs=1)
+    assert not list(out.glob("*/*/manifest.json"))
+    run_comparison(comparison, out, jobs=1)
+    assert len(list(out.glob("*/*/manifest.json"))) > 1
+    assert_untouched(files)
+
+
+@pytest.mark.parametrize("name", ["ditto/seed-1/manifest.json", "prox"])
+def test_what_blocks_a_fresh_comparison_is_seen_before_anything_is_removed(
+    name: str, compared: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(compared, out)
+    put(out, name, "yardsticks/mine/seed-0.npz")
+    before = {path for path in out.rglob("*") if not path.name.endswith(".lock")}
+    methods = {"fedavg": {}, "ditto": {}, "prox": {"name": "fedprox"}}
+    comparison = parse_comparison({**TWO_BY_TWO, "methods": methods})
+    with pytest.raises(fedloom.ConfigError, match=r"damaged|found a file"):
+        run_comparison(comparison, out, fresh=True, jobs=1)
+    after = {path for path in out.rglob("*") if not path.name.endswith(".lock")}
+    assert after == before
 
 
 def test_what_a_killed_comparison_was_writing_is_removed(
@@ -205,9 +328,63 @@ def test_a_report_replaces_only_what_a_report_wrote(
     with pytest.raises(fedloom.ConfigError, match=r"report\.md: .*changed since"):
         fedloom.report(undisturbed, page)
     assert (project / "report.md").read_text() == "My own words."
-    # A file that is named is meant.
-    fedloom.report(undisturbed, project / "README.md", format_="md")
-    assert "precious" not in (project / "README.md").read_text()
+    # Nor one that is named.
+    with pytest.raises(fedloom.ConfigError, match=r"README\.md: is there already"):
+        fedloom.report(undisturbed, project / "README.md", format_="md")
+    assert_untouched(files)
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "advice"),
+    [
+        ("manifest.json", "html", r"--out \S*manifest\.html\.$"),
+        ("x.md", "html", r"--out \S*x\.html, or --format md"),
+        ("x", "latex", r"--out \S*x\.tex\.$"),
+    ],
+)
+def test_a_report_has_the_ending_of_its_format(
+    name: str, format_: str, advice: str, undisturbed: Path, tmp_path: Path
+) -> None:
+    files = put(tmp_path, "manifest.json")
+    with pytest.raises(fedloom.ConfigError, match=advice):
+        fedloom.report(undisturbed, tmp_path / name, format_=format_)
+    assert_untouched(files)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_folder_in_the_way_of_a_report_is_seen_before_anything_is_written(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "report.md").mkdir()
+    with pytest.raises(fedloom.ConfigError, match=r"report\.md: is there already"):
+        fedloom.report(undisturbed, tmp_path / "report.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+
+
+@pytest.mark.parametrize("files", [[1], "x", {"r.md": [[1]]}, {"r.md": 5}, None])
+def test_an_odd_list_of_reports_makes_no_file_a_reports(
+    files: Any, undisturbed: Path, tmp_path: Path
+) -> None:
+    mine = put(tmp_path, "r.md")
+    listed = {"format": "fedloom-report-1", "files": files}
+    write_checked_json(tmp_path / ".fedloom-report.json", listed)
+    with pytest.raises(fedloom.ConfigError, match=r"r\.md: is there already"):
+        fedloom.report(undisturbed, tmp_path / "r.md", format_="md")
+    assert_untouched(mine)
+
+
+def test_a_report_beside_an_edited_one_has_another_name(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    """As of a comparison that is resumed, where nobody can say where it goes."""
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    fedloom.report(out)
+    (out / "report.md").write_text("My own words.")
+    for _ in range(2):  # the second time it replaces what the first wrote
+        _, written = write_report([out], may_rename=True)
+        assert [path.name for path in written[:2]] == ["report-2.html", "report-2.md"]
+    assert (out / "report.md").read_text() == "My own words."
 
 
 def test_a_default_name_is_nobodys_permission(
@@ -256,6 +433,66 @@ def test_an_export_leaves_its_neighbours_alone(
     named_alike.export(tmp_path / "home", clients=[1], fresh=True)
     assert_untouched(files)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*names, "home"])
+
+
+def test_an_export_keeps_an_empty_folder_that_is_there(
+    named_alike: fedloom.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be where a shell stands, a mount point, or closed to others."""
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o700)
+    before = home.stat()
+    monkeypatch.chdir(home)
+    for fresh in (False, True):
+        named_alike.export(".", clients=[0, 1], fresh=fresh)
+        assert (home.stat().st_ino, home.stat().st_mode) == (
+            before.st_ino,
+            before.st_mode,
+        )
+        assert "export.json" in os.listdir()
+        assert not [name for name in os.listdir() if name.startswith(".")]
+        modes = {path.stat().st_mode & 0o077 for path in home.rglob("*")}
+        assert modes == {0}
+
+
+def test_an_export_that_is_killed_loses_nothing(
+    named_alike: fedloom.Result, tmp_path: Path, death: Death
+) -> None:
+    """The next call puts back what was there, or ends what was as good as written."""
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    out = named_alike.export(tmp_path / "home", clients=[0])
+    before = content()
+    kills, is_killed = 0, True
+    while is_killed and content() == before:
+        is_killed = False
+        try:
+            with death.comes(out, "", kills, is_hidden=True):
+                named_alike.export(out, clients=[1, 2], fresh=True)
+        except Killed:
+            is_killed = True
+            kills += 2
+        with pytest.raises(fedloom.ConfigError, match="already holds exported models"):
+            named_alike.export(out, clients=[4])
+    assert kills > 10
+    names = sorted(name[:8] for name in os.listdir(out))
+    assert names == ["client-1", "client-2", "export.j", "models.c"]
+
+
+def test_an_export_half_written_into_an_empty_folder_is_removed(
+    named_alike: fedloom.Result, tmp_path: Path, death: Death
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with pytest.raises(Killed), death.comes(home, "export.json"):
+        named_alike.export(home, clients=[0, 1])
+    assert "models.csv" in os.listdir(home)
+    named_alike.export(home, clients=[2])
+    names = ["README.md", "export.json", "model.safetensors", "model.toml"]
+    assert sorted(os.listdir(home)) == names
 
 
 @pytest.mark.parametrize("what", ["changed", "unlisted", "no list", "lying list"])

@@ -17,6 +17,7 @@ from fedloom.clients.assignment import (
     Indices,
     Partition,
     check_classes,
+    check_enough,
     class_pools,
     lognormal,
     numbered,
@@ -153,6 +154,7 @@ def _holders(
     dataset: Dataset, pools: Sequence[Indices], clients: int, classes: int
 ) -> list[list[int]]:
     """For each class the clients that hold it, in order."""
+    check_enough(dataset, clients)
     check_classes(dataset, classes, len(pools))
     holders: list[list[int]] = [[] for _ in pools]
     for client in range(clients):

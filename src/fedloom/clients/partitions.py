@@ -79,6 +79,7 @@ class LabelSkew(Partition):
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Deal classes to clients, then samples to the holders of each class."""
+        check_enough(dataset, self.clients)
         pools = class_pools(dataset, "label-skew")
         check_classes(dataset, self.classes, len(pools))
         if self.clients * self.classes < len(pools):

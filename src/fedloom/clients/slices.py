@@ -13,6 +13,7 @@ from fedloom.clients.assignment import (
     Indices,
     Partition,
     check_classes,
+    check_enough,
     class_pools,
     numbered,
 )
@@ -42,6 +43,7 @@ class Slices(Partition):
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Deal classes within each group, then a slice of each class to each group."""
+        check_enough(dataset, self.clients)
         pools = class_pools(dataset, "slices")
         each = len(pools) if self.classes is None else self.classes
         check_classes(dataset, each, len(pools))
@@ -81,6 +83,7 @@ class ConceptDrift(Partition):
 
     def assign(self, dataset: Dataset, seed: int) -> Assignment:
         """Deal subclasses within each group, then a slice of each to each group."""
+        check_enough(dataset, self.clients)
         pools, of_class = _subclass_pools(dataset)
         counts = sorted({len(subclasses) for subclasses in of_class})
         total = counts[0]

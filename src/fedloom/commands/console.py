@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -12,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
+from fedloom.core.files import write_csv
 from fedloom.core.foreign_text import terminal_text
 
 
@@ -38,6 +40,16 @@ def say(text: str) -> None:
 def remark(text: str) -> None:
     """One line that is no result."""
     err.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
+    """Rows as CSV on standard output; on a terminal nothing in them can move it."""
+    if not sys.stdout.isatty():
+        write_csv(rows, sys.stdout)
+        return
+    text = io.StringIO()
+    write_csv(rows, text)
+    sys.stdout.write(terminal_text(text.getvalue()))
 
 
 def make_table(*columns: str, numbers: Sequence[str] = (), title: str = "") -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +9,12 @@ import numpy as np
 import torch
 
 from fedloom.commands import options
-from fedloom.commands.console import print_numbers, remark, say
+from fedloom.commands.console import print_csv, print_numbers, remark, say
 from fedloom.commands.options import argument, option
 from fedloom.config import parse, read_toml
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_csv
+from fedloom.core.wording import counted
 from fedloom.data import File
 from fedloom.data.dataset import Dataset
 from fedloom.data.new_samples import NewSamples, read_like
@@ -50,7 +50,7 @@ def export_command(
     names = result.federation.names
     clients = names if everybody else [_client(c, names) for c in client or []]
     where = result.export(out, clients=clients, shared=shared, fresh=fresh)
-    say(f"{_count(len(clients) + shared, 'model')} written to {where}")
+    say(f"{counted(len(clients) + shared, 'model')} written to {where}")
 
 
 def predict_command(
@@ -123,7 +123,7 @@ def personalize_command(
     if out is not None:
         models = [newcomer.exported_model() for newcomer in newcomers]
         export(newcomers[0].run, models, out, fresh=fresh)
-        say(f"\n{_count(len(newcomers), 'model')} written to {out}")
+        say(f"\n{counted(len(newcomers), 'model')} written to {out}")
 
 
 def _predict_exported(
@@ -146,13 +146,11 @@ def _predict_exported(
 
 def _write_predictions(outputs: torch.Tensor, like: Dataset, out: Path | None) -> None:
     rows = prediction_rows(outputs.cpu(), like)
-    write_csv(rows, sys.stdout if out is None else out)
-    if out is not None:
-        say(f"{_count(len(rows), 'prediction')} written to {out}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    if out is None:
+        print_csv(rows)
+    else:
+        write_csv(rows, out)
+        say(f"{counted(len(rows), 'prediction')} written to {out}")
 
 
 def _client(text: str, names: tuple[str, ...]) -> int | str:

@@ -65,10 +65,14 @@ def view_command(
 
 
 def write_and_show(
-    paths: list[Path], out: Path | None = None, format_: str = "html"
+    paths: list[Path],
+    out: Path | None = None,
+    format_: str = "html",
+    *,
+    may_rename: bool = False,
 ) -> None:
     """Write a report; print its ranking and where it is."""
-    findings, written = write_report(paths, out, format_)
+    findings, written = write_report(paths, out, format_, may_rename=may_rename)
     _show(ranking_table(findings, is_short=True))
     yardsticks = yardsticks_table(findings, is_short=True)
     if yardsticks is not None:
@@ -76,6 +80,11 @@ def write_and_show(
     for text in (headline(findings), *summary(findings), *findings.collection.remarks):
         console.print(f"\n{text}", highlight=False, markup=False)
     say(f"\nWritten to {written[0]}")
+    if may_rename and written[0].stem != "report":
+        say(
+            "Files under the names of the report were changed since it was written, or "
+            "are not a report's; they were left as they are."
+        )
 
 
 def _show(table: Table) -> None:

@@ -167,7 +167,7 @@ def _compare(comparison: Comparison, path: Path, **how: Any) -> None:
             comparison,
             path,
             tell=say,
-            report=lambda out: write_and_show([out]),
+            report=lambda out: write_and_show([out], may_rename=True),
             **how,
         )
     diverged = failures(comparison, path)

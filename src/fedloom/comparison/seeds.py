@@ -217,6 +217,7 @@ def _begin(plan: Plan, directory: RunDirectory, held: ExitStack) -> None:
         began = to_tables(parse(began, str(where)))
     refuse_changes(f"{where} (in {COMPARISON})", began, plan.tables)
     refuse_other_data(where, manifest, plan.simulation.federation)
+    directory.check_file(directory.split)
 
 
 def _common_position(directories: Sequence[RunDirectory]) -> Position:

@@ -18,6 +18,7 @@ from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
 from fedloom.core.wording import counted
 from fedloom.results.directory import COMPARISON
+from fedloom.results.reader import ALONE, YARDSTICKS
 
 FORMAT = "fedloom-comparison-1"
 """What the file of a comparison names as its format once the comparison has begun."""
@@ -343,6 +344,11 @@ def refuse_titles(titles: Iterable[str], where: str) -> None:
                 f"{where}: {title!r} is what the folders of runs are called. Choose "
                 "another title."
             )
+        if _TAKEN.fullmatch(title.lower()):
+            raise ConfigError(
+                f"{where}: {title!r} becomes the name of a folder, and a comparison or "
+                "a system has something else under that name. Choose another title."
+            )
         if title.lower() in seen:
             raise ConfigError(
                 f"{where}: {seen[title.lower()]!r} and {title!r} become the names of "
@@ -351,6 +357,12 @@ def refuse_titles(titles: Iterable[str], where: str) -> None:
         seen[title.lower()] = title
 
 
+_TAKEN = re.compile(
+    rf"{re.escape(COMPARISON)}|{ALONE}|{YARDSTICKS}|report.*\.(html|md|tex|csv)"
+    r"|(con|prn|aux|nul|com\d|lpt\d)(\..*)?"
+)
+"""What lies in the directory of a comparison beside the methods, and the names of
+devices on Windows."""
 _LONGEST = 100
 _PLAIN = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 -_.,=+"

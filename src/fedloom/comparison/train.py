@@ -304,6 +304,10 @@ def _refuse_place(comparison: Comparison, out: Path, *, fresh: bool) -> None:
             f"{out}: holds another comparison. Choose another --out, go on with it by "
             f"`fedloom resume {out}`, or replace it with --fresh."
         )
+    if fresh or begun is None:
+        # Before anything is removed: what could not be begun afterwards.
+        for arm, seed in product(comparison.arms, comparison.seeds):
+            RunDirectory(run_directory(out, arm, seed)).refuse_others()
 
 
 def _text(comparison: Comparison) -> str:
@@ -352,7 +356,7 @@ def _clear(out: Path) -> None:
             held.enter_context(run.hold())
         for run in runs:
             run.clear()
-    clear_yardsticks(out)
+    clear_yardsticks(out, listed.seeds)
 
 
 def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:

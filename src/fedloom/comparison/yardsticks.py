@@ -95,10 +95,11 @@ def has_yardsticks(out: Path) -> bool:
     return _about_file(out).is_file()
 
 
-def clear_yardsticks(out: Path) -> None:
-    """Remove the yardsticks of a comparison."""
-    for file in (*(out / YARDSTICKS).glob("*/seed-*.npz"), _about_file(out)):
-        remove(file)
+def clear_yardsticks(out: Path, seeds: Iterable[int]) -> None:
+    """Remove the yardsticks of a comparison of these seeds."""
+    for name, seed in product(_ABOUT, seeds):
+        remove(yardstick_file(out, name, seed))
+    remove(_about_file(out))
 
 
 def finish_yardsticks(

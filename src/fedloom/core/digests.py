@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from fedloom.core.errors import MessageError
 from fedloom.core.files import atomic_write
+from fedloom.core.reading import UNREADABLE
 
 _BLOCK = 1 << 20
-_UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 class Extent(NamedTuple):
@@ -133,7 +133,7 @@ def read_checked_json(
     """
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise MessageError(f"{path}: not a whole file of {what} ({error}).") from error
     if not isinstance(table, dict):
         raise MessageError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
+
+from fedloom.core.wording import counted
 
 LogColumns = Mapping[str, NDArray[Any]]
 """The client log of a run: by name, one entry per round, exchange and participant."""
@@ -66,6 +68,23 @@ def divergence(
         f"the same of every sample would have {constant:.3g}: training diverged. lr is "
         f"{lr:g}. {LOWER_RATE}"
     )
+
+
+def on_participants(participants: Sequence[int]) -> Iterator[Remark]:
+    """Whether anybody took part.
+
+    Args:
+        participants: how many did, in each round that was to be trained.
+    """
+    if participants and not any(participants):
+        yield Remark(
+            topic="nobody took part",
+            text=(
+                f"Nobody took part in any of {counted(len(participants), 'round')}, so "
+                "the models are those of the start. Lower faults.absent."
+            ),
+            is_warning=True,
+        )
 
 
 def on_training_loss(

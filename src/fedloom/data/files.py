@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.memory import lack_of_memory_explained
+from fedloom.core.reading import UNREADABLE
 from fedloom.data.dataset import (
     Dataset,
     Task,
@@ -212,15 +209,6 @@ def _kind(path: Path) -> str:
     return "".join(path.suffixes[-2:]) if path.suffix in COMPRESSED else path.suffix
 
 
-_BROKEN = (
-    *(OSError, ValueError, TypeError, EOFError, LookupError, AttributeError),
-    *(OverflowError, MemoryError, RuntimeError, SyntaxError, tokenize.TokenError),
-    *(struct.error, zipfile.BadZipFile, zlib.error),
-)
-"""What a broken archive of arrays raises: zip, numpy and Python's own parser read it,
-and a header may announce any size."""
-
-
 def has_known_kind(path: Path) -> bool:
     """Whether a file has the name of one that can be read."""
     return _kind(path) in _KINDS
@@ -237,7 +225,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             refuse_size(path, sum(part.file_size for part in archive.zip.infolist()))
             return {name: archive[name] for name in archive.files}
-    except _BROKEN as error:
+    except UNREADABLE as error:
         raise DataError(
             f"{path}: not a readable .npz of plain arrays ({error}). Save it again "
             "with np.savez, without arrays of Python objects."

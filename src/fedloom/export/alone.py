@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fedloom.algorithms import Local
 from fedloom.clients.batches import plan_batches
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
-from fedloom.results.outcomes import RunOutcomes
+from fedloom.core.errors import DataError
+from fedloom.results.outcomes import Outcomes, RunOutcomes
 
 _PLAIN = frozenset(
     {
@@ -31,6 +32,9 @@ _PLAIN = frozenset(
     }
 )
 """Methods whose local steps are SGD on the client's own loss and nothing else."""
+_NO_OUTCOMES = Outcomes(
+    np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float64)
+)
 
 
 def alone_like(method: AnyAlgorithm, **changes: Any) -> Local:
@@ -144,9 +148,14 @@ def put_together(
                 continue
             if alone is None:
                 return None
-            theirs = alone.parts[part]
+            theirs = alone.parts.get(part, _NO_OUTCOMES)
             kept = np.isin(theirs.clients, outcomes.clients[chosen])
-            assert np.array_equal(theirs.rows[kept], outcomes.rows[chosen])
+            if not np.array_equal(theirs.rows[kept], outcomes.rows[chosen]):
+                raise DataError(
+                    f"outcomes of the {part} data: those of training alone for "
+                    f"{round_} rounds are of other samples than those of the run. A "
+                    "file in outcomes/ was exchanged; start anew with --fresh."
+                )
             values[part][chosen] = theirs.values[kept]
     parts = {part: o.with_values(values[part]) for part, o in own.parts.items()}
     return RunOutcomes(parts, rounds * per_round)

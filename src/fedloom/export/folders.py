@@ -14,11 +14,10 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -34,6 +33,7 @@ from fedloom.core.digests import (
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import (
     cannot_write,
+    is_private_folder,
     private_folder,
     remove_if_empty,
     write_csv,
@@ -48,13 +48,16 @@ from fedloom.export.exported_model import (
     scores_of,
 )
 from fedloom.export.loading import FORMAT, TABLES, WEIGHTS
+from fedloom.results.directory import RunDirectory
 from fedloom.results.scores import Scores
 from fedloom.server.simulation import Simulation
 
-_FILES = (WEIGHTS, TABLES, "README.md")
+_CARD = "README.md"
 _INDEX = "models.csv"
 _LIST = "export.json"
 _LIST_FORMAT = "fedloom-export-1"
+_NEW, _OLD = "new", "old"
+"""What a private folder holds while an export is made or replaced."""
 _LONGEST = 40
 """Most letters of a client's name in the name of its folder."""
 
@@ -122,26 +125,24 @@ def _mean(scores: Scores, sizes: NDArray[np.int64]) -> Score:
 
 def _read_gain(directory: Path | None) -> list[str]:
     """A sentence per client, from gain.parquet if the run has one."""
-    if directory is None or not (directory / "gain.parquet").is_file():
+    gains = None if directory is None else RunDirectory(directory).read_gain()
+    if gains is None:
         return []
-    try:
-        rows = pq.read_table(directory / "gain.parquet").to_pylist()
-    except (OSError, ValueError) as error:
-        raise MessageError(
-            f"{directory / 'gain.parquet'}: not a whole table of gains ({error}). "
-            "Remove it, or make it again with result.gain()."
-        ) from error
+    columns = (gains[name].tolist() for name in ("gain", "together", "alone"))
     return [
         f"Gain over training alone with the same local work, on test data: "
-        f"{row['gain']:+.4f} ({row['together']:.4f} instead of {row['alone']:.4f})."
-        for row in rows
+        f"{gain:+.4f} ({together:.4f} instead of {alone:.4f})."
+        for gain, together, alone in zip(*columns, strict=True)
     ]
 
 
 def export(
     run: RunInfo, models: Sequence[ExportedModel], out: Path, *, fresh: bool = False
 ) -> Path:
-    """Write models to a new directory, all of them or nothing.
+    """Write models to a new or empty directory, all of them or nothing.
+
+    A directory that is there stays, with its mode; files in it are readable for no one
+    who cannot look into it. What a killed process left there is put back first.
 
     Args:
         run: the run they come from.
@@ -154,35 +155,113 @@ def export(
         DataError: it cannot be written.
     """
     out = out.resolve()
+    _settle_all(out)
     earlier = _refuse(out, fresh=fresh)
+    is_new = not out.exists()
     private: Path | None = None
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        private = private_folder(out.parent)
-        made, old = private / "new", private / "old"
+        out.mkdir(parents=True, exist_ok=True)
+        # In the folder itself, which stays: it may be where somebody stands, or where
+        # another disk is mounted.
+        private = private_folder(out)
+        made, old = private / _NEW, private / _OLD
         if len(models) == 1:
             _write(run, models[0], made)
         else:
             _write_all(run, models, made)
         _list_files(made)
-        if out.exists():
-            out.replace(old)
-        try:
-            made.replace(out)
-        except OSError:
-            if old.exists():
-                old.replace(out)
-            raise
-        for name in earlier:
-            (old / name).unlink()
-        _remove_folders(old)
+        _narrow(made, out.stat().st_mode)
+        if earlier:
+            old.mkdir()
+            for name in _tops(earlier):  # the list first: what is left is no export
+                (out / name).replace(old / name)
+        for path in sorted(made.iterdir(), key=lambda path: path.name == _LIST):
+            path.replace(out / path.name)
     except (OSError, SafetensorError) as error:
         raise cannot_write(out, error) from error
     finally:
         if private is not None:
-            shutil.rmtree(private / "new", ignore_errors=True)
-            remove_if_empty(private)
+            _settle(out, private)
+        if is_new:
+            remove_if_empty(out)
     return out
+
+
+def _tops(names: Iterable[str]) -> list[str]:
+    """The files and folders at the top that these are, or are in, the list first."""
+    tops = dict.fromkeys([_LIST, *(name.partition("/")[0] for name in names)])
+    return list(tops)
+
+
+def _narrow(folder: Path, mode: int) -> None:
+    """Let nobody read what is in a folder who may not look into the folder it is for.
+
+    Args:
+        folder: of new files.
+        mode: of the folder that they are for.
+    """
+    for path in folder.rglob("*"):
+        own = path.stat().st_mode & 0o777
+        narrowed = own & (mode | 0o700)
+        if narrowed != own:
+            path.chmod(narrowed)
+
+
+def _settle_all(out: Path) -> None:
+    """End or take back what a killed process was about in this folder.
+
+    Raises:
+        ConfigError: somebody has changed since what it had written.
+        DataError: the files cannot be moved.
+    """
+    for private in out.glob(".fedloom-*.part"):
+        if is_private_folder(private):
+            inside = {path.name for path in private.iterdir()}
+            if inside and inside <= {_NEW, _OLD}:
+                _settle(out, private)
+            remove_if_empty(private)
+
+
+def _settle(out: Path, private: Path) -> None:
+    """Put back what was there before, or, if all was written, remove that.
+
+    All was written once the list of the new files, the last of them, is in its place.
+
+    Args:
+        out: the folder of the export.
+        private: in it, the new files that are not in their places yet, and old ones.
+    """
+    made, old = private / _NEW, private / _OLD
+    try:
+        if (made / _LIST).is_file():
+            _take_back(out, made)
+            for name in reversed(_tops(path.name for path in old.glob("*"))):
+                if (old / name).exists():
+                    (old / name).replace(out / name)
+        shutil.rmtree(made, ignore_errors=True)
+        for name in (*_read_list(old), _LIST) if (old / _LIST).is_file() else ():
+            (old / name).unlink(missing_ok=True)
+        _remove_folders(old)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    remove_if_empty(private)
+
+
+def _take_back(out: Path, made: Path) -> None:
+    """Move new files that are in their places already out of these."""
+    listed = _read_list(made)
+    for name, extent in listed.items():
+        top = name.partition("/")[0]
+        if (made / top).exists() or not (out / name).exists():
+            continue
+        if extent_of(out / name) != extent:
+            raise ConfigError(
+                f"{out / name}: belongs to an export that was stopped halfway, and was "
+                "changed since. Move it away and export again."
+            )
+    for top in _tops(listed):
+        if (out / top).exists() and not (made / top).exists():
+            (out / top).replace(made / top)
 
 
 def _list_files(folder: Path) -> None:
@@ -192,6 +271,28 @@ def _list_files(folder: Path) -> None:
         path.relative_to(folder).as_posix(): list(extent_of(path)) for path in files
     }
     write_checked_json(folder / _LIST, {"format": _LIST_FORMAT, "files": extents})
+
+
+def _read_list(folder: Path) -> dict[str, Extent]:
+    """Which files of a folder are an export's, as they were written.
+
+    Raises:
+        MessageError: the list is not there, damaged, or something else.
+    """
+    what = "a list of exported files"
+    listed = read_checked_json(folder / _LIST, what, ("files",), format_=_LIST_FORMAT)[
+        "files"
+    ]
+    is_sound = isinstance(listed, dict) and all(
+        isinstance(extent, list) and [int, str] == [*map(type, extent)]
+        for extent in listed.values()
+    )
+    places = map(PurePosixPath, listed if is_sound else ())
+    if not is_sound or any(p.is_absolute() or ".." in p.parts for p in places):
+        raise MessageError(
+            f"{folder / _LIST}: not {what}: expected names with size and digest."
+        )
+    return {name: Extent(*extent) for name, extent in listed.items()}
 
 
 def _refuse(out: Path, *, fresh: bool) -> list[str]:
@@ -205,9 +306,7 @@ def _refuse(out: Path, *, fresh: bool) -> list[str]:
     if not out.exists() or not any(out.iterdir()):
         return []
     try:
-        listed = read_checked_json(
-            out / _LIST, "a list of exported files", ("files",), format_=_LIST_FORMAT
-        )["files"]
+        listed = _read_list(out)
     except MessageError as error:
         raise ConfigError(
             f"{out}: holds something else than exported models. {error} Choose "
@@ -226,7 +325,7 @@ def _refuse(out: Path, *, fresh: bool) -> list[str]:
                 f"{out}: holds something else than exported models ({name}). Choose "
                 "another --out."
             )
-        if name in listed and extent_of(path) != Extent(*listed[name]):
+        if name in listed and extent_of(path) != listed[name]:
             raise ConfigError(
                 f"{out}: {name} was changed since it was exported. Choose another "
                 "--out, or move it away."
@@ -240,9 +339,9 @@ def _refuse(out: Path, *, fresh: bool) -> list[str]:
 
 
 def _remove_folders(folder: Path) -> None:
-    """Remove a folder of folders in which there are no files left."""
+    """Remove the folders of a folder, and itself, in which there are no files left."""
     for path in folder.glob("*"):
-        path.rmdir()
+        remove_if_empty(path)
     remove_if_empty(folder)
 
 
@@ -282,15 +381,15 @@ def _write(run: RunInfo, model: ExportedModel, folder: Path) -> None:
         for name, value in model.module.state_dict().items()
     }
     # One entry only: safetensors writes several in any order, and files would differ.
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     texts = {
-        "model.toml": to_toml(_tables(run, model)),
-        "README.md": write_card(run, model),
+        TABLES: to_toml(_tables(run, model)),
+        _CARD: write_card(run, model),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     # It was written for its owner alone.
-    (folder / "model.safetensors").chmod((folder / "README.md").stat().st_mode)
+    (folder / WEIGHTS).chmod((folder / _CARD).stat().st_mode)
 
 
 def _tables(run: RunInfo, model: ExportedModel) -> dict[str, Any]:

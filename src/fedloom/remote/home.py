@@ -36,6 +36,7 @@ from torch import Tensor
 from fedloom.core.digests import read_checked_json, table_digest, write_checked_json
 from fedloom.core.errors import DataError, MessageError
 from fedloom.core.files import atomic_write, cannot_write, remove
+from fedloom.core.reading import UNREADABLE
 from fedloom.core.records import tensors_digest
 from fedloom.remote.codec import TOKEN_BYTES
 from fedloom.remote.wire import Kind, WireMessage, below
@@ -45,10 +46,6 @@ _log = logging.getLogger(__name__)
 _FORMAT = "fedloom-client-memory-1"
 _SECRET_BITS = 256
 _ANSWER = "answer"
-_UNREADABLE = (
-    *(SafetensorError, OSError, ValueError, KeyError, TypeError),
-    *(AttributeError, RuntimeError, RecursionError, MemoryError),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,7 +336,7 @@ def _read(path: Path) -> Standing:
         if header["tensors"] != tensors_digest(tensors):
             raise ValueError("its checksum is wrong")
         answer = WireMessage.from_bytes(tensors[_ANSWER].numpy().tobytes())
-    except (*_UNREADABLE, MessageError) as error:
+    except (SafetensorError, MessageError, *UNREADABLE) as error:
         raise MessageError(
             f"{path}: not a whole memory of a client ({error}). Put back a copy of it; "
             "without it this client cannot go on with the run."

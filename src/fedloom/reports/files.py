@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -72,8 +73,8 @@ def report(
 
     Args:
         paths: a comparison, a run directory or a folder that holds such; or several.
-        out: the file to write; report.html in the one directory that was given, or in
-            the working directory if there are several.
+        out: the file to write, which ends as the format does; report.html in the one
+            directory that was given, or in the working directory if there are several.
         format_: html writes the page and all tables beside it; md, latex and csv one
             file.
 
@@ -81,8 +82,8 @@ def report(
         The file that was written; for html the page.
 
     Raises:
-        ConfigError: the format is not known, or a file that no report wrote is in the
-            way of one that was not named; nothing is written then.
+        ConfigError: the format is not known, `out` does not end as its files do, or a
+            file that no report wrote is in the way; nothing is written then.
         DataError: there is no run, runs cannot be put into one report, or the file
             cannot be written.
     """
@@ -92,7 +93,11 @@ def report(
 
 
 def write_report(
-    paths: Sequence[Path], out: Path | None = None, format_: str = "html"
+    paths: Sequence[Path],
+    out: Path | None = None,
+    format_: str = "html",
+    *,
+    may_rename: bool = False,
 ) -> tuple[Findings, list[Path]]:
     """The same as `report`, for those who also want to know what was found.
 
@@ -100,6 +105,8 @@ def write_report(
         paths: as there.
         out: as there.
         format_: as there.
+        may_rename: where `out` is not given and files that no report wrote are in the
+            way, whether to write report-2.html and so on instead.
 
     Returns:
         What was found, and the files that were written, the asked-for one first.
@@ -110,49 +117,94 @@ def write_report(
     """
     if format_ not in FORMATS:
         raise ConfigError(f"report: {unknown('format', format_, FORMATS)}")
-    findings = work_out(collect(paths))
     ending, write = FORMATS[format_]
-    is_named = out is not None
-    if out is None:
-        folder = paths[0] if len(paths) == 1 else Path()
-        out = folder / f"report{ending}"
-    texts = {out: write(findings)}
+    if out is not None:
+        _check_ending(out, format_)
+    file = out or (paths[0] if len(paths) == 1 else Path()) / f"report{ending}"
+    findings = work_out(collect(paths))
+    texts = {file.name: write(findings)}
     if format_ == "html":
-        texts |= {out.with_name(out.stem + e): w(findings) for e, w in _BESIDE.items()}
-    _claim(out.parent, texts, named=out if is_named else None)
-    for path, text in texts.items():
-        with atomic_write(path) as part:
+        texts |= {file.stem + end: make(findings) for end, make in _BESIDE.items()}
+    digests = _read_digests(file.parent)
+    stem = file.stem
+    for number in itertools.count(2):
+        obstacle = _obstacle(file.parent, texts, digests)
+        if obstacle is None:
+            break
+        if out is not None or not may_rename:
+            raise ConfigError(
+                f"{obstacle}: is there already, and no report wrote it, or it was "
+                "changed since. Move it away, or choose another --out. Nothing was "
+                "written."
+            )
+        texts = {
+            f"report-{number}{name.removeprefix(stem)}": text
+            for name, text in texts.items()
+        }
+        stem = f"report-{number}"
+    _claim(file.parent, texts, digests)
+    for name, text in texts.items():
+        with atomic_write(file.with_name(name)) as part:
             part.write_text(text, encoding="utf-8")
-    return findings, list(texts)
+    return findings, [file.with_name(name) for name in texts]
 
 
-def _claim(folder: Path, texts: Mapping[Path, str], named: Path | None) -> None:
-    """Write down which files of a folder are a report's, before they are written.
-
-    Args:
-        folder: where they go.
-        texts: what goes there.
-        named: the file that the user named, which may be replaced whatever it is.
+def _check_ending(out: Path, format_: str) -> None:
+    """Refuse the name of a file that says another format than was asked for.
 
     Raises:
-        ConfigError: another file is there that no report wrote, or one that was changed
-            since; nothing was written.
+        ConfigError: it does, or says none.
     """
-    digests: dict[str, list[str]] = {}
-    with suppress(MessageError):  # not there, or not ours
+    ending = FORMATS[format_][0]
+    if out.suffix.lower() == ending:
+        return
+    others = [n for n, (end, _) in FORMATS.items() if end == out.suffix.lower()]
+    instead = f", or --format {others[0]} (format_ in Python)" if others else ""
+    raise ConfigError(
+        f"report: expected a file that ends with {ending}, as the format {format_} "
+        f"does, found {str(out)!r}. Give --out {out.with_suffix(ending)}{instead}."
+    )
+
+
+def _read_digests(folder: Path) -> dict[str, list[str]]:
+    """The digests of the files of a folder that reports wrote, by name.
+
+    Nothing if no report wrote the list, or it is damaged: then no file is a report's.
+    """
+    try:
         listed = read_checked_json(
             folder / _LIST, "a list of reports", ("files",), format_=_LIST_FORMAT
-        )
-        digests = dict(listed["files"])
-    for path, text in texts.items():
-        now = [extent_of(path).digest] if path.is_file() else []
-        is_ours = set(now) <= set(digests.get(path.name, ()))
-        if path != named and not is_ours:
-            raise ConfigError(
-                f"{path}: is there already, and no report wrote it, or it was changed "
-                "since. Move it away, or choose another --out. Nothing was written."
-            )
+        )["files"]
+    except MessageError:
+        return {}
+    is_sound = isinstance(listed, dict) and all(
+        isinstance(digests, list) and all(isinstance(d, str) for d in digests)
+        for digests in listed.values()
+    )
+    return listed if is_sound else {}
+
+
+def _obstacle(
+    folder: Path, names: Iterable[str], digests: Mapping[str, Sequence[str]]
+) -> Path | None:
+    """Something under one of these names that no report wrote, or changed since."""
+    for name in names:
+        path = folder / name
+        if not os.path.lexists(path):
+            continue
+        if not path.is_file() or extent_of(path).digest not in digests.get(name, ()):
+            return path
+    return None
+
+
+def _claim(
+    folder: Path, texts: Mapping[str, str], digests: Mapping[str, list[str]]
+) -> None:
+    """Write down which files of a folder are a report's, before they are written."""
+    files = dict(digests)
+    for name, text in texts.items():
+        path = folder / name
         # Both, for a process that is killed now has written one of them.
-        digests[path.name] = [*now, text_digest(text)]
-    table = {"format": _LIST_FORMAT, "files": digests}
-    write_checked_json(folder / _LIST, table)
+        now = [extent_of(path).digest] if path.is_file() else []
+        files[name] = [*now, text_digest(text)]
+    write_checked_json(folder / _LIST, {"format": _LIST_FORMAT, "files": files})

@@ -16,9 +16,12 @@
     remarks.json           what the method has to say of the run, if anything
     rounds.csv, tensorboard/, mlflow.json  what trackers keep, if there were any
     .run.lock              held by the process that writes
+    .run.replaced.json     the manifest of a run that is being replaced, until the next
+                           run has its own
 
 Never pickle. A file that is replaced is replaced whole. Only files under these names
-are ever removed, and only where the manifest says that the directory is a run's.
+are ever removed, and only where the manifest says that the directory is a run's: those
+of trackers if it lists the tracker, outcomes up to the last round that it plans.
 """
 
 from __future__ import annotations
@@ -30,8 +33,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from fedloom.core.digests import (
     Extent,
@@ -50,6 +55,7 @@ from fedloom.core.files import (
     remove_private_folders,
     sync,
 )
+from fedloom.core.reading import UNREADABLE, not_whole
 from fedloom.core.remarks import Remark
 from fedloom.results.gain import Gain
 from fedloom.results.lock import hold
@@ -83,7 +89,17 @@ _KEYS: Mapping[str, type] = {
 }
 """What every manifest has."""
 _OUTCOMES = re.compile(r"round-(\d{5,})\.npz")
-_EVENTS = re.compile(r"events\.out\.tfevents\..*")
+_EVENTS = re.compile(r"events\.out\.tfevents\.\d+\..+\.\d+\.\d+")
+"""As TensorBoard calls its files: the time, the machine, the process, a number."""
+
+
+def checkpoint_before(checkpoint: Path) -> Path:
+    """Where the checkpoint before the newest lies."""
+    return checkpoint.with_stem(f"{checkpoint.stem}-before")
+
+
+TRACKED = ("csv", "mlflow", "tensorboard")
+"""The trackers that keep files in the directory of a run."""
 
 
 class RunDirectory:
@@ -103,7 +119,11 @@ class RunDirectory:
         self.gain = path / "gain.parquet"
         self.outcomes = path / "outcomes"
         self.alone_outcomes = path / "outcomes" / "alone.npz"
+        self.rounds_csv = path / "rounds.csv"
+        self.mlflow = path / "mlflow.json"
+        self.tensorboard = path / "tensorboard"
         self.lock = path / ".run.lock"
+        self.replaced = path / ".run.replaced.json"
         self._unsynced: set[Path] = set()
 
     @classmethod
@@ -124,9 +144,7 @@ class RunDirectory:
             DataError: it cannot be written to.
         """
         made = cls(path)
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path}: expected a directory, found a file.")
-        made._refuse_others()
+        made.refuse_others()
         if made.manifest.exists() and not fresh:
             raise ConfigError(
                 f"{path}: already holds a run. Choose another --out, go on with it by "
@@ -140,7 +158,7 @@ class RunDirectory:
                 f"{path}: cannot be created ({error.strerror})."
             ) from error
         with made.hold():
-            made._refuse_others()
+            made.refuse_others()
             if made.manifest.exists() and not fresh:
                 raise ConfigError(
                     f"{path}: another process has just begun a run in it."
@@ -183,23 +201,24 @@ class RunDirectory:
     def is_ours(self) -> bool:
         """Whether a run, or what is left of one that was not to be, lies here.
 
-        A manifest says so by its format. Before there is one, there is the lock, and
-        nothing that no run has.
+        A manifest says so by its format, also that of a run which was being replaced.
+        Before there is one, there is the lock, and nothing that no run has.
         """
-        if not self.manifest.exists():
-            return self.lock.is_file() and self._stranger() is None
-        try:
-            manifest = json.loads(self.manifest.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return False
-        return (
-            isinstance(manifest, dict)
-            and _FORMATS.fullmatch(str(manifest.get("format"))) is not None
-            and all(key in manifest for key in _KEYS)
-        )
+        if self.manifest.exists():
+            return _is_manifest(_read_json(self.manifest))
+        if _is_manifest(_read_json(self.replaced)):
+            return True
+        return self.lock.is_file() and self._stranger() is None
 
-    def _refuse_others(self) -> None:
-        """Refuse a directory that holds something else than a run."""
+    def refuse_others(self) -> None:
+        """Refuse a directory that holds something else than a run.
+
+        Raises:
+            ConfigError: it does, or is no directory.
+        """
+        for path in (self.path.parent, self.path):
+            if path.exists() and not path.is_dir():
+                raise ConfigError(f"{path}: expected a directory, found a file.")
         if not self.path.exists() or not any(self.path.iterdir()) or self.is_ours:
             return
         if self.manifest.exists():
@@ -215,48 +234,62 @@ class RunDirectory:
 
     def _stranger(self) -> str | None:
         """The name of something that is here and that no run has."""
-        names = {file.name for file in (*self._files(), self.lock)}
-        folders = {"outcomes", "tensorboard"}
+        names = {file.name for file in (*self._head(), self.lock)}
         for path in sorted(self.path.iterdir()):
-            if path.name not in names | folders and not is_private_folder(path):
+            if path.name not in names and not is_private_folder(path):
                 return path.name
         return self.lock.name if not self.lock.is_file() else None
 
+    def _head(self) -> list[Path]:
+        """What a run writes before its manifest."""
+        return [self.config, self.split, self.start, self.federation]
+
     def _files(self) -> list[Path]:
-        """All that a run writes, the manifest first."""
-        checkpoint = self.checkpoint
+        """All that the run which lies here wrote but its manifest, by what that says.
+
+        A manifest says enough for this be it damaged, as long as it is a run's.
+        """
+        if not _is_manifest(self._any_manifest()):
+            return self._head()
         return [
-            self.manifest,
-            self.config,
-            self.split,
-            self.start,
-            self.federation,
+            *self._head(),
             *(file.path for file in self.rows.files.values()),
-            checkpoint,
-            checkpoint.with_stem(f"{checkpoint.stem}-before"),
+            self.checkpoint,
+            checkpoint_before(self.checkpoint),
             self.failure,
             self.remarks,
             self.gain,
-            self.path / "rounds.csv",
-            self.path / "mlflow.json",
+            self.alone_outcomes,
+            *map(self.outcomes_at, self.outcome_rounds()),
+            *(file for name in TRACKED for file in self.tracked_by(name)),
         ]
+
+    def _any_manifest(self) -> dict[str, Any]:
+        """The manifest of the run, or of the one before it that is being replaced.
+
+        Nothing if there is none; unlike `read_manifest` it takes a damaged one.
+        """
+        is_new = self.manifest.exists()
+        manifest = _read_json(self.manifest if is_new else self.replaced)
+        return manifest if isinstance(manifest, dict) else {}
 
     def clear(self) -> None:
         """Remove the files of a run, and only those.
 
+        The manifest first, for without it what is left is no run; but under another
+        name, so that what was begun here can be ended if the process is killed.
+
         Raises:
             DataError: one cannot be removed.
         """
-        # The manifest first, for without it what is left is no run.
+        if self.manifest.exists():
+            try:
+                self.manifest.replace(self.replaced)
+            except OSError as error:
+                raise cannot_write(self.manifest, error) from error
         for file in self._files():
             remove(file)
-        for round_ in self.outcome_rounds():
-            remove(self.outcomes_at(round_))
-        remove(self.alone_outcomes)
-        for file in sorted((self.path / "tensorboard").glob("*")):
-            if _EVENTS.fullmatch(file.name) and file.is_file():
-                remove(file)
-        for folder in (self.outcomes, self.path / "tensorboard"):
+        for folder in (self.outcomes, self.tensorboard):
             remove_private_folders(folder)
             remove_if_empty(folder)
         self.rows = RowFiles(self.path)
@@ -266,6 +299,8 @@ class RunDirectory:
         """Remove what a killed process was just writing."""
         for folder in (self.path, self.outcomes):
             remove_private_folders(folder)
+        if self.manifest.exists():
+            remove(self.replaced)
 
     def sync(self) -> None:
         """Have all rows on the disk itself, before a checkpoint relies on them.
@@ -317,10 +352,11 @@ class RunDirectory:
         """Say what ran, on what.
 
         What must be as it was to go on, or to be believed, is written with its digest:
-        the manifest itself, the split and the first model, and from every checkpoint on
-        the rows.
+        the manifest itself, the settings, the split and the first model, and from every
+        checkpoint on the rows.
         """
-        files = [file for file in (self.split, self.start) if file.is_file()]
+        head = (self.config, self.split, self.start)
+        files = [file for file in head if file.is_file()]
         table = {
             "format": FORMAT,
             **manifest,
@@ -328,6 +364,7 @@ class RunDirectory:
             "rows": {},
         }
         write_checked_json(self.manifest, table)
+        remove(self.replaced)
 
     def read_manifest(self) -> dict[str, Any]:
         """What ran, on what.
@@ -355,7 +392,8 @@ class RunDirectory:
                     f"{self.manifest}: {key} must be of the type {kind.__name__}, "
                     f"found {manifest[key]!r}."
                 )
-        known = {self.split.name, self.start.name, *self.rows.files}
+        head = {self.config.name, self.split.name, self.start.name}
+        known = {*head, *self.rows.files}
         for name, extent in (manifest["files"] | manifest["rows"]).items():
             is_extent = isinstance(extent, list) and [int, str] == [*map(type, extent)]
             if name not in known or not is_extent:
@@ -373,6 +411,34 @@ class RunDirectory:
         written = self.read_manifest()["files"].get(file.name)
         if written is not None:
             check_extent(file, Extent(*written))
+
+    def claim_tracked(self, name: str) -> None:
+        """Write down that a tracker keeps its file here, before it does.
+
+        Raises:
+            ConfigError: a file of that name is there which no tracker of the run wrote.
+        """
+        manifest = self.read_manifest()
+        trackers = _trackers(manifest)
+        if name in trackers:
+            return
+        file = {"csv": self.rounds_csv, "mlflow": self.mlflow}.get(name)
+        if file is not None and file.exists():
+            raise ConfigError(
+                f"{file} is there already, and no tracker of this run wrote it; move "
+                "it away"
+            )
+        trackers = sorted({*trackers, name})
+        write_checked_json(self.manifest, {**manifest, "trackers": trackers})
+
+    def tracked_by(self, name: str) -> list[Path]:
+        """The files here that a tracker keeps; none if it did not follow this run."""
+        if name not in _trackers(self._any_manifest()):
+            return []
+        if name == "tensorboard":
+            events = sorted(self.tensorboard.glob("*"))
+            return [f for f in events if _EVENTS.fullmatch(f.name) and f.is_file()]
+        return [self.rounds_csv if name == "csv" else self.mlflow]
 
     def write_failure(self, why: str, round_: int, exchange: int) -> None:
         """Say why the run could not go on, and where it stood."""
@@ -434,6 +500,36 @@ class RunDirectory:
             table = pa.table(gain.columns())
             pq.write_table(table, part, write_page_checksum=True)
 
+    def read_gain(self) -> dict[str, NDArray[np.float64]] | None:
+        """(clients,) each: `together`, `alone` and `gain`; None if there is no gain.
+
+        Raises:
+            DataError: gain.parquet is not a whole table of the run's gains.
+        """
+        if not self.gain.is_file():
+            return None
+        try:
+            return self._gain_columns()
+        except DataError as error:
+            raise DataError(
+                f"{error} Remove it, or make it again with --gain or result.gain()."
+            ) from error
+
+    def _gain_columns(self) -> dict[str, NDArray[np.float64]]:
+        clients = self._clients()
+        try:
+            table = pq.read_table(self.gain, page_checksum_verification=True)
+            if clients not in (None, table.num_rows):
+                raise ValueError(f"{table.num_rows} rows for {clients} clients")
+            return {
+                name: np.asarray(
+                    table[name].to_numpy(zero_copy_only=False), dtype=np.float64
+                )
+                for name in ("together", "alone", "gain")
+            }
+        except (pa.ArrowException, *UNREADABLE) as error:
+            raise not_whole(self.gain, "table of gains", error) from error
+
     def write_outcomes(self, round_: int, outcomes: RunOutcomes) -> None:
         """What personal models said of every held-out sample at one round."""
         path = self.outcomes_at(round_)
@@ -453,13 +549,55 @@ class RunDirectory:
             if not rounds:
                 return None
             round_ = rounds[-1]
-        return read_outcomes(self.outcomes_at(round_))
+        return read_outcomes(self.outcomes_at(round_), self._clients())
+
+    def read_alone_outcomes(self) -> RunOutcomes | None:
+        """The outcomes of training alone with as much work; None if there are none.
+
+        Raises:
+            DataError: the file is not whole.
+        """
+        return read_outcomes(self.alone_outcomes, self._clients())
+
+    def _clients(self) -> int | None:
+        """How many clients the run has, if the manifest says so."""
+        clients = self._any_manifest().get("clients")
+        return clients if type(clients) is int else None
 
     def outcome_rounds(self) -> list[int]:
-        """The rounds whose outcomes were written, ascending."""
+        """The rounds whose outcomes were written, ascending.
+
+        None after the last round that the manifest plans: such a file is not the run's.
+        """
         names = (_OUTCOMES.fullmatch(file.name) for file in self.outcomes.glob("*"))
-        return sorted(int(match[1]) for match in names if match is not None)
+        rounds = sorted(int(match[1]) for match in names if match is not None)
+        config = self._any_manifest().get("config")
+        last = config.get("rounds") if isinstance(config, dict) else None
+        return [r for r in rounds if not isinstance(last, int) or r <= last]
 
     def outcomes_at(self, round_: int) -> Path:
         """Where the outcomes of a round lie."""
         return self.outcomes / f"round-{round_:05d}.npz"
+
+
+def _read_json(path: Path) -> Any:
+    """What a file says; None if it is not there or not whole."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except UNREADABLE:
+        return None
+
+
+def _is_manifest(table: Any) -> bool:
+    """Whether this is the manifest of a run, of any version and be it damaged."""
+    return (
+        isinstance(table, dict)
+        and _FORMATS.fullmatch(str(table.get("format"))) is not None
+        and all(key in table for key in _KEYS)
+    )
+
+
+def _trackers(manifest: Mapping[str, Any]) -> list[str]:
+    """Who followed a run and keeps files in its directory."""
+    names = manifest.get("trackers")
+    return [n for n in names if n in TRACKED] if isinstance(names, list) else []

@@ -31,11 +31,16 @@ def hold(file: Path, patience_s: float | None = None) -> Iterator[None]:
         patience_s: how long to wait for another holder; a few seconds by default.
 
     Raises:
-        ConfigError: another process holds it.
+        ConfigError: another process holds it, or it is a link.
         DataError: the file cannot be made.
     """
     from filelock import FileLock, Timeout  # only who writes a run needs it
 
+    if file.is_symlink():
+        raise ConfigError(
+            f"{file}: expected a file, found a link. Remove it; it holds nothing of a "
+            "run. A directory elsewhere may be a link as a whole."
+        )
     # No soft lock instead: it would outlive a killed process.
     wait = _PATIENCE_S if patience_s is None else patience_s
     lock = FileLock(file, wait, fallback_to_soft=False, preserve_lock_file=True)

@@ -6,7 +6,6 @@ A file of outcomes, .npz, has for each part of the data (validation, test) the a
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
 from fedloom.core.files import atomic_write
+from fedloom.core.reading import UNREADABLE, not_whole, read_npz
 
 _COLUMNS = {"rows": np.int64, "clients": np.int32, "values": np.float64}
 
@@ -77,29 +77,48 @@ class RunOutcomes:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
-def read_outcomes(path: Path) -> RunOutcomes | None:
+def read_outcomes(path: Path, clients: int | None = None) -> RunOutcomes | None:
     """What `RunOutcomes.write` wrote; None if there is no such file.
 
+    Args:
+        path: of the file.
+        clients: how many there are, where that is known.
+
     Raises:
-        DataError: the file is not a whole file of outcomes.
+        DataError: the file is not a whole file of outcomes, or is of other clients.
     """
     if not path.is_file():
         return None
     try:
-        # By a file of our own, for numpy leaves a broken archive open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        return _run_outcomes(path, clients)
+    except DataError as error:
+        raise DataError(
+            f"{error} Remove it and go on with the run or the comparison, which writes "
+            "it again."
+        ) from error
+
+
+def _run_outcomes(path: Path, clients: int | None) -> RunOutcomes:
+    what = "file of outcomes"
+    arrays = read_npz(path, what)
+    try:
         work = arrays.pop("work", None)
         parts = dict.fromkeys(name.rpartition("_")[0] for name in arrays)
-        return RunOutcomes(
-            {
-                part: Outcomes(*(arrays[f"{part}_{name}"] for name in _COLUMNS))
-                for part in parts
-            },
-            work,
-        )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path}: not a whole file of outcomes ({error}). Remove it and go on with "
-            "the run or the comparison, which writes it again."
-        ) from error
+        by_part = {
+            part: Outcomes(
+                *(arrays[f"{part}_{n}"].astype(kind) for n, kind in _COLUMNS.items())
+            )
+            for part in parts
+        }
+        for part, outcomes in by_part.items():
+            shapes = {getattr(outcomes, name).shape for name in _COLUMNS}
+            if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
+                raise ValueError(f"its columns of {part} have shapes {shapes}")
+            numbers = outcomes.clients
+            if clients is not None and ((numbers < 0) | (numbers >= clients)).any():
+                raise ValueError(f"it is not of {clients} clients")
+        if work is not None and clients not in (None, len(work)):
+            raise ValueError(f"it has the work of {len(work)} clients, not {clients}")
+    except UNREADABLE as error:
+        raise not_whole(path, what, error) from error
+    return RunOutcomes(by_part, work)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedloom.core.digests import Extent, check_extent
 from fedloom.core.errors import DataError, MessageError
+from fedloom.core.reading import UNREADABLE, not_whole, read_npz
 from fedloom.core.remarks import Remark
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes, read_outcomes
@@ -41,16 +40,6 @@ _DEPTH = 4
 
 _KEYS = ("round", "client", "name", "kind", "part")
 """Columns of clients.arrows that say what a row is about."""
-
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    IndexError,
-    EOFError,
-    zipfile.BadZipFile,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +108,9 @@ class RunReader:
         return self.files.read_manifest()
 
     def config(self) -> dict[str, Any]:
-        """The resolved settings."""
-        return tomllib.loads(self.files.config.read_text())
+        """The resolved settings, as the manifest has them under its digest."""
+        config: dict[str, Any] = self.manifest()["config"]
+        return config
 
     def rounds(self) -> list[Round]:
         """The rows so far; only what was added since the last call is read."""
@@ -138,7 +128,7 @@ class RunReader:
         """What the method has to say of the run; nothing before it is over."""
         try:
             return self.files.read_remarks()
-        except (MessageError, *_UNREADABLE):
+        except (MessageError, *UNREADABLE):
             return ()
 
     def scores(self, round_: int) -> ClientScores | None:
@@ -170,22 +160,16 @@ class RunReader:
         if self.files.split.name in self.damage:
             return None
         try:
-            # By a file of our own, for numpy leaves a broken archive open.
-            with (
-                self.files.split.open("rb") as file,
-                np.load(file, allow_pickle=False) as archive,
-            ):
-                arrays = {name: archive[name] for name in archive.files}
-            return _client_data(arrays)
-        except _UNREADABLE:
+            return _client_data(read_npz(self.files.split, "split"))
+        except (DataError, *UNREADABLE):
             return None
 
     def gain(self) -> dict[str, NDArray[np.float64]] | None:
-        """The columns `together` and `alone` of gain.parquet, if there is one."""
-        table = _read_table(self.files.gain)
-        if table is None:
+        """The columns of gain.parquet, if there is one and it is whole."""
+        try:
+            return self.files.read_gain()
+        except DataError:
             return None
-        return {name: _numbers(table, name) for name in ("together", "alone")}
 
     @property
     def outcomes(self) -> dict[str, Outcomes] | None:
@@ -198,7 +182,7 @@ class RunReader:
     @property
     def alone_outcomes(self) -> dict[str, Outcomes] | None:
         """The same samples in the same order, by training alone with as much work."""
-        return _parts(_whole_outcomes(self.files.alone_outcomes))
+        return _parts(self._alone_outcomes())
 
     @property
     def work(self) -> NDArray[np.int64] | None:
@@ -209,12 +193,18 @@ class RunReader:
     @property
     def alone_work(self) -> NDArray[np.int64] | None:
         """(clients,) gradient-samples that training alone took."""
-        outcomes = _whole_outcomes(self.files.alone_outcomes)
+        outcomes = self._alone_outcomes()
         return outcomes.work if outcomes is not None else None
 
     def _outcomes(self) -> RunOutcomes | None:
         try:
             return self.files.read_outcomes()
+        except DataError:
+            return None
+
+    def _alone_outcomes(self) -> RunOutcomes | None:
+        try:
+            return self.files.read_alone_outcomes()
         except DataError:
             return None
 
@@ -261,18 +251,35 @@ class RunReader:
                     check_extent(self.path / name, Extent(*extent), may_grow=may_grow)
                 except MessageError as error:
                     wrong[name] = str(error)
-        last = self.files.outcome_rounds()[-1:]
-        for file in (*map(self.files.outcomes_at, last), self.files.alone_outcomes):
+        last = [self.files.outcomes_at(r) for r in self.files.outcome_rounds()[-1:]]
+        readers: list[tuple[Path, Callable[[], object]]] = [
+            *((file, self.files.read_outcomes) for file in last),
+            (self.files.alone_outcomes, self.files.read_alone_outcomes),
+            (self.files.gain, self.files.read_gain),
+        ]
+        for file, read in readers:
             try:
-                read_outcomes(file)
+                read()
             except DataError as error:
                 wrong[file.name] = str(error)
-        if self.files.gain.is_file() and _read_table(self.files.gain) is None:
-            wrong[self.files.gain.name] = (
-                f"{self.files.gain}: not a whole table of gains. Remove it, or make it "
-                "again with --gain."
-            )
+        if self.files.config.name not in wrong:
+            wrong |= self._other_settings(manifest["config"])
         return wrong
+
+    def _other_settings(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """What is wrong with config.toml where the manifest has no digest of it."""
+        file = self.files.config
+        try:
+            is_same = tomllib.loads(file.read_text(encoding="utf-8")) == config
+        except UNREADABLE as error:
+            return {file.name: str(not_whole(file, "file of settings", error))}
+        if is_same:
+            return {}
+        return {
+            file.name: f"{file}: its settings are not those of the run, which are in "
+            f"{self.files.manifest.name}. The file was changed or damaged; put back a "
+            "copy of it."
+        }
 
     def _is_whole(self, file: GrowingFile) -> bool:
         """Whether a file of rows is there and begins as it was written."""
@@ -338,7 +345,7 @@ def read_comparison(path: Path) -> ComparisonFile:
         tables = tomllib.loads(source)
         methods = tuple(str(name) for name in tables["methods"])
         return ComparisonFile(source, methods, tuple(int(s) for s in tables["seeds"]))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise DataError(
             f"{file}: not the file of a comparison ({type(error).__name__}: {error})."
         ) from error
@@ -366,7 +373,7 @@ def read_yardsticks(path: Path) -> dict[str, Yardstick]:
     try:
         entries = json.loads((folder / f"{YARDSTICKS}.json").read_text())
         about = {str(name): _about(entry) for name, entry in dict(entries).items()}
-    except _UNREADABLE:
+    except UNREADABLE:
         return {}
     yardsticks = {}
     for name, (sentences, rounds) in about.items():
@@ -404,13 +411,6 @@ def thin(items: list[T], most: int) -> list[T]:
         return items
     places = np.unique(np.linspace(0, len(items) - 1, most).round().astype(int))
     return [items[n] for n in places]
-
-
-def _read_table(path: Path) -> pa.Table | None:
-    try:
-        return pq.read_table(path, page_checksum_verification=True)
-    except (OSError, ValueError):  # not there, or not whole
-        return None
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:

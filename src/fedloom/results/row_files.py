@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from fedloom.core.digests import Extent, Hash, check_extent
 from fedloom.core.errors import ContractError, MessageError
 from fedloom.core.files import cannot_write, remove, sync
+from fedloom.core.reading import UNREADABLE
 from fedloom.results.rows import Round, RowTail
 from fedloom.results.scores import Scores
 
@@ -297,7 +298,7 @@ def read_batches(
         path: of the table.
         columns: those that are read; all by default.
     """
-    with suppress(OSError, ValueError), pa.OSFile(str(path)) as file:
+    with suppress(pa.ArrowException, *UNREADABLE), pa.OSFile(str(path)) as file:
         options = None
         if columns is not None:
             with pa.ipc.open_stream(file) as stream:

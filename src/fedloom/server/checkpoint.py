@@ -21,24 +21,14 @@ from torch import Tensor
 from fedloom.core.digests import Extent, table_digest
 from fedloom.core.errors import MessageError
 from fedloom.core.files import atomic_write, cannot_write, remove, sync
+from fedloom.core.reading import UNREADABLE
 from fedloom.core.records import from_named, map_record, named, tensors_digest
+from fedloom.results.directory import checkpoint_before
 from fedloom.server.coordinator import RoundCost
 from fedloom.server.training import Training
 
 _FORMAT = "fedloom-checkpoint-7"
 _COST = {field.name for field in fields(RoundCost)}
-_UNREADABLE = (
-    SafetensorError,
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    RecursionError,
-    MemoryError,
-)
-"""What may come of reading a file that is not a whole checkpoint."""
 
 
 class Position(NamedTuple):
@@ -52,9 +42,8 @@ START = Position(0, 0)
 """Before the first exchange, which needs no checkpoint."""
 
 
-def before(path: Path) -> Path:
-    """Where the checkpoint before the newest lies."""
-    return path.with_stem(f"{path.stem}-before")
+before = checkpoint_before
+"""Where the checkpoint before the newest lies."""
 
 
 def save(
@@ -170,9 +159,8 @@ def restore(training: Training, path: Path, at: Position | None = None) -> str:
         if at is None or at == (position["round"], position["exchange"]):
             _put_back(training, position, tensors, file)
             return f"{damaged} The one before it is used." if damaged else ""
-    if damaged is not None:
-        raise damaged
-    assert at is not None
+    if damaged is not None or at is None:
+        raise damaged or MessageError(f"{path}: there is no checkpoint.")
     raise MessageError(f"{path}: there is no checkpoint of round {at.round}.")
 
 
@@ -211,7 +199,7 @@ def _read_header(path: Path) -> dict[str, Any] | None:
     try:
         with safe_open(path, framework="pt") as file:
             return _header(file)
-    except _UNREADABLE:
+    except (SafetensorError, *UNREADABLE):
         return None
 
 
@@ -244,7 +232,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if position.get("tensors") != tensors_digest(tensors):
             raise ValueError("its checksum is wrong")
-    except _UNREADABLE as error:
+    except (SafetensorError, *UNREADABLE) as error:
         raise MessageError(f"{path}: not a whole checkpoint ({error}).") from error
     return position, tensors
 

@@ -15,7 +15,7 @@ from fedloom.core.algorithm import Algorithm
 from fedloom.core.describe import returned
 from fedloom.core.messages import HELD_OUT, PARTS
 from fedloom.core.records import client_dims, named
-from fedloom.core.remarks import Remark, divergence, on_training_loss
+from fedloom.core.remarks import Remark, divergence, on_participants, on_training_loss
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.row_files import RowFiles
@@ -102,7 +102,8 @@ class History:
             row.scores.get("personal", {}).get("train", {}).get("loss")
             for row in (self.rounds[0], self.rounds[-1])
         )
-        remarks = list(self._method_remarks())
+        rounds = [row.participants for row in self.rounds if row.round > 0]
+        remarks = [*on_participants(rounds), *self._method_remarks()]
         if len(self.rounds) > 1 and last is not None:  # training data were scored
             constant, task = self.training.constant_loss, self.training.task
             self.divergence = divergence(

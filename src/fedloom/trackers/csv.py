@@ -29,6 +29,8 @@ class Csv:
         self._folder = self._folder or about.path
         if self._folder is None:
             raise ConfigError("a run without a directory; give Csv a folder.")
+        if about.path is not None and self._folder == about.path:
+            RunDirectory(about.path).claim_tracked(self.name)
         if about.path is not None and about.first:
             earlier = RunDirectory(about.path).read_rounds()
             self._rows = [row for row in earlier if row.round <= about.first]

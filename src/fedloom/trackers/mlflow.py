@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from fedloom.core.files import atomic_write
+from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.trackers.extra import missing
 from fedloom.trackers.tracker import About, Ending
@@ -52,7 +54,11 @@ class MLflow:
     def start(self, about: About) -> None:
         """Make a run in the store, or go on with the one that this run had."""
         self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
-        note = about.path / "mlflow.json" if about.path is not None else None
+        note: Path | None = None
+        if about.path is not None:
+            directory = RunDirectory(about.path)
+            directory.claim_tracked(self.name)
+            note = directory.mlflow
         if about.first and note is not None and note.is_file():
             self._run = json.loads(note.read_text())["run"]
             history = self._client.get_metric_history(self._run, "participants")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError
+from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.trackers.extra import missing
 from fedloom.trackers.tracker import About, Ending
@@ -35,11 +36,13 @@ class TensorBoard:
         if self._folder is None:
             if about.path is None:
                 raise ConfigError("a run without a directory; give it a folder.")
-            self._folder = about.path / "tensorboard"
+            directory = RunDirectory(about.path)
+            self._folder = directory.tensorboard
             if not about.first:
-                # Of this run before it started again; elsewhere they may be others'.
-                for old in self._folder.glob("events.out.tfevents.*"):
+                # Of this run before it started again; others may be the user's own.
+                for old in directory.tracked_by(self.name):
                     old.unlink()
+            directory.claim_tracked(self.name)
         purge = about.first + 1 if about.first else None
         # Written through, so that a run that is killed leaves what it had.
         self._writer = self._make(str(self._folder), purge_step=purge, max_queue=1)

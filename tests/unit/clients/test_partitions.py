@@ -388,3 +388,13 @@ def test_repairs_at_once_are_those_one_sample_after_another(
         while len(poor) < least:
             poor.append(max(lists, key=len).pop())
     assert [held.tolist() for held in partitions._repair(members, least)] == lists
+
+
+@pytest.mark.parametrize("name", sorted(set(PARTITIONS) - {"given", "natural"}))
+def test_more_clients_than_samples_are_refused_before_any_work(name: str) -> None:
+    """A hundred million would take minutes and gigabytes to deal to."""
+    y = np.repeat(np.arange(10), 20)
+    dataset = from_arrays(np.zeros((200, 1)), y, classes=10)
+    partition = build(PARTITIONS[name], {"clients": 100_000_000}, "partition")
+    with pytest.raises(ConfigError, match=r"100000000 clients .*has 200"):
+        partition.assign(dataset, 0)

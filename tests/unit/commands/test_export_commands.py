@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from driver import fedloom, refused
 
+from fedloom.commands.console import print_csv
 from fedloom.config import parse
 from fedloom.runs import load, run_config
 
@@ -94,6 +96,19 @@ def test_without_out_predictions_go_to_standard_output(
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert len(rows) == 5
     assert set(rows[0]) == {"prediction", "p_ill", "p_well"}
+
+
+def test_on_a_terminal_names_of_classes_move_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for is_terminal in (True, False):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda answer=is_terminal: answer)
+        monkeypatch.setattr(sys, "stdout", stream)
+        print_csv([{"prediction": "yes\x1b]0;pwn\x07"}, {"prediction": "=1+1"}])
+        monkeypatch.undo()
+        name = "yes\\x1b]0;pwn\\x07" if is_terminal else "yes\x1b]0;pwn\x07"
+        assert stream.getvalue() == f"prediction\n{name}\n'=1+1\n"
 
 
 def test_predict_names_what_is_wrong_with_a_file(run: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def write_run(
     lines = [f"rounds = {rounds - 1 if planned is None else planned}", f"seed = {seed}"]
     lines += ["[algorithm]", f'name = "{algorithm}"', "lr = 0.1"]
     lines += [f"{key} = {json.dumps(v)}" for key, v in (settings or {}).items()]
-    directory.write_text(directory.config, "\n".join(lines) + "\n")
+    config = "\n".join(lines) + "\n"
+    directory.write_text(directory.config, config)
     federation.save(directory.split)
     directory.write_manifest(
         {
@@ -124,7 +126,7 @@ def write_run(
             "is_own": False,
             "torch": "2.0",
             "threads": 1,
-            "config": {},
+            "config": tomllib.loads(config),
             "records": {"moved": "How far the client went; <b> & co."},
         }
     )

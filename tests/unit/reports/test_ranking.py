@@ -14,6 +14,7 @@ import pytest
 from made_runs import clients, outcomes_of, steady, write_comparison, write_run
 
 from fedloom.commands.report import write_and_show
+from fedloom.core.digests import write_checked_json
 from fedloom.reports import collect
 from fedloom.reports import summary as sentences
 from fedloom.reports.findings import Findings, work_out
@@ -488,8 +489,9 @@ def test_runs_of_older_versions_do_not_say_which_groups_there_are(
 ) -> None:
     path = write_run(tmp_path / "a", FEW["a"][0], outcomes=True)
     assert not collect([path]).lacks_groups
-    config = path / "config.toml"
-    config.write_text(f'{config.read_text()}[split]\ngroup = "visit"\n')
+    manifest = RunDirectory(path).read_manifest()
+    config = {**manifest["config"], "split": {"group": "visit"}}
+    write_checked_json(path / "manifest.json", {**manifest, "config": config})
     assert collect([path]).lacks_groups
 
 

@@ -11,7 +11,7 @@ import pytest
 from made_runs import steady, write_comparison
 
 from fedloom.core.errors import ConfigError, DataError
-from fedloom.reports import report, write_report
+from fedloom.reports import FORMATS, report, write_report
 from fedloom.reports.markup import latex
 from fedloom.reports.tables import Cell, Column, Table, to_csv
 from fedloom.reports.units import count, plain, seconds, signed, size, unit_of, words
@@ -189,8 +189,9 @@ def test_a_report_is_a_page_with_its_tables_beside(comparison: Path) -> None:
 def test_one_format_writes_one_file(
     comparison: Path, tmp_path: Path, format_: str, words_: list[str]
 ) -> None:
-    _, written = write_report([comparison], tmp_path / "deep" / "out", format_)
-    assert written == [tmp_path / "deep" / "out"]
+    file = tmp_path / "deep" / f"out{FORMATS[format_][0]}"
+    _, written = write_report([comparison], file, format_)
+    assert written == [file]
     text = written[0].read_text()
     for expected in words_:
         assert expected in text
