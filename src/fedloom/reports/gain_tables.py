@@ -73,7 +73,8 @@ def gains_table(findings: Findings) -> Table:
     return table.table(
         f"Gain over {gains.reference}{points} at the last round, client by client and "
         f"sample by sample on the same {findings.gain_part} data; ± is half the 95 % "
-        "interval of the mean. Gain, lose and stay count clients."
+        "interval of the mean, or its ends are in brackets. Gain, lose and "
+        "stay count clients."
     )
 
 

@@ -76,7 +76,7 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
         table.numbers(
             f"behind {leader}",
             lambda s: _behind(findings, s.method),
-            note="by how much it is worse, with half the 95 % interval",
+            note="by how much it is worse, with half the 95 % interval or its ends",
         )
         table.numbers("p", lambda s: _p_behind(evidence, s.method))
         caption += (
@@ -199,8 +199,8 @@ def pairs_table(findings: Findings) -> Table | None:
     table.numbers("p, adjusted", lambda r: p_cell(r[2].adjusted))
     return table.table(
         "Every pair of methods at the last round: by how much the first is better for "
-        "the average client, with half the 95 % interval; p-values are adjusted for "
-        "the number of all pairs (Holm)."
+        "the average client, with half the 95 % interval or its ends; p-values are "
+        "adjusted for the number of all pairs (Holm)."
     )
 
 
