@@ -120,6 +120,7 @@ def test_a_batch_is_no_wider_than_the_largest_client() -> None:
     assert usual.asked[0][0].batch_size == 3
 
 
+@pytest.mark.slow
 @over_methods
 def test_weave_equals_loop_in_single_precision(algorithm: AnyAlgorithm) -> None:
     woven = history(set_up(algorithm, Weave(7), dtype=torch.float32), 3)

@@ -94,7 +94,7 @@ def test_a_comparison_with_diverged_runs_says_so_and_does_not_exit_with_0(tmp_pa
         *("--set", "algorithm.lr=1e30", "--out", tmp_path / "c"),
     )
     assert done.returncode == 5, done.stderr
-    assert "No answer: all 2 runs diverged." in done.stdout
+    assert "No answer: both runs diverged." in done.stdout
     text = done.stderr.replace("\n", " ")
     for name in ("local", "fedavg"):
         assert f"{name}: 1 of 1 runs diverged. The first: round 1" in text

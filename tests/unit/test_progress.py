@@ -50,8 +50,8 @@ def test_scores_have_the_digits_of_reports_and_their_own_exponents():
 
 def test_clients_smaller_than_a_batch_are_mentioned():
     text = watched({"rounds": 1, "algorithm": {"batch_size": 1000}})
-    assert "20 clients have fewer samples than batch_size 1000" in text
-    assert "as one batch" in text
+    assert "20 clients with fewer samples than batch_size 1000" in text
+    assert "all that a client has is one batch" in text
 
 
 def test_a_method_of_teams_without_teams_is_mentioned():
