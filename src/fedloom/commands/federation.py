@@ -19,6 +19,7 @@ from fedloom.core.errors import ConfigError, DataError, error_for, shown
 from fedloom.core.settings import Count, accepts, build
 from fedloom.core.wording import counted
 from fedloom.data.files import has_known_kind
+from fedloom.deploy import refuse_other_run
 from fedloom.progress import Watcher, watch
 from fedloom.remote import Policy
 from fedloom.results.directory import RunDirectory
@@ -94,6 +95,7 @@ def serve_command(
         "patience_s": patience_s,
         "retry_s": retry_s,
     }
+    refuse_other_run(out, run_config, clients)
     chosen = {name: value for name, value in policy.items() if value is not None}
     build(Policy, chosen, "serve")  # says what is wrong with them
     serving = _flower("serve", "serving")

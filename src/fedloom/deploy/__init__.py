@@ -6,7 +6,7 @@ from fedloom.deploy.own_results import (
     read_own_results,
     write_own_results,
 )
-from fedloom.deploy.server import serve
+from fedloom.deploy.server import refuse_other_run, serve
 from fedloom.deploy.team import TeamServer, open_team
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "only_client",
     "open_team",
     "read_own_results",
+    "refuse_other_run",
     "serve",
     "whole_dataset_as_client",
     "write_own_results",

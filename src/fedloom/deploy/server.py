@@ -27,6 +27,7 @@ from fedloom.core.losses import Loss
 from fedloom.core.messages import Enrolment, Roster
 from fedloom.core.task import Task
 from fedloom.core.tiers import GlobalTier
+from fedloom.core.wording import counted
 from fedloom.data.sample_format import SampleFormat
 from fedloom.engine.threads import on_threads
 from fedloom.plan import (
@@ -208,8 +209,7 @@ def open_run(
             known, session = _enrolled(table), table["session"] + 1
             if tier == "team":
                 known = _as_one_team(known)
-            tables = read_toml(directory.config)
-            refuse_changes(str(directory.config), tables, _tables(config))
+            refuse_other_run(out, config)
         seed = config.schedule.seed
         enrolled = enrol(
             channel,
@@ -253,6 +253,33 @@ def open_run(
         with with_resume_hint(f"start the server of {shlex.quote(str(out))} again"):
             history = _history(training, directory, is_new=is_new)
             yield OpenRun(history, fleet, directory, session)
+
+
+def refuse_other_run(out: Path, config: RunConfig, clients: int | None = None) -> None:
+    """Refuse to go on with a run by other settings; fine where there is none yet.
+
+    Args:
+        out: the run's directory.
+        config: the settings to go on with.
+        clients: how many there are to be, if that was asked for.
+
+    Raises:
+        ConfigError: The run there has other settings, or other clients.
+    """
+    directory = RunDirectory(out)
+    if not directory.manifest.is_file():
+        return
+    tables = read_toml(directory.config)
+    refuse_changes(str(directory.config), tables, _tables(_with_checkpoints(config)))
+    if clients is None or not directory.federation.is_file():
+        return
+    keys = ("names",)
+    table = read_checked_json(directory.federation, "a federation", keys)
+    if len(table["names"]) != clients:
+        raise ConfigError(
+            f"{out}: holds a run with {counted(len(table['names']), 'client')}, found "
+            f"--clients {clients}. Give as many, or choose another --out."
+        )
 
 
 def global_tier(config: RunConfig) -> GlobalTier:

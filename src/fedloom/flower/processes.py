@@ -225,7 +225,8 @@ class SuperLink(FlowerProcess):
         end = time.monotonic() + timeout_s
         while time.monotonic() < end and self.is_running:
             with contextlib.suppress(OSError):
-                socket.create_connection((host, int(port)), timeout=1.0).close()
+                where = (host.strip("[]"), int(port))
+                socket.create_connection(where, timeout=1.0).close()
                 return
             time.sleep(_POLL_S)
         raise MessageError(

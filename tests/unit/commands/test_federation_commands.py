@@ -314,6 +314,11 @@ def test_a_client_leaves_with_its_model_without_the_server(
     assert "no run yet" in refused("leave", tmp_path / "home-0")
     channel = InProcessChannel(nodes)
     serve(config, channel, tmp_path / "out", run="a-run", clients=2)
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    again = ["serve", file, "--out", tmp_path / "out", "--insecure", "--clients"]
+    assert "run with 2 clients, found --clients 3" in refused(*again, 3)
+    assert "algorithm.lr is 0.9" in refused(*again, 2, "--set", "algorithm.lr=0.9")
     for n in range(2):
         (tmp_path / f"home-{n}" / "a-run" / "config.toml").write_text(text)
     folder = tmp_path / "home-0" / "a-run"
