@@ -127,6 +127,12 @@ def is_shown_beaten(findings: Findings) -> bool:
     evidence = findings.evidence
     if evidence is None or not is_beaten_by_ordinary(findings):
         return False
+    if is_for_longer(findings):
+        # The leader was tested against ordinary models, and is not the answer.
+        ordinary, longer = (evidence.yardsticks[name] for name in (ORDINARY, LONGER))
+        end = longer.low if is_error(findings.metric) else longer.high
+        if not is_better(ordinary.mean, end, findings.metric):
+            return False
     return evidence.over_yardsticks[ORDINARY].turned().is_shown
 
 

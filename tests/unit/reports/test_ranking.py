@@ -203,6 +203,11 @@ def test_yardsticks_that_beat_every_method_are_said(tmp_path: Path) -> None:
     assert "does better than every method, beyond chance: its accuracy is 90.0" in (
         headline(findings)
     )
+    write_yardstick(path, "alone-longer", 0.89)
+    findings = work_out(collect([path]))
+    assert headline(findings).startswith("Train alone for as many rounds")
+    assert "ordinary" not in headline(findings)
+    write_yardstick(path, "alone-longer", 0.5)
     write_yardstick(path, "ordinary", 0.75, *[0.7] * 19)
     findings = work_out(collect([path]))
     assert "ordinary" not in headline(findings)
