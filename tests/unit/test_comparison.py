@@ -90,7 +90,7 @@ def test_processes_come_to_the_same_bits(done: Path, tmp_path: Path) -> None:
     assert sorted(line.partition(":")[0] for line in lines[3:]) == [
         "ditto",
         "fedavg",
-        "training alone with as much work as each method (local)",
+        "training alone for as long as each method works (settings of local)",
     ]
     for arm in ("fedavg", "ditto"):
         path = run_directory(out, arm, 1)
