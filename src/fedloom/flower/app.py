@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from fedloom.core.files import atomic_write
 from fedloom.core.version import VERSION
+from fedloom.remote import Policy
+
+_WAITING = "".join(
+    f"{name.replace('_', '-')} = {value}\n" for name, value in asdict(Policy()).items()
+)
+"""The settings of `Policy`, which Flower wants to know before a run sets them."""
 
 _PYPROJECT = f"""\
 [build-system]
@@ -39,13 +46,7 @@ team = ""
 team-home = ""
 homes = ""
 state = ""
-deadline-s = 600.0
-quorum = 0.5
-patience-s = 3600.0
-retry-s = 60.0
-end-s = 120.0
-largest-norm = 1e9
-"""
+{_WAITING}"""
 
 
 def write_app(folder: Path) -> Path:

@@ -391,14 +391,6 @@ class FlowerCommands:
         )
         return answer.stdout + answer.stderr
 
-    def stop(self, run: int) -> None:
-        """Stop a run.
-
-        Raises:
-            MessageError: Flower refuses.
-        """
-        self._run("stop", str(run), CONNECTION)
-
     def wait(self, run: int, timeout_s: float) -> None:
         """Wait until a run is finished.
 

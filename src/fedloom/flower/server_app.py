@@ -22,7 +22,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ from fedloom.results.rows import Round
 from fedloom_flower_client import TEAM_HOME
 
 _log = logging.getLogger(__name__)
-_POLICY = ("deadline-s", "quorum", "patience-s", "retry-s", "end-s", "largest-norm")
 OUTCOME = "outcome.json"
 """How a run ended, for whoever started it."""
 SERVER_LOG = "server.log"
@@ -100,7 +99,9 @@ def make_server_app(
         settings = context.run_config
         config = run_settings(settings, algorithm)
         waiting = {
-            key.replace("-", "_"): settings[key] for key in _POLICY if key in settings
+            field.name: settings[key]
+            for field in fields(Policy)
+            if (key := field.name.replace("_", "-")) in settings
         }
         policy = build(Policy, waiting, "run config")
         run = str(settings.get("run") or f"flower-{context.run_id}")
