@@ -83,6 +83,7 @@ def test_settings_of_any_kind_are_refused_with_a_message(tables, message):
         ({"methods": ["fedavg"], "own": 3}, r"\[own\] is a section, found 3"),
         ({"methods": ["fedavg"], "algorithm": []}, r"\[algorithm\] is a section"),
         ({"methods": ["fedavg"], "folds": np.array([])}, "folds must be true or false"),
+        ({"methods": np.array([])}, "methods must be a list of names"),
     ],
 )
 def test_comparisons_of_any_kind_are_refused_with_a_message(tables, message):

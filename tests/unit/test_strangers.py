@@ -22,6 +22,7 @@ from survivors import (
 )
 
 import fedloom
+from fedloom.commands.report import write_and_show
 from fedloom.comparison import load_comparison, parse_comparison, run_comparison
 from fedloom.comparison import train as comparison_train
 from fedloom.config import parse, to_toml
@@ -239,6 +240,21 @@ def test_a_fresh_comparison_removes_what_the_old_one_lists_alone(
     assert load_comparison(out).arms.keys() == {"fedavg"}
 
 
+def test_a_damaged_split_of_a_comparison_is_named_before_anything_goes_on(
+    compared: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(compared, out)
+    split = out / "ditto" / "seed-1" / "split.npz"
+    content = bytearray(split.read_bytes())
+    content[200] ^= 1
+    split.write_bytes(content)
+    for path in split.parent.glob("checkpoint*"):
+        path.unlink()  # so that there is something to go on with
+    with pytest.raises(fedloom.MessageError, match=r"seed-1.split\.npz: .*damaged"):
+        run_comparison(load_comparison(out), out, jobs=1)
+
+
 def test_strangers_do_not_block_a_fresh_comparison(
     compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,7 +390,7 @@ def test_an_odd_list_of_reports_makes_no_file_a_reports(
 
 
 def test_a_report_beside_an_edited_one_has_another_name(
-    undisturbed: Path, tmp_path: Path
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As of a comparison that is resumed, where nobody can say where it goes."""
     out = tmp_path / "run"
@@ -384,6 +400,9 @@ def test_a_report_beside_an_edited_one_has_another_name(
     for _ in range(2):  # the second time it replaces what the first wrote
         _, written = write_report([out], may_rename=True)
         assert [path.name for path in written[:2]] == ["report-2.html", "report-2.md"]
+    write_and_show([out], may_rename=True)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "report-2.html Files under the names of the report were changed" in said
     assert (out / "report.md").read_text() == "My own words."
 
 
@@ -433,6 +452,23 @@ def test_an_export_leaves_its_neighbours_alone(
     named_alike.export(tmp_path / "home", clients=[1], fresh=True)
     assert_untouched(files)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*names, "home"])
+
+
+def test_two_exports_do_not_write_to_one_folder(
+    named_alike: fedloom.Result, tmp_path: Path
+) -> None:
+    """The second is told of the first, and changes nothing; nobody leaves a lock."""
+    out = named_alike.export(tmp_path / "home", clients=[0])
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    with (
+        hold(out / ".fedloom-export.lock", stays=False),
+        pytest.raises(fedloom.ConfigError, match="is writing to it"),
+    ):
+        named_alike.export(out, clients=[1], fresh=True)
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    put(out, ".fedloom-export.lock")  # as a killed process leaves it
+    named_alike.export(out, clients=[1], fresh=True)
+    assert {path.name for path in out.iterdir()} == {path.name for path in before}
 
 
 def test_an_export_keeps_an_empty_folder_that_is_there(

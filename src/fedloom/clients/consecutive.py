@@ -23,7 +23,7 @@ from fedloom.clients.assignment import (
     numbered,
 )
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, Positive, Whole
+from fedloom.core.settings import Count, Positive, SmallCount, Whole
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
 
@@ -50,7 +50,7 @@ class Consecutive(Partition):
     the remainder."""
     spread: Positive = 2.0
     """Standard deviation of the logarithm of a lognormal share."""
-    thinning: Count = 1
+    thinning: SmallCount = 1
     """How many lognormal shares are drawn for every one that is used. pFedMe draws ten,
     so that on average a tenth of a class is dealt by shares."""
     extra: tuple[Whole, ...] = (0, 0)

@@ -229,7 +229,7 @@ def _methods(value: object, where: str) -> dict[str, dict[str, Any]]:
     sections: Any = value
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         sections = {name: {} for name in value}
-    if not sections or not isinstance(sections, Mapping):
+    if not isinstance(sections, Mapping) or not sections:
         raise ConfigError(
             f"{where}: methods must be a list of names or a table of sections, found "
             f"{shown(value)}."

@@ -49,6 +49,7 @@ from fedloom.export.exported_model import (
 )
 from fedloom.export.loading import FORMAT, TABLES, WEIGHTS
 from fedloom.results.directory import RunDirectory
+from fedloom.results.lock import hold
 from fedloom.results.scores import Scores
 from fedloom.server.simulation import Simulation
 
@@ -56,6 +57,8 @@ _CARD = "README.md"
 _INDEX = "models.csv"
 _LIST = "export.json"
 _LIST_FORMAT = "fedloom-export-1"
+_LOCK = ".fedloom-export.lock"
+"""In the folder for as long as somebody writes there."""
 _NEW, _OLD = "new", "old"
 """What a private folder holds while an export is made or replaced."""
 _LONGEST = 40
@@ -151,16 +154,34 @@ def export(
         fresh: replace an earlier export that is there.
 
     Raises:
-        ConfigError: the directory is not empty, or not only an earlier export.
+        ConfigError: the directory is not empty, or not only an earlier export, or
+            somebody else is writing there.
         DataError: it cannot be written.
     """
     out = out.resolve()
-    _settle_all(out)
-    earlier = _refuse(out, fresh=fresh)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: expected a directory, found a file.")
     is_new = not out.exists()
-    private: Path | None = None
     try:
         out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    try:
+        with hold(out / _LOCK, stays=False):
+            _settle_all(out)
+            _replace(run, models, out, _refuse(out, fresh=fresh))
+    finally:
+        if is_new:
+            remove_if_empty(out)
+    return out
+
+
+def _replace(
+    run: RunInfo, models: Sequence[ExportedModel], out: Path, earlier: Sequence[str]
+) -> None:
+    """Write models to a directory in the place of an earlier export's files."""
+    private: Path | None = None
+    try:
         # In the folder itself, which stays: it may be where somebody stands, or where
         # another disk is mounted.
         private = private_folder(out)
@@ -182,9 +203,6 @@ def export(
     finally:
         if private is not None:
             _settle(out, private)
-        if is_new:
-            remove_if_empty(out)
-    return out
 
 
 def _tops(names: Iterable[str]) -> list[str]:
@@ -301,9 +319,7 @@ def _refuse(out: Path, *, fresh: bool) -> list[str]:
     Returns:
         The files of an earlier export that is there, all of them as they were written.
     """
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out}: expected a directory, found a file.")
-    if not out.exists() or not any(out.iterdir()):
+    if all(path.name == _LOCK for path in out.iterdir()):
         return []
     try:
         listed = _read_list(out)
@@ -315,6 +331,8 @@ def _refuse(out: Path, *, fresh: bool) -> list[str]:
     names = []
     for path in sorted(out.rglob("*")):
         name = path.relative_to(out).as_posix()
+        if name == _LOCK:
+            continue
         is_ours = name == _LIST or name in listed
         if path.is_dir() and not path.is_symlink():
             is_ours = any(file.startswith(f"{name}/") for file in listed)

@@ -1,7 +1,7 @@
 """One writer per directory: a lock that the system lets go of when its holder dies.
 
-The lock is the kernel's, not the file's being there: the file stays, and one that a
-killed process left behind holds nobody up. On file systems that know no locks nothing
+The lock is the kernel's, not the file's being there: one that a killed process left
+behind holds nobody up. On file systems that know no locks nothing
 keeps two writers apart.
 """
 
@@ -23,12 +23,15 @@ _KNOWS_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 
 
 @contextmanager
-def hold(file: Path, patience_s: float | None = None) -> Iterator[None]:
+def hold(
+    file: Path, patience_s: float | None = None, *, stays: bool = True
+) -> Iterator[None]:
     """Be the only one who holds this lock.
 
     Args:
         file: the lock; it lies in the directory that it protects.
         patience_s: how long to wait for another holder; a few seconds by default.
+        stays: whether the file stays when nobody holds it any more.
 
     Raises:
         ConfigError: another process holds it, or it is a link.
@@ -57,6 +60,10 @@ def hold(file: Path, patience_s: float | None = None) -> Iterator[None]:
             file.write_text(f"{os.getpid()} {platform.node()}\n")
         yield
     finally:
+        if not stays:
+            # Held still: who waits for this file sees that it has gone, and makes one.
+            with suppress(OSError):
+                file.unlink()
         lock.release()
 
 

@@ -266,6 +266,15 @@ def test_columns_that_a_split_names_are_called_by_its_settings(tmp_path: Path) -
     assert list(tagged.groups) == ["row"]
 
 
+def test_text_of_a_parquet_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = save(TABLE, tmp_path / "t.parquet")  # type: ignore[arg-type]
+    content = path.read_bytes()
+    assert b"dog" in content
+    path.write_bytes(content.replace(b"dog", b"d\xffg"))
+    with pytest.raises(DataError, match=r"not a readable \.parquet table .*UTF8"):
+        read(path, target="kind")
+
+
 def test_text_is_hinted_at_what_it_may_be_for(tmp_path: Path) -> None:
     days = np.array(["2020-01-01"] * 4, dtype="datetime64[s]")
     table = {**WIDE, "day": days}
