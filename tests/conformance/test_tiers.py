@@ -414,11 +414,11 @@ def _header(**changes: Any) -> Any:
 
 
 REFUSED = {
-    "another run": (_header(run="another"), "is at the run 'law', and 'another'"),
-    "settings": (_header(settings="x"), "is not for this team"),
-    "name": (_header(name="team-1"), "is not for this team"),
-    "exchange": (_header(exchange=1), "is not for this team"),
-    "kind": (_header(kind="trained"), "a team is not sent 'trained'"),
+    "another run": (_header(run="another"), "in the run 'law', and was asked"),
+    "settings": (_header(settings="x"), "the server's settings are not its own"),
+    "name": (_header(name="team-1"), "this message is for client 'team-1'"),
+    "exchange": (_header(exchange=1), "cannot be exchange number"),
+    "kind": (_header(kind="trained"), "found 'trained'"),
     "round gone by": (_header(round=0, number=0), "not that of an exchange"),
     "other model": (_tensor("download.shared", lambda t: t + 1), "not the one that"),
     "nan": (_tensor("download.shared", lambda t: t * torch.nan), "not finite"),

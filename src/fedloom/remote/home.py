@@ -161,11 +161,11 @@ class Home:
         newest, before = self._files(run)
         if not newest.is_file():
             # Killed between two names: what was the newest is the one before.
-            return [_read(before)] if before.is_file() else []
-        standings = [_read(newest)]
+            return [_read_standing(before)] if before.is_file() else []
+        standings = [_read_standing(newest)]
         if before.is_file():
             with suppress(MessageError):  # needed only where the server goes back
-                standings.append(_read(before))
+                standings.append(_read_standing(before))
         return standings
 
     def keep(self, run: str, standing: Standing, *, replaces: bool = False) -> None:
@@ -323,7 +323,7 @@ class Home:
         return self.path / run / "request.safetensors"
 
 
-def _read(path: Path) -> Standing:
+def _read_standing(path: Path) -> Standing:
     """What `Home.keep` wrote, checked."""
     try:
         with safe_open(path, framework="pt") as file:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import MessageError
-from fedloom.core.messages import Enrolment
+from fedloom.core.messages import NOT_TOLD, Enrolment
 from fedloom.core.records import named, tensors_digest
 from fedloom.remote.codec.fields import (
     Tensors,
@@ -23,6 +23,9 @@ from fedloom.remote.wire import WireMessage, refuse_infinite
 
 TOKEN_BYTES = 32
 """Bytes that a client shows at every enrolment in a run, and that only it knows."""
+
+MOST_SAMPLES = 1 << 40
+"""Most samples of a client, or of a team, that a server believes in."""
 
 
 class Proof(NamedTuple):
@@ -98,9 +101,15 @@ def read_enrolment(
         message.tensors, "enrolment", Enrolment(*[integer] * 4), where
     )
     numbers = [int(value) for value in enrolment]
-    if min(numbers) < -1 or numbers[0] == 0 or not 0 <= numbers[1] < 1 << 20:
+    if (
+        min(numbers) < NOT_TOLD
+        or max(numbers) > MOST_SAMPLES
+        or numbers[0] == 0
+        or not 0 <= numbers[1] < 1 << 20
+    ):
         raise MessageError(
-            f"{where}: expected numbers of samples and of a team, found {numbers}."
+            f"{where}: expected numbers of samples of at most {MOST_SAMPLES}, and of a "
+            f"team, found {numbers} (samples, team, validation, test)."
         )
     moments = {}
     for name, shape in shapes.items():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.describe import returned
 from fedloom.core.errors import ContractError, MessageError
 from fedloom.core.measures import Sums
 from fedloom.core.messages import PARTS, ScoreRequest
+from fedloom.core.metrics import statistics
 from fedloom.core.records import leaves, named, rebuild
 from fedloom.core.task import Task
 from fedloom.remote.codec.fields import (
@@ -23,7 +26,11 @@ from fedloom.remote.codec.fields import (
     under,
     where_of,
 )
+from fedloom.remote.codec.training import LARGEST_NORM
 from fedloom.remote.wire import WireMessage, below, refuse_infinite
+
+_ROUNDING = 1e-4
+"""What rounding may add to a number of each sample."""
 
 
 def request_tensors(
@@ -87,6 +94,23 @@ def read_requests(
     ]
 
 
+def sums_to_send(sums: Sums, *, tells_log_odds: bool) -> Sums:
+    """What a client sends of its sums: less of what may tell of single samples.
+
+    Args:
+        sums: of its models, one row each.
+        tells_log_odds: whether it agrees to send such numbers coarsely; else it sends
+            none of them.
+    """
+    columns = []
+    for statistic, column in zip(statistics(), sums.values, strict=True):
+        if statistic.coarse is not None and column.shape[1:] != (0,):
+            column = torch.from_numpy(statistic.coarse(column.numpy()))
+            column = column if tells_log_odds else column[:, :0]
+        columns.append(column)
+    return Sums(sums.samples, tuple(columns))
+
+
 def sums_tensors(sums: Mapping[str, Mapping[str, Sums]]) -> Tensors:
     """What one client answers, by part and kind of model, one row each."""
     return {
@@ -98,36 +122,101 @@ def sums_tensors(sums: Mapping[str, Mapping[str, Sums]]) -> Tensors:
 
 
 def read_sums(
-    message: WireMessage, like: Mapping[str, Sums], parts: Collection[str]
+    message: WireMessage,
+    like: Mapping[str, Sums],
+    samples: Mapping[str, int],
+    *,
+    largest: float = LARGEST_NORM,
 ) -> dict[str, dict[str, Sums]]:
     """A client's sums, by part and kind of model, one row each, checked.
 
     Args:
         message: what came.
         like: by kind of model, what sums look like, one row each.
-        parts: those that the client was scored on.
+        samples: by part that the client was scored on, the most samples of it that the
+            client can have.
+        largest: most that a sample may add where the task has no limit.
 
     Raises:
         MessageError: It is not what was expected.
     """
     where = where_of(message.header)
-    refuse_others(message.tensors, tuple(parts), where)
+    refuse_others(message.tensors, tuple(samples), where)
     refuse_infinite(message.tensors, where)
     made: dict[str, dict[str, Sums]] = {}
-    for part in parts:
+    for part, most in samples.items():
         sent = below(message.tensors, part)
-        refuse_others(sent, tuple(like), f"{where}, {part}")
+        place = f"{where}, {part}"
+        refuse_others(sent, tuple(like), place)
         made[part] = {}
         for kind, row in like.items():
-            expected = rebuild(row, [leaf[0] for leaf in leaves(row)])
-            sums = read_record(sent, kind, expected, f"{where}, {part}")
-            if int(sums.samples) < 0:
-                raise MessageError(
-                    f"{where}: expected a number of samples of at least 0, found "
-                    f"{int(sums.samples)}."
-                )
+            expected = _as_told(row, below(sent, kind))
+            sums = read_record(sent, kind, expected, place)
+            _refuse_impossible(sums, most, largest, f"{place}, {kind}")
             made[part][kind] = rebuild(sums, [leaf[None] for leaf in leaves(sums)])
     return made
+
+
+def joined_sums(rows: Sequence[Sums]) -> Sums:
+    """The sums of several clients; what one of them keeps to itself is left out."""
+    columns = []
+    for statistic, *column in zip(
+        statistics(), *(row.values for row in rows), strict=True
+    ):
+        is_kept = statistic.coarse is not None and any(
+            row.samples.any() and own.shape[1:] == (0,)
+            for row, own in zip(rows, column, strict=True)
+        )
+        columns.append(torch.cat([c[:, :0] if is_kept else c for c in column]))
+    return Sums(torch.cat([row.samples for row in rows]), tuple(columns))
+
+
+def sums_of_team(sums: Sums) -> Sums:
+    """The sums of several clients as those of one, one row."""
+    columns = []
+    for statistic, column in zip(statistics(), sums.values, strict=True):
+        if statistic.join is None or column.shape[1:] == (0,):
+            columns.append(column.sum(0, keepdim=True))
+        else:
+            row = statistic.join(sums.samples.numpy(), column.numpy())
+            columns.append(torch.from_numpy(row)[None])
+    return Sums(sums.samples.sum(0, keepdim=True), tuple(columns))
+
+
+def _as_told(row: Sums, sent: Mapping[str, Tensor]) -> Sums:
+    """What a client's sums look like, without what it may keep to itself and does."""
+    columns = []
+    for number, statistic in enumerate(statistics()):
+        column = row.values[number][0]
+        own = sent.get(f"values.{number}")
+        if statistic.coarse is not None and own is not None and own.shape == (0,):
+            column = column[:0]
+        columns.append(column)
+    return Sums(row.samples[0], tuple(columns))
+
+
+def _refuse_impossible(sums: Sums, most: int, largest: float, where: str) -> None:
+    """Refuse numbers that no model of the task can come to on so many samples."""
+    samples = int(sums.samples)
+    if not 0 <= samples <= most:
+        raise MessageError(
+            f"{where}: expected scores on 0 to {most} samples, found {samples}."
+        )
+    for statistic, values in zip(statistics(), sums.values, strict=True):
+        if values.shape == (0,):
+            continue
+        bounds = [b if isfinite(b) else None for b in statistic.limits(samples)]
+        room = max(samples, 1) * largest
+        least = bounds[0] if bounds[0] is not None else -room
+        highest = bounds[1] if bounds[1] is not None else room
+        low, high = float(values.min()), float(values.max())
+        slack = _ROUNDING * max(samples, 1)
+        if low < least - slack or high > highest + slack:
+            odd = low if low < least - slack else high
+            raise MessageError(
+                f"{where}: {statistic.name} of {samples} samples should be between "
+                f"{least:g} and {highest:g}, found {odd:g}."
+            )
 
 
 def model_record(algorithm: AnyAlgorithm) -> type[Any]:

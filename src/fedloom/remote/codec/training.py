@@ -13,6 +13,7 @@ from fedloom.core.errors import ContractError, MessageError
 from fedloom.core.messages import Order, Report
 from fedloom.core.records import declared_ranges
 from fedloom.core.task import Task
+from fedloom.engine.work import MostWork
 from fedloom.remote.codec.fields import (
     Tensors,
     read_download,
@@ -72,7 +73,9 @@ def read_result(
     upload: Any,
     dtype: torch.dtype,
     *,
+    most: MostWork,
     largest_norm: float = LARGEST_NORM,
+    largest_loss: float = LARGEST_NORM,
     ranges: Mapping[str, range] = MappingProxyType({}),
 ) -> tuple[Report, Any]:
     """A client's report and upload, checked.
@@ -81,7 +84,9 @@ def read_result(
         message: what came.
         upload: what an upload looks like; None if the client was not to upload.
         dtype: the run's floating type.
+        most: the most local work that the client can have done.
         largest_norm: longest tensor of an upload that is taken.
+        largest_loss: largest training loss that is taken.
         ranges: by field of an upload, the whole numbers that are taken.
 
     Raises:
@@ -93,11 +98,19 @@ def read_result(
     integer = torch.zeros((), dtype=torch.int64)
     like = Report(torch.zeros((), dtype=dtype), integer, integer)
     report = read_record(message.tensors, "report", like, where)
-    if int(report.steps) < 0 or int(report.gradients) < 0:
+    refuse_infinite(below(message.tensors, "report"), where)
+    if abs(float(report.loss)) > largest_loss:
         raise MessageError(
-            f"{where}: expected numbers of steps and gradients of at least 0, found "
-            f"{int(report.steps)} and {int(report.gradients)}."
+            f"{where}: its training loss is {float(report.loss):.3g}, and at most "
+            f"{largest_loss:.3g} is taken."
         )
+    for name, highest in most._asdict().items():
+        number = int(getattr(report, name))
+        if not 0 <= number <= highest:
+            raise MessageError(
+                f"{where}: expected 0 to {highest} {name}, which is all that its "
+                f"samples can take, found {number}."
+            )
     if upload is None:
         return report, None
     sent = below(message.tensors, "upload")
