@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from fedloom.remote.codec import (
     sums_tensors,
     sums_to_send,
 )
-from fedloom.remote.home import Standing
+from fedloom.remote.home import DamagedMemoryError, Standing
 from fedloom.remote.participant import PATIENCE_S, Participant
 from fedloom.remote.wire import Header, WireMessage
 
@@ -206,8 +207,10 @@ class Node(Participant):
         return answer
 
     def _take_end(self, message: WireMessage, end: RunEnd) -> None:
-        """The notice is kept once the message is sound, whatever is at home."""
+        """Keep the notice once the message is sound, be the memory gone or damaged."""
         run, fleet = message.header.run, self._fleet_for(message)
+        with suppress(DamagedMemoryError):
+            self._refuse_other_number(message.header, self.home.standings(run))
         if end.why:
             refuse_others(message.tensors, ("constants",), f"{self.name}, 'end'")
             self.home.keep_end(run, *end)
@@ -260,6 +263,16 @@ class Node(Participant):
                 f"be {before.get(name)}, found {shapes.get(name)}."
             )
 
+    def _refuse_other_number(self, header: Header, standings: list[Standing]) -> None:
+        """Refuse a message for a client that this one never was in the run."""
+        for standing in standings:
+            if (standing.client, standing.settings) != (header.client, self.settings):
+                raise MessageError(
+                    f"{self.name}: the memory of this run was made by client "
+                    f"{standing.client} with the settings {standing.settings[:12]!r}, "
+                    f"and this is client {header.client} with {self.settings[:12]!r}."
+                )
+
     def _standing_before(
         self, header: Header, taken: int, standings: list[Standing] | None = None
     ) -> Standing | None:
@@ -270,13 +283,7 @@ class Node(Participant):
         """
         if standings is None:
             standings = self.home.standings(header.run)
-        for standing in standings:
-            if (standing.client, standing.settings) != (header.client, self.settings):
-                raise MessageError(
-                    f"{self.name}: the memory of this run was made by client "
-                    f"{standing.client} with the settings {standing.settings[:12]!r}, "
-                    f"and this is client {header.client} with {self.settings[:12]!r}."
-                )
+        self._refuse_other_number(header, standings)
         earlier = [s for s in standings if s.number < header.number]
         last = earlier[0] if earlier else None
         if last is None and standings and header.number > 0:
