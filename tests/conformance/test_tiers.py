@@ -429,6 +429,26 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("kind", ["score", "end"])
+def test_a_team_checks_every_kind_of_message_before_it_does_anything(
+    kind: str, finished: Tiers
+) -> None:
+    team = finished.teams[0]
+    *_, asked = (m for m in finished.top.down if m.header.kind == kind)
+    asked = replace(asked, header=replace(asked.header, client=0, name=team.name))
+    first, numbers = team.opened.fleet.first, dict(asked.tensors)
+    before = fingerprint(finished.folder)
+    for change in (
+        {"model.shared": numbers["model.shared"] * torch.nan},
+        {"secret": torch.ones(1)},
+        {"place.first": torch.tensor(1), "instruction.taken": torch.tensor(9**9)},
+    ):
+        answer = team.answer(WireMessage(asked.header, numbers | change))
+        assert answer.header.kind == "refused", change
+        assert fingerprint(finished.folder) == before
+        assert team.opened.fleet.first == first
+
+
 @pytest.mark.parametrize("way", REFUSED)
 def test_what_a_team_cannot_do_is_refused_and_changes_nothing(
     way: str, finished: Tiers
