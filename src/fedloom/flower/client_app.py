@@ -46,7 +46,7 @@ from fedloom.deploy import (
 )
 from fedloom.deploy.own_results import write_failure
 from fedloom.engine.threads import on_threads
-from fedloom.flower.records import from_records, to_records
+from fedloom.flower.records import HEADER, from_records, to_records
 from fedloom.flower.server_app import run_settings
 from fedloom.plan import make_clients
 from fedloom.remote import Header, Node, WireMessage
@@ -181,10 +181,11 @@ def finish_run(
         client: gives the settings of the run and the client.
         is_own: as for `answer_records`.
     """
+    header = records.config_records.get(HEADER, {})
+    if header.get("kind") != "end":
+        return
     try:
         asked = from_records(records).header
-        if asked.kind != "end":
-            return
         config, node = client()
     except FedloomError:
         return  # which the answer has said

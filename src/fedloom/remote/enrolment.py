@@ -123,7 +123,7 @@ def enrol(
         reached = list(channel.addresses())
         for name in [n for n, c in candidates.items() if c.address not in reached]:
             _log.info("%s has gone before the run began.", name)
-            del asked[candidates.pop(name).address]
+            asked.pop(candidates.pop(name).address, None)
         there = {c.address for c in candidates.values()}
         fresh = [
             address
