@@ -181,8 +181,8 @@ def finish_run(
         client: gives the settings of the run and the client.
         is_own: as for `answer_records`.
     """
-    header = records.config_records.get(HEADER, {})
-    if header.get("kind") != "end":
+    header = records.config_records.get(HEADER)
+    if header is None or header.get("kind") != "end":
         return
     try:
         asked = from_records(records).header
