@@ -1,6 +1,7 @@
 """What a federation over Flower costs beside training: seconds and bytes.
 
     python benchmarks/federation.py
+    python benchmarks/federation.py --bytes     # without Flower, in seconds
 
 A SuperLink with TLS and keys, five SuperNodes on this machine, five rounds of FedAvg.
 """
@@ -8,6 +9,7 @@ A SuperLink with TLS and keys, five SuperNodes on this machine, five rounds of F
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -69,7 +71,8 @@ def over_flower(folder: Path) -> list[Round]:
 class Counter(InProcessChannel):
     """Counts the bytes that Flower would carry."""
 
-    sizes: dict[str, int]
+    sizes: dict[str, dict[str, int]]
+    """By kind of message, the bytes of its fields and those that Flower carries."""
 
     def send(self, messages: Any) -> None:
         """Count, and send."""
@@ -84,15 +87,25 @@ class Counter(InProcessChannel):
 
     def _count(self, message: WireMessage) -> None:
         proto = recorddict_to_proto(to_records(message))
-        self.sizes[message.header.kind] = len(proto.SerializeToString())
+        self.sizes[message.header.kind] = {
+            "declared": sum(tensor.nbytes for tensor in message.tensors.values()),
+            "over Flower": len(proto.SerializeToString()),
+        }
 
 
-def in_one_process(folder: Path) -> tuple[list[Round], dict[str, int]]:
+def in_one_process(
+    folder: Path, tells_log_odds: bool = False, **changes: Any
+) -> tuple[list[Round], dict[str, dict[str, int]]]:
     """The rows of the same run without Flower, and the bytes of each message."""
-    config, clients = make_clients(parse(SETTINGS))
+    config, clients = make_clients(parse(SETTINGS | changes))
     channel = Counter(
         {
-            n: make_node(config, only_client(clients, n), folder / f"home-{n}").answer
+            n: make_node(
+                config,
+                only_client(clients, n),
+                folder / f"home-{n}",
+                tells_log_odds=tells_log_odds,
+            ).answer
             for n in range(CLIENTS)
         }
     )
@@ -102,8 +115,27 @@ def in_one_process(folder: Path) -> tuple[list[Round], dict[str, int]]:
     return history.rounds, channel.sizes
 
 
+def bytes_of_scores() -> dict[str, dict[str, int]]:
+    """Of a score of two models on training and test data, by what is told."""
+    two = {"name": "synthetic", "clients": CLIENTS, "classes": 2}
+    cases: dict[str, dict[str, Any]] = {
+        "ten classes": {},
+        "two classes": {"data": two},
+        "two classes, with --log-odds": {"data": two, "tells_log_odds": True},
+    }
+    sizes = {}
+    for title, changes in cases.items():
+        with tempfile.TemporaryDirectory() as folder:
+            _, by_kind = in_one_process(Path(folder), rounds=1, **changes)
+        sizes[title] = by_kind["scored"]
+    return sizes
+
+
 def main() -> None:
     """Print what was measured."""
+    print(json.dumps({"bytes of a score": bytes_of_scores()}, indent=2))
+    if sys.argv[1:] == ["--bytes"]:
+        return
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         alone, sizes = in_one_process(Path(one))
         started = time.monotonic()

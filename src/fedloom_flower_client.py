@@ -34,6 +34,8 @@ _START_S = 300.0
 _LARGEST = 1 << 32
 """Most bytes of a part of what crosses between this process and the worker."""
 OK, FAILED = b"answer", b"error"
+RUN = "run"
+"""In the run config: the id of the run."""
 TEAM_HOME = "team-home"
 """In the node config of a team's server: the folder of its own."""
 
@@ -49,7 +51,7 @@ def answer(message: Message, context: Context) -> Message:
         from fedloom.flower import client_app  # imports PyTorch
 
         return client_app.answer(message, context)
-    settings = {"node": dict(context.node_config), "run": dict(context.run_config)}
+    settings = {"node": dict(context.node_config), "run": with_run_id(context)}
     content = recorddict_to_proto(message.content).SerializeToString()
     place = socket_path(context.node_config)
     # The server of a team is started by whoever runs the team.
@@ -63,6 +65,12 @@ def answer(message: Message, context: Context) -> Message:
         raise RuntimeError(raw.decode(errors="replace"))
     records = recorddict_from_proto(ProtoRecordDict.FromString(raw))
     return Message(records, reply_to=message)
+
+
+def with_run_id(context: Context) -> dict[str, Any]:
+    """A run config that says the id of the run; by default it follows from Flower's."""
+    config = dict(context.run_config)
+    return config | {RUN: str(config.get(RUN) or f"flower-{context.run_id}")}
 
 
 def socket_path(node_config: Mapping[str, Any]) -> Path:

@@ -166,6 +166,17 @@ def _longer(message: WireMessage) -> WireMessage:
     return WireMessage(message.header, sent)
 
 
+def _report(**numbers: float) -> Callable[[WireMessage], WireMessage]:
+    def change(message: WireMessage) -> WireMessage:
+        sent = dict(message.tensors)
+        for name, number in numbers.items():
+            field = f"report.{name}"
+            sent[field] = torch.full_like(sent[field], number)
+        return WireMessage(message.header, sent)
+
+    return change
+
+
 def _earlier(message: WireMessage) -> WireMessage:
     return WireMessage(replace(message.header, round=0, number=0), message.tensors)
 
@@ -177,6 +188,11 @@ def _earlier(message: WireMessage) -> WireMessage:
         (_huge, "norm"),
         (_longer, "should be"),
         (_earlier, "expected 'trained' of"),
+        (_report(loss=float("nan")), "'trained' of client-3, round 1: field 'loss' ha"),
+        (_report(loss=-1e12), "its training loss is -1e+12, and at most 1e+09"),
+        (_report(steps=2**62), "expected 0 to 1 steps, which is all that its samples"),
+        (_report(steps=-1), "expected 0 to 1 steps"),
+        (_report(gradients=11), "expected 0 to 10 gradients"),
     ],
 )
 def test_what_cannot_be_used_is_recorded_and_as_if_it_had_not_come(
@@ -196,6 +212,76 @@ def test_what_cannot_be_used_is_recorded_and_as_if_it_had_not_come(
     assert not other.refusals
     assert_identical(named(odd.state.server), named(absent.state.server))
     assert torch.equal(odd.state.taken, absent.state.taken)
+
+
+def test_what_the_server_asks_twice_is_answered_twice_and_no_refusal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second answer comes late: to the next exchange, and to a score."""
+    remote = unreliable(FedAvg(), tmp_path)
+    late: list[tuple[Address, bytes]] = []
+    deliver = remote.channel.deliver
+
+    def twice(sender: Address, raw: bytes) -> None:
+        for again in late:
+            deliver(*again)
+        late[:] = [*late[-2:], (sender, raw)]
+        deliver(sender, raw)
+
+    remote.channel.deliver = twice
+    remote.evaluate("train")
+    for _ in range(2):
+        cost = remote.run_exchange()
+        assert cost is not None
+        assert (cost.participants, cost.refusals) == (len(CLIENTS), [])
+        assert (remote.evaluate("train").scores[0].samples > 0).all()
+    assert not caplog.records
+
+
+def test_a_refusal_that_comes_twice_is_recorded_once_and_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    remote = unreliable(Ditto(), tmp_path)
+    rounds(remote, 1)
+    shutil.rmtree(tmp_path / "home-1")
+    deliver = remote.channel.deliver
+    remote.channel.deliver = lambda *sent: [deliver(*sent) for _ in range(2)]
+    cost = remote.run_exchange()
+    assert cost is not None
+    (refusal,) = cost.refusals
+    assert (refusal["client"], refusal["name"]) == (1, "client-3")
+    remote.evaluate("train")
+    lines = [r.getMessage() for r in caplog.records if "not scored" in r.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith("client-3 was not scored: ")
+
+
+def test_an_undone_step_has_no_loss_and_is_no_refusal(tmp_path: Path) -> None:
+    """Whose loss is not a number counts for nothing, as in a simulation."""
+    node = make_node(FedAvg(), 0, tmp_path)
+    remote = RemoteRun(FedAvg(), tmp_path / "run", policy=HASTY)
+    asked: list[WireMessage] = []
+    answer = remote.channel.nodes["address 0"]
+
+    def undone(message: WireMessage) -> WireMessage:
+        if message.header.kind == "train":
+            asked.append(message)
+        return answer(message)
+
+    remote.channel.nodes["address 0"] = undone
+    rounds(remote, 1)
+    fleet = node._fleet_for(asked[0])
+    receive = fleet.receive
+
+    def with_nan() -> Any:
+        arrivals = receive()
+        loss = arrivals.reports.loss * torch.nan
+        return replace(arrivals, reports=arrivals.reports._replace(loss=loss))
+
+    fleet.receive = with_nan  # type: ignore[method-assign]
+    sent = node.answer(asked[0])
+    assert sent.header.kind == "trained"
+    assert float(sent.tensors["report.loss"]) == 0
 
 
 def test_a_whole_number_that_means_nothing_is_refused(tmp_path: Path) -> None:
@@ -283,6 +369,119 @@ def test_settings_that_differ_are_refused_on_both_sides(
     with pytest.raises(MessageError, match=r"lr is '0\.05' at the server, '0\.1' here"):
         enrolled(nodes, 1)
     assert "Refused: client-0: the server's settings" in caplog.text
+
+
+class _Format:
+    """A client that says of its samples what it is told to."""
+
+    def __init__(self, node: Any, **format_: Any) -> None:
+        self.ended: list[str] = []
+        node.format = replace(node.format, **format_)
+        self._node = node
+
+    def answer(self, message: WireMessage) -> WireMessage:
+        if message.header.kind == "end":
+            self.ended.append(message.header.text)
+        answered: WireMessage = self._node.answer(message)
+        return answered
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_most_clients_decide_what_samples_are_like_and_the_other_is_told(
+    odd: int, tmp_path: Path
+) -> None:
+    """Not who came first; and it is told in what it differs."""
+    changes: list[dict[str, Any]] = [{"features": None}] * 3
+    changes[odd] = {"class_names": ("a", "b", "c")}
+    nodes = [
+        _Format(make_node(FedAvg(), n, tmp_path), **changes[n])
+        for n in range(len(CLIENTS))
+    ]
+    with pytest.raises(MessageError, match="2 of 3 clients came") as caught:
+        enrolled(nodes, 3)
+    name = f"client-{CLIENTS[odd]}"
+    assert f"{name}: its samples are not like most others': class_n" in str(
+        caught.value
+    )
+    for n, node in enumerate(nodes):
+        assert bool(node.ended) == (n == odd)
+    assert "class_names is ('a', 'b', 'c'), expected None" in nodes[odd].ended[0]
+
+
+def test_a_client_that_goes_before_the_run_begins_is_forgotten(tmp_path: Path) -> None:
+    """With it goes what it said of its samples, and its place."""
+    first = _Format(make_node(FedAvg(), 0, tmp_path), class_names=("a", "b", "c"))
+    later = [make_node(FedAvg(), n, tmp_path) for n in (1, 2)]
+    channel = Unreliable({"first": first.answer, "second": later[0].answer})
+    reach, looks = channel.addresses, []
+
+    def addresses() -> Iterable[Address]:
+        looks.append(1)
+        if len(looks) == 3:
+            channel.gone = frozenset({"first"})
+            channel.nodes["third"] = later[1].answer
+        return reach()
+
+    channel.addresses = addresses  # type: ignore[method-assign]
+    algorithm = FedAvg()
+    settings = settings_digest(algorithm, task_for(algorithm), SEED)
+    made = enrol(
+        channel,
+        greeting_for(algorithm, run=RUN, seed=SEED),
+        2,
+        Policy(patience_s=2.0, retry_s=0.01),
+        lambda _: settings,
+    )
+    assert made.roster.names == ("client-3", "client-6")
+    assert made.format == later[0].format
+
+
+def test_a_model_that_cannot_be_made_for_a_client_is_its_refusal(
+    tmp_path: Path,
+) -> None:
+    def no_settings(_: Any) -> str:
+        raise RuntimeError("kernel size is larger than the input")
+
+    node = make_node(FedAvg(), 0, tmp_path)
+    greeting = greeting_for(FedAvg(), run=RUN, seed=SEED)
+    channel = InProcessChannel({0: node.answer})
+    with pytest.raises(MessageError, match="client-0: there is no model for its samp"):
+        enrol(channel, greeting, 1, Policy(patience_s=0.05), no_settings)
+
+
+def test_an_end_that_is_not_sound_ends_nothing(tmp_path: Path) -> None:
+    """Whatever is wrong with it: numbers, fields, header or text."""
+    remote = RemoteRun(FedAvg(), tmp_path)
+    node, sent = remote.nodes[0], []
+    remote.channel.nodes["address 0"] = lambda m: sent.append(m) or node.answer(m)
+    rounds(remote, 1)
+    requests = list(remote.coordinator.score_requests("train"))
+    remote.fleet.end(requests)  # type: ignore[attr-defined]
+    node.home.forget_end(RUN)
+    end = sent[-1]
+    assert end.header.kind == "end"
+    name = "model.shared"
+    text = end.header.text
+    for change in (
+        {name: end.tensors[name] * torch.nan},
+        {name: end.tensors[name][1:]},
+        {"secret": torch.ones(1)},
+        {"round": 7},
+        {"name": "another"},
+        {"settings": "x"},
+        {"text": text.replace("3", "-3")},
+        {"text": text.replace("3", "3.5")},
+        {"text": text.replace('"why"', '"because"')},
+        {"text": text.replace('"why": ""', '"why": "it diverged"')},
+    ):
+        is_header = change.keys() <= {"round", "name", "settings", "text"}
+        header = replace(end.header, **change) if is_header else end.header
+        tensors = end.tensors if is_header else {**end.tensors, **change}
+        answer = node.answer(WireMessage(header, tensors))
+        assert answer.header.kind == "refused", change
+        assert node.home.end_of(RUN) is None
+    assert node.answer(end).header.kind == "ended"
+    assert node.home.end_of(RUN) == (3, "")
 
 
 def test_two_clients_of_one_name_are_not_taken_for_one(tmp_path: Path) -> None:

@@ -414,11 +414,11 @@ def _header(**changes: Any) -> Any:
 
 
 REFUSED = {
-    "another run": (_header(run="another"), "is at the run 'law', and 'another'"),
-    "settings": (_header(settings="x"), "is not for this team"),
-    "name": (_header(name="team-1"), "is not for this team"),
-    "exchange": (_header(exchange=1), "is not for this team"),
-    "kind": (_header(kind="trained"), "a team is not sent 'trained'"),
+    "another run": (_header(run="another"), "in the run 'law', and was asked"),
+    "settings": (_header(settings="x"), "the server's settings are not its own"),
+    "name": (_header(name="team-1"), "this message is for client 'team-1'"),
+    "exchange": (_header(exchange=1), "cannot be exchange number"),
+    "kind": (_header(kind="trained"), "found 'trained'"),
     "round gone by": (_header(round=0, number=0), "not that of an exchange"),
     "other model": (_tensor("download.shared", lambda t: t + 1), "not the one that"),
     "nan": (_tensor("download.shared", lambda t: t * torch.nan), "not finite"),
@@ -427,6 +427,26 @@ REFUSED = {
     "place": (_tensor("place.first", lambda t: t + 4), "a place for 2 clients"),
     "more": (_tensor("place.first", lambda t: t[None]), "place"),
 }
+
+
+@pytest.mark.parametrize("kind", ["score", "end"])
+def test_a_team_checks_every_kind_of_message_before_it_does_anything(
+    kind: str, finished: Tiers
+) -> None:
+    team = finished.teams[0]
+    *_, asked = (m for m in finished.top.down if m.header.kind == kind)
+    asked = replace(asked, header=replace(asked.header, client=0, name=team.name))
+    first, numbers = team.opened.fleet.first, dict(asked.tensors)
+    before = fingerprint(finished.folder)
+    for change in (
+        {"model.shared": numbers["model.shared"] * torch.nan},
+        {"secret": torch.ones(1)},
+        {"place.first": torch.tensor(1), "instruction.taken": torch.tensor(9**9)},
+    ):
+        answer = team.answer(WireMessage(asked.header, numbers | change))
+        assert answer.header.kind == "refused", change
+        assert fingerprint(finished.folder) == before
+        assert team.opened.fleet.first == first
 
 
 @pytest.mark.parametrize("way", REFUSED)

@@ -30,6 +30,26 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+class SecuredLink:
+    """A SuperLink with TLS, which admits those whose keys it knows and nobody else.
+
+    Args:
+        folder: of its own.
+        certificates: where its certificate is, and the keys of its clients.
+    """
+
+    def __init__(self, folder: Path, certificates: Path) -> None:
+        self.certificates = certificates
+        self.process = SuperLink(folder / "server", certificates=certificates)
+        self.flwr = FlowerCommands(self.process.link, folder / "flwr")
+
+    def node(self, folder: Path, name: str, config: dict[str, Any]) -> SuperNode:
+        """Admit a new client, and start it."""
+        private, public = make_client_key(self.certificates, name)
+        self.flwr.register(public, name)
+        return SuperNode(self.process.link, folder, config, key=private)
+
+
 class Federation:
     """A server and five clients, and how to start, end and kill each of them."""
 
@@ -41,12 +61,12 @@ class Federation:
             make_client_key(self.certificates, f"client-{n}") for n in range(COUNT)
         ]
         self.app = write_app(folder / "app")
-        self.link = SuperLink(folder / "server", certificates=self.certificates)
+        secured = SecuredLink(folder, self.certificates)
+        self.link, self.flwr = secured.process, secured.flwr
         self.nodes: list[SuperNode] = []
         self.others: list[SuperNode] = []
         try:
             self.link.wait_until_ready()
-            self.flwr = FlowerCommands(self.link.link, folder / "flwr")
             for n, (_, public) in enumerate(self.keys):
                 self.flwr.register(public, f"client-{n}")
             self.nodes = [self.start_node(n) for n in range(COUNT)]

@@ -1,4 +1,4 @@
-"""Two teams of two clients: a SuperLink for each team, and one on top."""
+"""Two teams of two clients: a SuperLink for each team, and one on top; all with TLS."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import accuracies
+from federation import SecuredLink, accuracies
 
 from fedloom.config import parse, to_toml
 from fedloom.flower.app import write_app
-from fedloom.flower.processes import (
-    FlowerCommands,
-    FlowerProcess,
-    SuperLink,
-    SuperNode,
-)
+from fedloom.flower.certificates import make_server_certificate
+from fedloom.flower.processes import FlowerProcess
 from fedloom.results.directory import RunDirectory
 from fedloom.runs import run_config
 
@@ -37,36 +33,38 @@ CALM = {"deadline-s": 600.0, "retry-s": 300.0, "patience-s": 800.0, "quorum": 1.
 
 def test_team_servers_come_to_what_the_simulation_comes_to(tmp_path: Path) -> None:
     app = write_app(tmp_path / "app")
+    certificates = tmp_path / "certificates"
+    make_server_certificate(certificates, ["localhost", "127.0.0.1"])
     processes: list[FlowerProcess] = []
     runs: dict[str, int] = {}
 
-    def link(name: str) -> tuple[SuperLink, FlowerCommands]:
-        made = SuperLink(tmp_path / f"link-{name}")
-        processes.append(made)
-        return made, FlowerCommands(made.link, tmp_path / f"flwr-{name}")
+    def link(name: str) -> SecuredLink:
+        made = SecuredLink(tmp_path / f"link-{name}", certificates)
+        processes.append(made.process)
+        return made
 
-    def submit(flwr: FlowerCommands, name: str, **settings: Any) -> int:
+    def submit(name: str, **settings: Any) -> int:
         out, config = str(tmp_path / name), to_toml(SETTINGS)
         run = {"config": config, "clients": 2, "out": out, "run": "tiers", **CALM}
-        return flwr.submit(app, run | settings)
+        return links[name].flwr.submit(app, run | settings)
+
+    def start_node(above: str, name: str, **config: Any) -> None:
+        processes.append(links[above].node(tmp_path / f"node-{name}", name, config))
 
     try:
         links = {name: link(name) for name in ("top", *TEAMS)}
-        for made, _ in links.values():
-            made.wait_until_ready()
+        for made in links.values():
+            made.process.wait_until_ready()
         for name, members in TEAMS.items():
             home = str(tmp_path / f"home-{name}")
-            top, folder = links["top"][0].link, tmp_path / f"node-{name}"
-            processes.append(SuperNode(top, folder, {"team-home": home}))
+            start_node("top", name, **{"team-home": home})
             for n in members:
-                config = {"client": n, "home": str(tmp_path / f"home-{n}")}
-                own, folder = links[name][0].link, tmp_path / f"node-{n}"
-                processes.append(SuperNode(own, folder, config))
+                start_node(name, str(n), client=n, home=str(tmp_path / f"home-{n}"))
             tier = {"tier": "team", "team": name, "team-home": home}
-            runs[name] = submit(links[name][1], name, **tier)
-        runs["top"] = submit(links["top"][1], "top", tier="global")
+            runs[name] = submit(name, **tier)
+        runs["top"] = submit("top", tier="global")
         for name in ("top", *TEAMS):  # they end when the run does
-            links[name][1].wait(runs[name], 600)
+            links[name].flwr.wait(runs[name], 600)
     finally:
         for process in reversed(processes):
             process.end()

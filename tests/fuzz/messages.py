@@ -25,7 +25,12 @@ from fedloom.deploy import make_node, only_client, serve
 from fedloom.plan import make_clients
 from fedloom.remote import InProcessChannel, Node, Policy
 from fedloom.remote.channel import Address, Delivery
-from fedloom.remote.codec import read_result, read_sums, upload_ranges
+from fedloom.remote.codec import (
+    read_result,
+    read_sums,
+    refuse_others,
+    upload_ranges,
+)
 from fedloom.remote.enrolment import read_rejoin
 from fedloom.remote.exchange import AddressBook, Exchange
 from fedloom.remote.wire import WireMessage
@@ -37,8 +42,10 @@ METHODS: list[dict[str, Any]] = [
     {"name": "ifca"},
 ]
 HASTY = Policy(deadline_s=1e-9, retry_s=1e9)
-UP = ("trained", "scored", "enrolled")
+ANSWERS = {"train": "trained", "score": "scored", "end": "ended"}
+UP = ("trained", "scored", "enrolled", "ended")
 _GENUINE = 0.05
+_OTHER_ENDS = (("3", "-3"), ("3", "3.5"), ("3", "NaN"), ("why", "how"), ("{", "["))
 
 
 class Tap(InProcessChannel):
@@ -101,10 +108,10 @@ class Trial:
                 raise AssertionError("a genuine message was refused") from refusal
             raise
         finally:
-            # Who enrols anew takes back that the run is over.
-            is_taken = about == "as it was" and message.header.kind == "enrol"
+            is_taken = about == "as it was" and message.header.kind in ("enrol", "end")
             is_same = federation.fingerprint() == before
             assert is_same or is_taken, "something was changed"
+            federation.forget_ends()
         assert about == "as it was", "it was taken"
 
 
@@ -119,7 +126,7 @@ class _Federation:
         self.name = method["name"]
         self.folder = folder
         self.nodes: list[Node] = [
-            make_node(config, only_client(clients, n), folder / str(n))
+            make_node(config, only_client(clients, n), folder / str(n), run="fuzz")
             for n in range(clients.count)
         ]
         tap = Tap({n: node.answer for n, node in enumerate(self.nodes)})
@@ -129,16 +136,18 @@ class _Federation:
         last: dict[str, int] = {}
         for m in tap.crossed:
             last[m.header.kind] = max(m.header.number, last.get(m.header.kind, 0))
-        # The end of a run is kept whatever else is in its message, so it is not here.
         self.messages = [
-            m
-            for m in tap.crossed
-            if m.header.number == last[m.header.kind]
-            and m.header.kind not in ("end", "ended")
+            m for m in tap.crossed if m.header.number == last[m.header.kind]
         ]
         self.asked = {
             (m.header.kind, m.header.client, m.header.number): m for m in self.messages
         }
+        self.forget_ends()
+
+    def forget_ends(self) -> None:
+        """Have no client know that the run is over; an end that is taken is kept."""
+        for node in self.nodes:
+            node.home.forget_end("fuzz")
 
     def fingerprint(self) -> str:
         """Of all files of all clients, and of the run's, but for lists of answers."""
@@ -151,8 +160,8 @@ class _Federation:
     def to_client(self, message: WireMessage, raw: bytes) -> None:
         """Have a client answer; a refusal is raised."""
         node = self.nodes[max(message.header.client, 0)]
-        if message.header.kind == "score":
-            # What it keeps of a score is what it was sent; that is no change.
+        if message.header.kind in ("score", "end"):
+            # What it keeps of its model is what it was sent; that is no change.
             node.home.keep_request = lambda *_: None  # type: ignore[method-assign]
         answer = node.answer(WireMessage.from_bytes(raw))
         if answer.header.kind == "refused":
@@ -170,7 +179,7 @@ class _Federation:
             delivery = _delivery(raw)
             read_rejoin(delivery, greeting, enrolled, settings)
             return
-        down = "train" if header.kind == "trained" else "score"
+        down = next(kind for kind, up in ANSWERS.items() if up == header.kind)
         asked = self.asked[down, header.client, header.number]
         taken: list[Any] = []
         like = self._like(asked)
@@ -199,22 +208,24 @@ class _Federation:
 
     def _like(self, asked: WireMessage) -> Callable[[WireMessage], Any]:
         """What reads the answer to a message, with what is expected of it."""
-        genuine = self.asked[
-            "trained" if asked.header.kind == "train" else "scored",
-            asked.header.client,
-            asked.header.number,
-        ]
-        fleet = self.fleet
-        if asked.header.kind == "train":
+        header, fleet = asked.header, self.fleet
+        if header.kind == "end":
+            return lambda answer: refuse_others(answer.tensors, (), "ended")
+        if header.kind == "train":
             (upload,) = fleet._uploads_like.values()
-            ranges = upload_ranges(fleet.algorithm)
             return lambda answer: read_result(
-                answer, upload, fleet.task.dtype, ranges=ranges
+                answer,
+                upload,
+                fleet.task.dtype,
+                most=fleet._most_work(header.client),
+                ranges=upload_ranges(fleet.algorithm),
             )
+        genuine = self.asked["scored", header.client, header.number]
         parts = dict.fromkeys(name.partition(".")[0] for name in genuine.tensors)
         kinds = dict.fromkeys(name.split(".")[1] for name in genuine.tensors)
         like = dict.fromkeys(kinds, fleet._sums_like)
-        return lambda answer: read_sums(answer, like, list(parts))
+        samples = {part: fleet._most_samples(header.client, part) for part in parts}
+        return lambda answer: read_sums(answer, like, samples)
 
 
 def _delivery(raw: bytes) -> Delivery:
@@ -233,7 +244,7 @@ def _changed(
         return raw, "as it was"
     if draw.random() < 0.4:
         return _damaged(draw, raw)
-    if draw.random() < 0.5 or not message.tensors:
+    if draw.random() < 0.5:
         return _with_other_header(draw, message, others)
     return _with_other_tensors(draw, message)
 
@@ -259,19 +270,20 @@ def _with_other_header(
     """A header that says something else, with the digest that belongs to it."""
     header, is_up = message.header, message.header.kind in UP
     changes: list[dict[str, Any]] = [{"protocol": header.protocol + 1}]
-    if header.kind == "enrol":
+    changes += [{"run": "another"}, {"settings": f"{header.settings}0"}]
+    changes += [{"name": f"{header.name}0"}, {"client": header.client + 1}]
+    changes += [{"round": header.round + 1}, {"exchange": header.exchange + 7}]
+    changes += [{"number": header.number + 1}]
+    if header.kind not in ("enrol", "enrolled"):
+        changes += [{"client": -1}]
+    if header.kind != "enrol":
+        changes += [{"settings": ""}, {"name": ""}]
+    if header.kind in ("enrol", "end"):
         changes += [{"text": '{"seed": 1}'}, {"text": "["}, {"kind": "trained"}]
-    else:
-        changes += [{"settings": header.settings[::-1]}, {"settings": ""}]
-        changes += [{"name": f"{header.name}0"}, {"name": ""}]
-    if header.kind in ("trained", "scored", "train", "score"):
-        changes += [{"client": header.client + 1}, {"client": -1}]
-        changes += [{"round": header.round + 1}, {"exchange": header.exchange + 7}]
-        changes += [{"number": header.number + 1}]
+    if header.kind == "end":
+        changes += [{"text": header.text.replace(*pair)} for pair in _OTHER_ENDS]
     if is_up:
-        changes += [{"run": "another"}]
         changes += [{"kind": k} for k in ("train", *UP) if k != header.kind]
-    if header.kind in ("trained", "scored"):
         changes += [{"session": header.session + 1}]
     if header.kind == "enrolled":
         changes += [{"text": "{}"}, {"text": header.text.replace("uint8", "float32")}]
@@ -286,17 +298,24 @@ def _with_other_tensors(
 ) -> tuple[bytes, str]:
     """Fields that are not as declared, with the digest that belongs to them."""
     tensors: dict[str, Tensor] = dict(message.tensors)
+    if not tensors or draw.random() < 0.1:
+        name = pick(draw, ["samples", "upload.secret", "enrolment.samples.x"])
+        tensors[name] = torch.ones(3)
+        return WireMessage(message.header, tensors).to_bytes(), f"with {name}"
     name = pick(draw, sorted(tensors))
     tensor = tensors[name]
     ways = ["type", "shape", "more", "renamed"]
     if not name.startswith("model."):  # a method may have no shared model
         ways.append("missing")
     is_number = tensor.is_floating_point() and tensor.numel() > 0
-    if tensor.dtype == torch.int64 and name.startswith("upload."):
-        ways += ["negative"] * 2
-    if is_number and not name.startswith("report."):
+    kind, is_up = message.header.kind, message.header.kind in UP
+    if tensor.dtype == torch.int64 and is_up:
+        ways += ["negative"] * (2 * (name != "enrolment.team"))
+        if not name.startswith("upload.") or kind == "enrolled":
+            ways += ["countless"] * 2
+    if is_number:
         ways += ["nan", "infinite"] * 2
-        ways += ["huge"] * (2 * name.startswith("upload."))
+        ways += ["huge"] * (2 * (kind in ("trained", "scored")))
     way = pick(draw, ways)
     if way == "type":
         is_double = tensor.dtype == torch.float64
@@ -310,7 +329,9 @@ def _with_other_tensors(
     elif way == "renamed":
         tensors[f"{name}_"] = tensors.pop(name)
     elif way == "negative":
-        tensors[name] = torch.full_like(tensor, -1)
+        tensors[name] = torch.full_like(tensor, -2)
+    elif way == "countless":
+        tensors[name] = torch.full_like(tensor, 1 << 62)
     else:
         value = {"nan": float("nan"), "infinite": float("inf"), "huge": 1e30}[way]
         changed = tensor.clone().reshape(-1)

@@ -158,6 +158,14 @@ def join_command(
             "--sizes/--no-sizes",
         ),
     ] = True,
+    log_odds: Annotated[
+        bool,
+        option(
+            "With two classes, send with every score how many samples have which "
+            "log-odds, in few bins, for the AUC over all clients, or do not.",
+            "--log-odds/--no-log-odds",
+        ),
+    ] = False,
     begin_anew: Annotated[
         bool,
         option(
@@ -171,11 +179,13 @@ def join_command(
     Ctrl-C ends it; the same command goes on from there.
     """
     node: dict[str, str | int | float | bool] = {"home": str(home.resolve())}
-    node |= _who(data, name, client, team)
+    node |= _node_config(data, name, client, team)
     if data_dir is not None:
         node["data-dir"] = str(data_dir.resolve())
     if not sizes:
         node["tells-sizes"] = False
+    if log_odds:
+        node["tells-log-odds"] = True
     if begin_anew:
         node["begins-anew"] = True
     joining = _flower("join", "joining")
@@ -327,7 +337,7 @@ class _Rows:
         return list(table["names"])
 
 
-def _who(
+def _node_config(
     data: Path | None, name: str | None, client: str | None, team: int
 ) -> dict[str, str | int]:
     """Which client this is, as its node config says it."""

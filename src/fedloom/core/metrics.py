@@ -13,6 +13,7 @@ nothing but methods of the tensors that it is given.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,6 +40,22 @@ CONFIDENCE_BINS = 15
 MARGIN_BINS = 512
 """Bins of log-odds for the AUC over the samples of all clients."""
 
+COARSE_BINS = 128
+"""Bins of log-odds that a client of a federation sends, if it agrees to send any."""
+
+Limits = Callable[[int], tuple[float, float]]
+"""Of a number of samples, the least and the most that a number sent of them can be."""
+
+
+def anything(samples: int) -> tuple[float, float]:
+    """No limits."""
+    return -math.inf, math.inf
+
+
+def each_within(least: float, most: float) -> Limits:
+    """The limits of a sum to which every sample adds a number between these."""
+    return lambda samples: (least * samples, most * samples) if samples else (0.0, 0.0)
+
 
 @dataclass(frozen=True)
 class Statistic:
@@ -51,6 +68,14 @@ class Statistic:
     """What is sent is the sum over the client's samples, or what this function makes
     where they are: of (samples, k) numbers, the client of each sample and the number of
     clients, one row per client. A client without a sample sends zeros."""
+    limits: Limits = anything
+    """What each of the numbers can be. Infinite means that the task does not say."""
+    join: Callable[[Clients, Numbers], Numbers] | None = None
+    """What several clients would have sent as one is the sum over them, or what this
+    function makes: of the samples (M,) and what was sent (M, k), k numbers."""
+    coarse: Callable[[Numbers], Numbers] | None = None
+    """Of what may tell of single samples, the few numbers that a client of a federation
+    sends in its place, of the same rows. It sends them if it agrees to; else none."""
 
 
 def mean(samples: Clients, total: Numbers) -> Numbers:
@@ -75,13 +100,16 @@ class Metric:
     applies_to: Literal["all", "classes", "two classes", "numbers"]
     """The tasks that have this metric."""
     sent: tuple[Statistic, ...]
-    """What a client sends for it."""
+    """What a client sends for its own value."""
+    sent_for_pooled: tuple[Statistic, ...] = ()
+    """What it sends beside that for the pooled value; without it there is none."""
     value: Callable[..., Numbers] = mean
     """(M,) each client's value, of the number of samples (M,) and what was sent for
     each statistic: (M,), or (M, k) where it is more than one number."""
     pooled: Callable[..., float] | None = None
-    """The value over the samples of all clients together, of the same arguments; None
-    if it is not reported. For sums, see `of_added`."""
+    """The value over the samples of all clients together, of the same arguments and
+    then what was sent for it alone; None if it is not reported. For sums, see
+    `of_added`."""
     summaries: tuple[Summary, ...] = ("worst_decile", "clients")
     """What is said of all clients beside the mean."""
 
@@ -99,7 +127,9 @@ def of_added(value: Callable[..., Numbers]) -> Callable[..., float]:
 def statistics(metrics: Iterable[Metric] | None = None) -> tuple[Statistic, ...]:
     """What clients send for some metrics, or for all; shared statistics are one."""
     metrics = METRICS.values() if metrics is None else metrics
-    return tuple(dict.fromkeys(s for metric in metrics for s in metric.sent))
+    return tuple(
+        dict.fromkeys(s for m in metrics for s in (*m.sent, *m.sent_for_pooled))
+    )
 
 
 def metrics_for(main: str, classes: int) -> list[Metric]:
@@ -171,23 +201,38 @@ def margin_histograms(
     return histograms
 
 
-def _send_ranking(values: Numbers, owner: Clients, count: int) -> Numbers:
-    """(count, 1 + 2 * MARGIN_BINS) the pairs in order, and the margins in bins."""
-    samples = (values[:, 0], values[:, 1] > 0, owner, count)
-    return np.column_stack([pairs_in_order(*samples), margin_histograms(*samples)])
+def coarse_histograms(histograms: Numbers) -> Numbers:
+    """(count, 2 * COARSE_BINS) the same margins in fewer bins."""
+    bins: Numbers = histograms.reshape(len(histograms), 2 * COARSE_BINS, -1).sum(2)
+    return bins
 
 
-def _auc(samples: Clients, ranking: Numbers) -> Numbers:
+def _send_pairs(values: Numbers, owner: Clients, count: int) -> Numbers:
+    """(count, 2) the pairs in order, and the others; nan of a client with a nan."""
+    margins, is_positive = values[:, 0], values[:, 1] > 0
+    positives = np.bincount(owner, is_positive, minlength=count)
+    negatives = np.bincount(owner, ~is_positive, minlength=count)
+    in_order = pairs_in_order(margins, is_positive, owner, count)
+    pairs = np.column_stack([in_order, positives * negatives - in_order])
+    pairs[owner[np.isnan(margins)]] = np.nan
+    return pairs
+
+
+def _send_margins(values: Numbers, owner: Clients, count: int) -> Numbers:
+    return margin_histograms(values[:, 0], values[:, 1] > 0, owner, count)
+
+
+def _auc(samples: Clients, pairs: Numbers) -> Numbers:
     """The share of pairs in order; nan without both classes."""
-    counts = ranking[:, 1:].reshape(-1, 2, MARGIN_BINS).sum(2)
-    return _ratio(ranking[:, 0], counts.prod(1))
+    return _ratio(pairs[:, 0], pairs.sum(1))
 
 
-def _pooled_auc(samples: Clients, ranking: Numbers) -> float:
+def _pooled_auc(samples: Clients, pairs: Numbers, histograms: Numbers) -> float:
     """The AUC over all clients' samples; margins in one bin count as equal."""
-    negatives, positives = ranking[:, 1:].sum(0).reshape(2, MARGIN_BINS)
-    pairs = positives @ (negatives.cumsum() - negatives / 2)
-    return float(_ratio(pairs[None], positives.sum(keepdims=True) * negatives.sum())[0])
+    negatives, positives = histograms.sum(0).reshape(2, -1)
+    in_order = positives @ (negatives.cumsum() - negatives / 2)
+    every_pair = positives.sum(keepdims=True) * negatives.sum()
+    return float(_ratio(in_order[None], every_pair)[0])
 
 
 def _f1(samples: Clients, right: Numbers, wrong: Numbers) -> Numbers:
@@ -246,19 +291,25 @@ def explained_variance(samples: Clients, squares: Numbers, spread: Numbers) -> N
     return 1 - _ratio(squares * outputs, spread[:, 0])
 
 
-def _pooled_explained_variance(
-    samples: Clients, squares: Numbers, spread: Numbers
-) -> float:
-    """Of deviations from the mean of all: those from the own mean, and the means'."""
+def joined_spread(samples: Clients, spread: Numbers) -> Numbers:
+    """(1 + outputs,) of all clients together, as `target_spread` gives it of each.
+
+    Deviations from the mean of all are those from the own mean, and the means'.
+    """
     is_there = samples > 0
     weights, means = samples[is_there], spread[is_there, 1:]
     # From the first mean on, so that equal ones are exactly 0.
     moved = means - means[:1]
     middle = weights @ moved / max(weights.sum(), 1)
     between = weights @ np.square(moved - middle).sum(1)
-    of_all = np.append(spread[:, 0].sum() + between, middle)
-    total = squares.sum(keepdims=True)
-    return float(explained_variance(weights, total, of_all[None])[0])
+    return np.append(spread[:, 0].sum() + between, means[:1].sum(0) + middle)
+
+
+def _pooled_explained_variance(
+    samples: Clients, squares: Numbers, spread: Numbers
+) -> float:
+    total, of_all = squares.sum(keepdims=True), joined_spread(samples, spread)
+    return float(explained_variance(samples, total, of_all[None])[0])
 
 
 def _ratio(above: NDArray[Any], below: NDArray[Any]) -> Numbers:
@@ -269,18 +320,50 @@ def _ratio(above: NDArray[Any], below: NDArray[Any]) -> Numbers:
 
 
 _LOSS = Statistic("loss", lambda o: o.loss)
-_RIGHT = Statistic("right", lambda o: o.is_right)
-_NLL = Statistic("nll", lambda o: -(o.log_probabilities * o.truth).sum(1))
-_BRIER = Statistic("brier", lambda o: (o.probabilities - o.truth).square().sum(1))
-_GAP = Statistic("calibration_gap", _calibration_gap)
-_RANKING = Statistic(
-    "ranking", lambda o: o.columns(o.margin, o.is_positive), _send_ranking
+_RIGHT = Statistic("right", lambda o: o.is_right, limits=each_within(0, 1))
+_NLL = Statistic(
+    "nll",
+    lambda o: -(o.log_probabilities * o.truth).sum(1),
+    limits=each_within(0, math.inf),
 )
-_TRUE_POSITIVES = Statistic("true_positives", lambda o: o.is_called & o.is_positive)
-_WRONG_CALLS = Statistic("wrong_calls", lambda o: o.is_called != o.is_positive)
-_SQUARES = Statistic("squared_errors", lambda o: o.over_outputs(o.errors.square()))
-_ABSOLUTES = Statistic("absolute_errors", lambda o: o.over_outputs(o.errors.abs()))
-_SPREAD = Statistic("target_spread", lambda o: o.targets, target_spread)
+_BRIER = Statistic(
+    "brier",
+    lambda o: (o.probabilities - o.truth).square().sum(1),
+    limits=each_within(0, 2),
+)
+_GAP = Statistic("calibration_gap", _calibration_gap, limits=each_within(-1, 1))
+_PAIRS = Statistic(
+    "pairs",
+    lambda o: o.columns(o.margin, o.is_positive),
+    _send_pairs,
+    limits=lambda samples: (0, samples * samples / 4),
+)
+_MARGINS = Statistic(
+    "margins",
+    lambda o: o.columns(o.margin, o.is_positive),
+    _send_margins,
+    limits=each_within(0, 1),
+    coarse=coarse_histograms,
+)
+_TRUE_POSITIVES = Statistic(
+    "true_positives", lambda o: o.is_called & o.is_positive, limits=each_within(0, 1)
+)
+_WRONG_CALLS = Statistic(
+    "wrong_calls", lambda o: o.is_called != o.is_positive, limits=each_within(0, 1)
+)
+_SQUARES = Statistic(
+    "squared_errors",
+    lambda o: o.over_outputs(o.errors.square()),
+    limits=each_within(0, math.inf),
+)
+_ABSOLUTES = Statistic(
+    "absolute_errors",
+    lambda o: o.over_outputs(o.errors.abs()),
+    limits=each_within(0, math.inf),
+)
+_SPREAD = Statistic(
+    "target_spread", lambda o: o.targets, target_spread, join=joined_spread
+)
 
 _OF_MAIN: tuple[Summary, ...] = (
     "weighted",
@@ -350,7 +433,8 @@ _ALL = (
         is_higher_better=True,
         is_share=True,
         applies_to="two classes",
-        sent=(_RANKING,),
+        sent=(_PAIRS,),
+        sent_for_pooled=(_MARGINS,),
         value=_auc,
         pooled=_pooled_auc,
     ),

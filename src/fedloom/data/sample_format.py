@@ -78,6 +78,7 @@ class SampleFormat:
         try:
             table: Any = json.loads(text)
             made = cls(**{key: _frozen(value) for key, value in table.items()})
+            hash(made)
             made.blank()
         except (
             *(ValueError, TypeError, AttributeError, KeyError, IndexError),
@@ -100,6 +101,10 @@ class SampleFormat:
 
     def blank(self) -> Dataset:
         """A dataset of one sample that says nothing, of this format."""
+        for name in ("classes", "tokens"):
+            number = getattr(self, name)
+            if number is not None and not 0 < number <= _LARGEST:
+                raise MessageError(f"samples: {number} {name} are too many, or none.")
         first = []
         for word, shape in self.inputs:
             if sum(shape) > _LARGEST or torch.Size(shape).numel() > _LARGEST:

@@ -62,7 +62,9 @@ def make_node(
     model: str | nn.Module | Callable[[], nn.Module] | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
+    run: str | None = None,
     tells_sizes: bool = True,
+    tells_log_odds: bool = False,
     begins_anew: bool = False,
     secret: int | None = None,
 ) -> Node:
@@ -75,7 +77,9 @@ def make_node(
         model: a module of one's own in place of the config's; the server has the same.
         loss: as for `fedloom.run`.
         head: as for `fedloom.run`.
+        run: as for `Node`.
         tells_sizes: as for `Node`.
+        tells_log_odds: as for `Node`.
         begins_anew: as for `Node`.
         secret: as for `Node`.
     """
@@ -91,7 +95,9 @@ def make_node(
         home,
         seed=config.schedule.seed,
         runner=Loop() if config.engine.runner == "loop" else Weave(1),
+        run=run,
         tells_sizes=tells_sizes,
+        tells_log_odds=tells_log_odds,
         begins_anew=begins_anew,
         secret=secret,
     )

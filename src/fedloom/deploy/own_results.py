@@ -300,9 +300,8 @@ def _sent_scores(answer: Answer) -> Iterator[Sent]:
             message=_MESSAGES["scored"],
             field=f"{part}.{kind}",
             meaning=f"Sums over all {part} samples that scores of the {kind} model "
-            "follow from, such as how many it got right; with two classes also how "
-            "many samples of each have which log-odds, which with few samples tells "
-            "what the model says of single ones.",
+            "follow from, such as how many it got right; with two classes, and "
+            "--log-odds alone, also how many samples of each have which log-odds.",
             times=1,
             bytes=size,
         )

@@ -16,7 +16,6 @@ done once.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 from fedloom.clients.cohorts import TeamSampling
 from fedloom.config import RunConfig
 from fedloom.core.digests import read_checked_json, write_checked_json
-from fedloom.core.errors import FedloomError, MessageError, shown
+from fedloom.core.errors import MessageError
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
 from fedloom.core.measures import Sums
@@ -40,30 +39,28 @@ from fedloom.core.messages import (
     ScoreRequest,
     TeamUpload,
 )
-from fedloom.core.records import map_record
 from fedloom.deploy.server import OpenRun, global_tier, open_run
 from fedloom.remote import Channel, Header, Policy, WireMessage
 from fedloom.remote.codec import (
+    RunEnd,
     TeamEnrolment,
-    agreement,
-    disagreement,
     enrolment_tensors,
+    joined_sums,
     read_constants,
     read_order,
     read_place,
     read_requests,
+    refuse_others,
     result_tensors,
-    settings_digest,
+    sums_of_team,
     sums_tensors,
 )
-from fedloom.remote.home import Home, Standing
-from fedloom.remote.wire import UNNUMBERED, Kind
+from fedloom.remote.home import Standing
+from fedloom.remote.participant import Participant
 from fedloom.server import checkpoint
 from fedloom.server.coordinator import RoundCost
 
 _log = logging.getLogger(__name__)
-_PATIENCE_S = 24 * 3600.0
-"""Longest that a message waits for another one that the team is still at."""
 
 
 @contextmanager
@@ -117,7 +114,7 @@ def open_team(
         yield TeamServer(config, opened, name=name, home=home)
 
 
-class TeamServer:
+class TeamServer(Participant):
     """Answers the global server, and moves the team's run for it.
 
     Args:
@@ -130,14 +127,12 @@ class TeamServer:
     def __init__(
         self, config: RunConfig, opened: OpenRun, *, name: str, home: Path
     ) -> None:
-        self.name = name
-        self.home = Home(home)
+        tier, task = global_tier(config), opened.training.task
+        seed, run = config.schedule.seed, opened.fleet.run
+        super().__init__(name, home, tier, task, seed=seed, run=run)
         self.opened = opened
         self.training = opened.training
-        self.tier = global_tier(config)
-        seed = config.schedule.seed
-        self.settings = settings_digest(self.tier, self.training.task, seed)
-        self._agreement = agreement(self.tier, seed)
+        self.tier = tier
         self._config = config
         self.has_ended = False
         """Whether the global server has said that the run is over."""
@@ -148,70 +143,7 @@ class TeamServer:
         rows = self.opened.history.rounds
         return bool(rows) and rows[-1].round >= self._config.schedule.rounds
 
-    def answer(self, message: WireMessage) -> WireMessage:
-        """What the team answers; a refusal says why it does not do what is asked."""
-        answer = self._answer(message)
-        self.home.keep_answer(message.header.run, message.header.kind, answer)
-        return answer
-
-    def _answer(self, message: WireMessage) -> WireMessage:
-        header = message.header
-        try:
-            self._check(header)
-            with self.home.hold(header.run, _PATIENCE_S):
-                if header.kind == "enrol":
-                    return self._enrol(header)
-                if header.kind == "end":
-                    return self._end(message)
-                self._take_place(message)
-                if header.kind == "train":
-                    return self._train(message)
-                return self._score(message)
-        except FedloomError as error:
-            _log.warning("Refused: %s", error)
-            reason = str(error)
-        except Exception as error:
-            # The global server goes on without this team, and is told why.
-            _log.exception("What the global server asked for failed.")
-            reason = f"{self.name}: it failed: {type(error).__name__}: {error}"
-        return WireMessage(self._header(header, "refused", reason), {})
-
-    def _check(self, header: Header) -> None:
-        if header.kind not in ("enrol", "train", "score", "end"):
-            raise MessageError(f"{self.name}: a team is not sent {header.kind!r}.")
-        if header.run != self.opened.fleet.run:
-            raise MessageError(
-                f"{self.name}: this team's server is at the run "
-                f"{self.opened.fleet.run!r}, and {header.run!r} was asked for."
-            )
-        if header.kind == "enrol":
-            differs = disagreement(self._agreement, header.text)
-            if differs:
-                raise MessageError(
-                    f"{self.name}: the global server's settings are not this team's: "
-                    f"{differs}. They must be the same on both sides."
-                )
-            return
-        if header.kind == "end" and header.client == UNNUMBERED:
-            return  # it was not taken in
-        asked = (header.settings, header.name, header.exchange, header.number)
-        expected = (self.settings, self.name, 0, header.round)
-        if asked != expected or header.client < 0:
-            raise MessageError(
-                f"{self.name}: this message is not for this team: its settings, name, "
-                f"exchange and number are {asked}, expected {expected}."
-            )
-
-    def _header(self, asked: Header, kind: Kind, text: str = "") -> Header:
-        return replace(
-            asked,
-            kind=kind,
-            settings=self.settings,
-            name=self.name,
-            text=text[: 1 << 12] if kind == "refused" else text,
-        )
-
-    def _enrol(self, header: Header) -> WireMessage:
+    def _enrolment(self, header: Header) -> WireMessage:
         enrolled = self.opened.fleet.enrolled
         samples, _, validation, test = map(_sum, enrolled.roster.enrolments)
         team = torch.zeros((), dtype=torch.int64)  # its number is not known here
@@ -225,24 +157,29 @@ class TeamServer:
             ),
         )
 
-    def _take_place(self, message: WireMessage) -> None:
-        """Number the clients, and standardise samples, as the global server says."""
+    def _read_place(self, message: WireMessage) -> Callable[[], None]:
+        """Which clients are the team's, and what standardises samples, checked.
+
+        Returns:
+            What has the team's run follow it.
+        """
         fleet = self.opened.fleet
         total, numbers = read_place(message, fleet.roster.count)
         shapes = fleet.enrolled.format.standardised
         constants = read_constants(message, shapes, self.name)
-        fleet.first = numbers.start
-        fleet.enrolled = replace(fleet.enrolled, constants=constants)
-        self.training.coordinator.sampling = TeamSampling(
-            **asdict(self._config.sampling), first=numbers.start, total=total
-        )
 
-    def _train(self, message: WireMessage) -> WireMessage:
+        def take_place() -> None:
+            fleet.first = numbers.start
+            fleet.enrolled = replace(fleet.enrolled, constants=constants)
+            self.training.coordinator.sampling = TeamSampling(
+                **asdict(self._config.sampling), first=numbers.start, total=total
+            )
+
+        return take_place
+
+    def _train(self, message: WireMessage, standings: list[Standing]) -> WireMessage:
         header = message.header
-        for done in self.home.standings(header.run):
-            if done.order == message.content_digest:
-                again = replace(done.answer.header, session=header.session)
-                return WireMessage(again, done.answer.tensors)
+        take_place = self._read_place(message)
         order = read_order(_without_place(message), self.tier, self.training.task)
         shared, start = order.download.record.shared, self.training.task.start
         if (shared.shape, shared.dtype) != (start.shape, start.dtype):
@@ -252,14 +189,17 @@ class TeamServer:
             )
         begun = self._last_order(header.run)
         if begun is None or begun.header.round < header.round:
-            self._close_round(has_scores=False)
-            with atomic_write(self._order(header.run), lasting=True) as part:
-                part.write_bytes(message.to_bytes())
+            begun = None
         elif begun.content_digest != message.content_digest:
             raise MessageError(
                 f"{self.name}: round {header.round} is older than what was begun, "
                 f"round {begun.header.round}, or is not the one that was begun."
             )
+        take_place()
+        if begun is None:
+            self._close_round(has_scores=False)
+            with atomic_write(self._order(header.run), lasting=True) as part:
+                part.write_bytes(message.to_bytes())
         self._run_round(header.round, shared)
         answer = WireMessage(
             self._header(header, "trained"),
@@ -328,30 +268,33 @@ class TeamServer:
 
     def _score(self, message: WireMessage) -> WireMessage:
         header = message.header
+        take_place = self._read_place(message)
         asked = read_requests(_without_place(message), self.tier, self.training.task)
+        take_place()
         with self._models_of(asked[0]):
             self._close_round(has_scores=True)
             sums = {request.part: self._team_sums(request.part) for request in asked}
         self._secure()
         return WireMessage(self._header(header, "scored"), sums_tensors(sums))
 
-    def _end(self, message: WireMessage) -> WireMessage:
+    def _take_end(self, message: WireMessage, end: RunEnd) -> None:
         """Tell the team's clients that the run is over, with the models of its end."""
-        header = message.header
-        clients, why = _read_end(header, self.name)
-        if header.client == UNNUMBERED:
-            _log.warning("The global server did not take this team in: %s", why)
+        run, alike = message.header.run, _without_place(message)
+        take_place = self._read_place(message)
+        if end.why:
+            refuse_others(alike.tensors, ("constants",), f"{self.name}, 'end'")
+            self.home.keep_end(run, *end)
+            self.opened.fleet.end((), end.why)
         else:
-            self.home.keep_end(header.run, clients, why)
-            self.has_ended = True
-            if why:
-                self.opened.fleet.end((), why)
-            else:
-                self._take_place(message)
-                task, alike = self.training.task, _without_place(message)
-                with self._models_of(read_requests(alike, self.tier, task)[0]):
-                    self.opened.end()
-        return WireMessage(self._header(header, "ended"), {})
+            asked = read_requests(alike, self.tier, self.training.task)[0]
+            self.home.keep_end(run, *end)
+            take_place()
+            with self._models_of(asked):
+                self.opened.end()
+        self.has_ended = True
+
+    def _turned_away(self, run: str, end: RunEnd) -> None:
+        _log.warning("The global server did not take this team in: %s", end.why)
 
     @contextmanager
     def _models_of(self, asked: ScoreRequest) -> Iterator[None]:
@@ -372,10 +315,7 @@ class TeamServer:
         for request in self.training.coordinator.score_requests(part):
             for kind, sums in self.opened.fleet.score(request).items():
                 rows.setdefault(kind, []).append(sums)
-        return {
-            kind: map_record(lambda *some: torch.cat(some).sum(0, keepdim=True), *parts)
-            for kind, parts in rows.items()
-        }
+        return {kind: sums_of_team(joined_sums(parts)) for kind, parts in rows.items()}
 
     def _close_round(self, *, has_scores: bool) -> None:
         """Write the row of the last round, unless it is there.
@@ -427,21 +367,6 @@ def _without_place(message: WireMessage) -> WireMessage:
     """A message as the global server sends it to any client."""
     tensors = {n: t for n, t in message.tensors.items() if not n.startswith("place.")}
     return WireMessage(message.header, tensors)
-
-
-def _read_end(header: Header, where: str) -> tuple[int, str]:
-    """How many teams a run had that is over, and what ended it if not its last round.
-
-    Raises:
-        MessageError: The message does not say.
-    """
-    try:
-        table = json.loads(header.text)
-        return int(table["clients"]), str(table["why"])
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise MessageError(
-            f"{where}: expected how the run has ended, found {shown(header.text)}."
-        ) from error
 
 
 def _sum(column: Tensor) -> Tensor:

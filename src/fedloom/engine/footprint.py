@@ -45,19 +45,8 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         clients: how many there are, for methods whose server keeps something of each.
             Few are made up, and it is foreseen what more would take.
     """
-    device = task.device
-    populations = [_population(task, count) for count in _FEW]
-    servers = [algorithm.init_server(population) for population in populations]
-    population, server = populations[0], servers[0]
-    cohort = Cohort(
-        clients=torch.arange(2, device=device),
-        sizes=population.sizes[:2],
-        teams=population.teams[:2],
-        round=0,
-        exchange=0,
-        population=population,
-    )
-    sent = CohortDownload.of(without_log(algorithm.download(server, cohort))[0])
+    servers = [algorithm.init_server(_population(task, count)) for count in _FEW]
+    sent = first_download(algorithm, task)
     kept, upload = untrained_result(algorithm, task, sent.take(0).record)
     return Footprint(
         down=algorithm.exchanges * sent.bytes,
@@ -65,6 +54,28 @@ def footprint(algorithm: AnyAlgorithm, task: Task, *, clients: int = 100) -> Foo
         kept=_bytes(kept),
         server=_foreseen([_bytes(server) for server in servers], clients),
     )
+
+
+def first_download(algorithm: AnyAlgorithm, task: Task) -> CohortDownload:
+    """What a method sends first to two of a few clients that are made up."""
+    population = _population(task, _FEW[0])
+    cohort = Cohort(
+        clients=torch.arange(2, device=task.device),
+        sizes=population.sizes[:2],
+        teams=population.teams[:2],
+        round=0,
+        exchange=0,
+        population=population,
+    )
+    server = algorithm.init_server(population)
+    return CohortDownload.of(without_log(algorithm.download(server, cohort))[0])
+
+
+def made_up_client(task: Task) -> Client:
+    """A client like any other, for methods that ask who they are at."""
+    zero = torch.zeros((), dtype=torch.int64, device=task.device)
+    size = torch.tensor(_SIZE, dtype=task.dtype, device=task.device)
+    return Client(size, zero, zero, zero == 0, zero, zero)
 
 
 def untrained_result(algorithm: AnyAlgorithm, task: Task, down: Any) -> tuple[Any, Any]:
@@ -77,9 +88,7 @@ def untrained_result(algorithm: AnyAlgorithm, task: Task, down: Any) -> tuple[An
         task: its model.
         down: the download of one client.
     """
-    zero = torch.zeros((), dtype=torch.int64, device=task.device)
-    size = torch.tensor(_SIZE, dtype=task.dtype, device=task.device)
-    client = Client(size, zero, zero, zero == 0, zero, zero)
+    client = made_up_client(task)
     memory = algorithm.initial_memory(down, client, task)
     work = algorithm.begin(down, memory, client, task)
     kept, upload = algorithm.finish(work, down, memory, client, task)

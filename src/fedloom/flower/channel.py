@@ -41,7 +41,8 @@ class GridChannel:
     def __init__(self, grid: Grid, *, ttl_s: float) -> None:
         self._grid = grid
         self._ttl_s = ttl_s
-        self._waiting: dict[str, Address] = {}
+        self._waiting: dict[str, tuple[Address, str]] = {}
+        """By id of a message, whom it was sent to, and what that client is called."""
         self._known: list[Address] = []
         self._asked = -_LOOK_S
 
@@ -54,22 +55,27 @@ class GridChannel:
 
     def send(self, messages: Iterable[tuple[Address, WireMessage]]) -> None:
         """Hand messages to the SuperLink."""
-        outgoing = [
-            Message(
-                content=to_records(message),
-                dst_node_id=int(str(address)),
-                message_type=MESSAGE_TYPES[message.header.kind],
-                ttl=self._ttl_s,
-                group_id=str(message.header.round),
+        outgoing: list[Message] = []
+        receivers: list[tuple[Address, str]] = []
+        for address, message in messages:
+            header = message.header
+            outgoing.append(
+                Message(
+                    content=to_records(message),
+                    dst_node_id=int(str(address)),
+                    message_type=MESSAGE_TYPES[header.kind],
+                    ttl=self._ttl_s,
+                    group_id=str(header.round),
+                )
             )
-            for address, message in messages
-        ]
+            name = header.name or f"the client at {address}"
+            receivers.append((int(str(address)), name))
         if not outgoing:
             return
         ids = self._grid.push_messages(outgoing)
-        for id_, message in zip(ids, outgoing, strict=True):
+        for id_, receiver in zip(ids, receivers, strict=True):
             if id_:
-                self._waiting[id_] = message.metadata.dst_node_id
+                self._waiting[id_] = receiver
 
     def receive(self, timeout_s: float) -> list[Delivery]:
         """What nodes answered; an answer that never came is none."""
@@ -86,13 +92,13 @@ class GridChannel:
         deliveries = []
         for answer in self._grid.pull_messages(list(self._waiting)):
             asked = answer.metadata.reply_to_message_id
-            sender = self._waiting.pop(asked, None)
-            if sender is None:
+            if asked not in self._waiting:
                 continue
+            sender, name = self._waiting.pop(asked)
             if answer.has_error():
                 error = answer.error
                 if error.code in _UNAVAILABLE:
-                    _log.info("No answer from %s: %s", sender, error.reason)
+                    _log.info("No answer from %s: %s", name, error.reason)
                     continue
                 reason = f"its app failed (Flower's error {error.code}): {error.reason}"
                 deliveries.append(Delivery(sender, None, reason))

@@ -11,6 +11,8 @@ Which client this is comes from the node config of its SuperNode
                 own data and partition make, as in a simulation
     data-dir    where the files of named datasets lie
     tells-sizes whether the server is told how many samples there are; true by default
+    tells-log-odds  whether, with two classes, scores tell how many samples have which
+                log-odds, in few bins; false by default
     begins-anew whether the client may go on without its memory; false by default
 
 In Flower's own simulation nodes are numbered, and homes lie below `homes` of the run
@@ -22,10 +24,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
@@ -33,6 +36,7 @@ from fedloom.clients import Federation
 from fedloom.config import RunConfig, to_tables
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
 from fedloom.deploy import (
     make_node,
@@ -42,15 +46,18 @@ from fedloom.deploy import (
 )
 from fedloom.deploy.own_results import write_failure
 from fedloom.engine.threads import on_threads
-from fedloom.flower.records import from_records, to_records
+from fedloom.flower.records import HEADER, from_records, to_records
 from fedloom.flower.server_app import run_settings
 from fedloom.plan import make_clients
-from fedloom.remote import Node
+from fedloom.remote import Header, Node, WireMessage
+from fedloom.remote.home import Home
+from fedloom.remote.wire import OtherProtocolError
+from fedloom_flower_client import RUN, with_run_id
 
 _log = logging.getLogger(__name__)
 _KEYS = (
     *("home", "data", "name", "team", "client", "data-dir", "tells-sizes"),
-    *("begins-anew", "partition-id", "num-partitions"),
+    *("tells-log-odds", "begins-anew", "partition-id", "num-partitions"),
 )
 
 
@@ -98,15 +105,107 @@ def answer(
         algorithm: as for `make_client_app`.
         **own: the other arguments of `make_client_app`.
     """
-    config = run_settings(context.run_config, algorithm)
-    with on_threads(config.engine.threads):
-        node = client_node(config, context.node_config, context.run_config, **own)
-        asked = from_records(message.content)
-        answered = node.answer(asked)
-        if asked.header.kind == "end" and node.home.end_of(asked.header.run):
-            # This process ends with the answer.
-            finish(node, asked.header.run, config, is_own=own.get("model") is not None)
+    run_config = with_run_id(context)
+    node_config = context.node_config
+
+    @cache
+    def client() -> tuple[RunConfig, Node]:
+        config = run_settings(run_config, algorithm)
+        with on_threads(config.engine.threads):
+            return config, client_node(config, node_config, run_config, **own)
+
+    is_own = own.get("model") is not None
+    answered = answer_records(
+        message.content, node_config, run_config, client, is_own=is_own
+    )
+    # This process ends with the answer.
+    finish_run(message.content, client, is_own=is_own)
     return Message(to_records(answered), reply_to=message)
+
+
+def answer_records(
+    records: RecordDict,
+    node_config: Mapping[str, Any],
+    run_config: Mapping[str, Any],
+    client: Callable[[], tuple[RunConfig, Node]],
+    *,
+    is_own: bool = False,
+) -> WireMessage:
+    """What a client answers to what came, be it that it cannot.
+
+    Args:
+        records: the message as Flower carries it.
+        node_config: as Flower gives it.
+        run_config: as Flower gives it.
+        client: gives the settings of the run and the client.
+        is_own: whether method or module are one's own, which no file can say.
+
+    Raises:
+        MessageError: What came is no message.
+    """
+    try:
+        asked = from_records(records)
+    except OtherProtocolError as error:
+        answer = error.answer(_called(node_config))
+        _keep_failure(answer.header, node_config, error)
+        return answer
+    try:
+        config, node = client()
+    except FedloomError as error:
+        _log.warning("%s", error)
+        _keep_failure(asked.header, node_config, error)
+        # What is wrong with its data is said at home alone: it may show some of them.
+        name = _called(node_config)
+        text = f"{name}: its data or settings cannot be used; its own log says why."
+        header = replace(asked.header, kind="refused", name=name, text=text)
+        return WireMessage(header, {})
+    with on_threads(config.engine.threads):
+        answer = node.answer(asked)
+    if answer.header.kind == "enrolled" and not is_own:
+        file = node.home.path / asked.header.run / "config.toml"
+        with atomic_write(file) as part:
+            part.write_text(str(run_config.get("config", "")), encoding="utf-8")
+    return answer
+
+
+def finish_run(
+    records: RecordDict,
+    client: Callable[[], tuple[RunConfig, Node]],
+    *,
+    is_own: bool = False,
+) -> None:
+    """After a message that said so, make what a client has of a run that is over.
+
+    Args:
+        records: the message as Flower carries it.
+        client: gives the settings of the run and the client.
+        is_own: as for `answer_records`.
+    """
+    header = records.config_records.get(HEADER)
+    if header is None or header.get("kind") != "end":
+        return
+    try:
+        asked = from_records(records).header
+        config, node = client()
+    except FedloomError:
+        return  # which the answer has said
+    if node.home.end_of(asked.run) is not None:  # else it was not for this client
+        with on_threads(config.engine.threads):
+            finish(node, asked.run, config, is_own=is_own)
+
+
+def _called(node_config: Mapping[str, Any]) -> str:
+    """What a client is called, as far as its node config says."""
+    return str(node_config.get("name", node_config.get("client", ""))) or "a client"
+
+
+def _keep_failure(
+    asked: Header, node_config: Mapping[str, Any], error: FedloomError
+) -> None:
+    """Say at home, where `fedloom join` reads it, what keeps a client from a run."""
+    if "home" in node_config:
+        home = Home(Path(str(node_config["home"])))
+        home.keep_failure(asked.run, asked.kind, str(error), error.exit_code)
 
 
 def finish(node: Node, run: str, config: RunConfig, *, is_own: bool = False) -> None:
@@ -182,7 +281,9 @@ def client_node(
         model=model,
         loss=loss,
         head=head,
+        run=str(run_config.get(RUN) or "") or None,
         tells_sizes=bool(node_config.get("tells-sizes", True)),
+        tells_log_odds=bool(node_config.get("tells-log-odds", False)),
         begins_anew=bool(node_config.get("begins-anew", False)),
     )
 

@@ -41,7 +41,7 @@ from fedloom.flower.channel import GridChannel
 from fedloom.flower.team_listener import TeamListener
 from fedloom.remote import Policy
 from fedloom.results.rows import Round
-from fedloom_flower_client import TEAM_HOME
+from fedloom_flower_client import RUN, TEAM_HOME, with_run_id
 
 _log = logging.getLogger(__name__)
 OUTCOME = "outcome.json"
@@ -96,7 +96,7 @@ def make_server_app(
     def main(grid: Grid, context: Context) -> None:
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
         logging.getLogger("fedloom").setLevel(logging.INFO)
-        settings = context.run_config
+        settings = with_run_id(context)
         config = run_settings(settings, algorithm)
         waiting = {
             field.name: settings[key]
@@ -104,7 +104,7 @@ def make_server_app(
             if (key := field.name.replace("_", "-")) in settings
         }
         policy = build(Policy, waiting, "run config")
-        run = str(settings.get("run") or f"flower-{context.run_id}")
+        run = str(settings[RUN])
         out = Path(str(settings.get("out") or f"fedloom-{run}"))
         with _outcome_written(str(settings.get("state", ""))):
             channel = GridChannel(grid, ttl_s=policy.deadline_s)
@@ -185,7 +185,7 @@ def _tell(row: Round) -> None:
         row.train_loss,
     )
     for refusal in row.refusals:
-        _log.warning("Client %d was refused: %s", refusal["client"], refusal["reason"])
+        _log.warning("%s was refused: %s", refusal["name"], refusal["reason"])
 
 
 app = make_server_app()

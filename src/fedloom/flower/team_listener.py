@@ -11,24 +11,18 @@ import socket
 import time
 from contextlib import suppress
 
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from flwr.app import RecordDict
 
 from fedloom.core.errors import MessageError
 from fedloom.deploy import TeamServer
-from fedloom.flower.records import from_records, to_records
-from fedloom.remote import Policy
-from fedloom_flower_client import (
-    FAILED,
-    OK,
-    TEAM_HOME,
-    receive_part,
-    send_part,
-    socket_path,
-)
+from fedloom.flower.records import from_records
+from fedloom.flower.sockets import receive_question, send_answer
+from fedloom.remote import Policy, WireMessage
+from fedloom.remote.channel import POLL_S
+from fedloom.remote.wire import OtherProtocolError
+from fedloom_flower_client import TEAM_HOME, socket_path
 
 _log = logging.getLogger(__name__)
-_POLL_S = 1.0
 
 
 class TeamListener:
@@ -57,7 +51,7 @@ class TeamListener:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self.place))
             listener.listen()
-            listener.settimeout(_POLL_S)
+            listener.settimeout(POLL_S)
             _log.info("The clients of %s are there.", self._team.name)
             asked = time.monotonic()
             try:
@@ -86,17 +80,13 @@ class TeamListener:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError, EOFError):
-            receive_part(connection)  # configs, which say nothing to a team's server
-            content = receive_part(connection)
-            try:
-                kind, raw = OK, self._answer(content)
-            except Exception as error:
-                _log.exception("A message could not be answered.")
-                kind, raw = FAILED, f"{type(error).__name__}: {error}".encode()
-            send_part(connection, kind)
-            send_part(connection, raw)
+            # Configs say nothing to a team's server.
+            _, records = receive_question(connection)
+            send_answer(connection, lambda: self._answer(records))
 
-    def _answer(self, content: bytes) -> bytes:
-        records = recorddict_from_proto(ProtoRecordDict.FromString(content))
-        answer = self._team.answer(from_records(records))
-        return bytes(recorddict_to_proto(to_records(answer)).SerializeToString())
+    def _answer(self, records: RecordDict) -> WireMessage:
+        try:
+            return self._team.answer(from_records(records))
+        except OtherProtocolError as error:
+            _log.warning("The global server cannot be understood. %s", error)
+            return error.answer(self._team.name)

@@ -10,6 +10,9 @@ from typing import NamedTuple, Protocol
 from fedloom.core.errors import MessageError
 from fedloom.remote.wire import WireMessage
 
+POLL_S = 1.0
+"""How long a server waits for an answer before it looks who else has come."""
+
 Address = Hashable
 """Where a client can be reached; the carrier vouches for it."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hmac import compare_digest
 
 import torch
@@ -17,24 +17,31 @@ from fedloom.core.errors import MessageError
 from fedloom.core.messages import Roster
 from fedloom.core.records import stack, tensors_digest
 from fedloom.data.sample_format import SampleFormat
-from fedloom.remote.channel import Address, Channel, Delivery
-from fedloom.remote.codec import Moments, ReadEnrolment, read_enrolment
+from fedloom.remote.channel import POLL_S, Address, Channel, Delivery
+from fedloom.remote.codec import (
+    Moments,
+    ReadEnrolment,
+    RunEnd,
+    end_text,
+    read_enrolment,
+)
 from fedloom.remote.policy import Policy
-from fedloom.remote.wire import Header, WireMessage
+from fedloom.remote.wire import LONGEST_REASON, Header, WireMessage
 
 _log = logging.getLogger(__name__)
-_LONGEST_REASON = 4000
-_POLL_S = 1.0
-"""How long a server waits for an answer before it looks who else has come."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
     """A client that has answered."""
 
-    address: Address
+    delivery: Delivery
     format: SampleFormat
     sent: ReadEnrolment
+
+    @property
+    def address(self) -> Address:
+        return self.delivery.sender
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +90,9 @@ def enrol(
 ) -> Enrolled:
     """Ask everybody who can be reached to enrol, until there are enough.
 
+    Who goes away meanwhile is forgotten. What samples are like is for most clients to
+    say, once it is clear what most of them have; the others are told what differs.
+
     Args:
         channel: carries messages.
         header: of the messages, of the kind "enrol".
@@ -110,15 +120,19 @@ def enrol(
         ):
             break
         again = now - policy.retry_s
+        reached = list(channel.addresses())
+        for name in [n for n, c in candidates.items() if c.address not in reached]:
+            _log.info("%s has gone before the run began.", name)
+            asked.pop(candidates.pop(name).address, None)
         there = {c.address for c in candidates.values()}
         fresh = [
             address
-            for address in channel.addresses()
+            for address in reached
             if address not in there and asked.get(address, -1e18) < again
         ]
         asked |= dict.fromkeys(fresh, now)
         channel.send((address, WireMessage(header, {})) for address in fresh)
-        for delivery in channel.receive(_POLL_S):
+        for delivery in channel.receive(POLL_S):
             if is_farewell(delivery):
                 continue
             try:
@@ -133,6 +147,11 @@ def enrol(
                 continue
             candidates[name] = candidate
             _log.info("%s has enrolled (%d of %d).", name, len(candidates), count)
+            for odd, difference in _unlike_most(candidates, count).items():
+                reason = f"{odd}: its samples are not like most others': {difference}."
+                refusals.append(reason)
+                _log.warning("A client was refused: %s", reason)
+                turn_away(channel, candidates.pop(odd).delivery, header, reason)
     if len(candidates) < enough:
         raise MessageError(_too_few(candidates, count, names, refusals, policy))
     if known is not None:
@@ -172,8 +191,7 @@ def turn_away(channel: Channel, delivery: Delivery, asked: Header, why: str) -> 
     message = delivery.message
     if message is None or message.header.kind != "enrolled":
         return
-    table = {"why": why[:_LONGEST_REASON], "enrolment": enrolment_digest(message)}
-    text = json.dumps({"clients": 0, **table})
+    text = end_text(RunEnd(0, why[:LONGEST_REASON]), enrolment_digest(message))
     header = replace(asked, kind="end", name=message.header.name, text=text)
     channel.send([(delivery.sender, WireMessage(header, {}))])
 
@@ -201,15 +219,30 @@ def _candidate(
     header = message.header
     if header.kind == "refused":
         raise MessageError(header.text)
-    if header.kind != "enrolled" or header.run != asked.run:
+    expected = replace(
+        asked,
+        kind="enrolled",
+        settings=header.settings,
+        name=header.name,
+        text=header.text,
+    )
+    if header != expected:
+        names = [field.name for field in fields(Header)]
+        name = next(n for n in names if getattr(header, n) != getattr(expected, n))
         raise MessageError(
-            f"{delivery.sender}: expected an enrolment in {asked.run}, found "
-            f"{header.kind!r} of {header.run}."
+            f"{header.name or delivery.sender}: expected an enrolment whose {name} is "
+            f"{getattr(expected, name)!r}, found {getattr(header, name)!r}."
         )
     if not header.name:
         raise MessageError(f"{delivery.sender}: expected a name, found none.")
     format_ = SampleFormat.from_json(header.text)
-    settings = settings_of(format_)
+    try:
+        settings = settings_of(format_)
+    except Exception as error:
+        # Whatever one client says, the others go on.
+        raise MessageError(
+            f"{header.name}: there is no model for its samples: {error}"
+        ) from error
     if header.settings != settings:
         raise MessageError(
             f"{header.name}: the digest of its settings is {header.settings[:12]!r}, "
@@ -217,7 +250,7 @@ def _candidate(
             "version of Fedloom must be the same on both sides."
         )
     sent = read_enrolment(message, format_.standardised, is_team=of_teams)
-    return header.name, _Candidate(delivery.sender, format_, sent)
+    return header.name, _Candidate(delivery, format_, sent)
 
 
 def _refuse_odd(
@@ -236,16 +269,13 @@ def _refuse_odd(
         raise MessageError(
             f"{name}: two clients go by this name. Give each a name of its own."
         )
-    format_ = known.format if known is not None else None
-    if format_ is None and candidates:
-        format_ = next(iter(candidates.values())).format
-    difference = format_.difference(candidate.format) if format_ is not None else ""
-    if difference:
-        raise MessageError(
-            f"{name}: its samples are not like those of the others: {difference}."
-        )
     if known is None:
         return
+    difference = known.format.difference(candidate.format)
+    if difference:
+        raise MessageError(
+            f"{name}: its samples are not like those of the run: {difference}."
+        )
     if name not in known.roster.names:
         raise MessageError(f"{name}: is not one of this run's clients.")
     number = known.roster.names.index(name)
@@ -268,6 +298,23 @@ def _refuse_odd(
             f"cannot show it, at {candidate.address}. Start it with the folder that it "
             "enrolled with, or give it a name of its own in a new run."
         )
+
+
+def _unlike_most(candidates: dict[str, _Candidate], count: int) -> dict[str, str]:
+    """By name, in what a client's samples are not like those of most; often nobody's.
+
+    It is known what most have when more than half of the clients of a run agree, or
+    when all are there; of two formats with as many clients the first counts.
+    """
+    votes = Counter(candidate.format for candidate in candidates.values())
+    ((format_, most),) = votes.most_common(1)
+    if 2 * most <= count and len(candidates) < count:
+        return {}
+    return {
+        name: format_.difference(candidate.format)
+        for name, candidate in candidates.items()
+        if candidate.format != format_
+    }
 
 
 def _in_order(candidates: dict[str, _Candidate], *, of_teams: bool) -> Enrolled:

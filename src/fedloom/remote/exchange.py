@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 
 from fedloom.core.errors import MessageError
 from fedloom.core.messages import Refusal
-from fedloom.remote.channel import Address, Channel, Delivery
+from fedloom.remote.channel import POLL_S, Address, Channel, Delivery
 from fedloom.remote.enrolment import Enrolled, is_farewell, read_rejoin, turn_away
 from fedloom.remote.policy import Policy
 from fedloom.remote.wire import UNNUMBERED, Header, Kind, WireMessage
 
 _log = logging.getLogger(__name__)
-_POLL_S = 1.0
-"""How long a server waits for an answer before it looks who else has come."""
 _NEVER = -1e18
+_REMEMBERED = 32
+"""Answers of a client, the last ones, that are known when they come once more."""
 
 
 class AddressBook:
@@ -47,6 +47,23 @@ class AddressBook:
         self._enrolled = enrolled
         self._retry_s = retry_s
         self._greeted: dict[Address, float] = {}
+        self._heard: dict[int, dict[str, str]] = {}
+        """By client and digest of an answer, the digest of what it answered."""
+
+    def has_heard(self, client: int, answer: WireMessage, asked: WireMessage) -> bool:
+        """Whether an answer has come before, to something else than what is asked now.
+
+        Who is asked twice answers twice, and the second may come late.
+        """
+        heard = self._heard.get(client, {}).get(answer.content_digest)
+        return heard is not None and heard != asked.content_digest
+
+    def remember(self, client: int, answer: WireMessage, asked: WireMessage) -> None:
+        """Know an answer, whether it was taken in or refused, if it comes once more."""
+        heard = self._heard.setdefault(client, {})
+        heard.setdefault(answer.content_digest, asked.content_digest)
+        while len(heard) > _REMEMBERED:
+            del heard[next(iter(heard))]
 
     def greet(self, now: float) -> None:
         """Ask who is at addresses that no client is known to have."""
@@ -145,7 +162,7 @@ class Exchange:
         while self._pending:
             self._book.greet(time.monotonic())
             self.send()
-            for delivery in self._book.channel.receive(_POLL_S):
+            for delivery in self._book.channel.receive(POLL_S):
                 client = self._book.client_at(delivery.sender)
                 if client is not None:
                     self._take(client, delivery)
@@ -163,20 +180,26 @@ class Exchange:
         """Take in what came from a client, or record why it cannot be used."""
         if client not in self._messages or _answers_greeting(delivery):
             return  # what was not asked for changes nothing
+        message, asked = delivery.message, self._messages[client]
+        if message is not None:
+            if self._book.has_heard(client, message, asked):
+                return
+            self._book.remember(client, message, asked)
         try:
-            message = _checked(delivery, self._messages[client].header, self._kind)
+            answer = _checked(delivery, asked.header, self._kind)
             if client in self._pending:
-                self._accept(client, message)
-                self._answers[client] = message.content_digest
-            elif self._answers.get(client) != message.content_digest:
+                self._accept(client, answer)
+                self._answers[client] = answer.content_digest
+            elif self._answers.get(client) != answer.content_digest:
                 raise MessageError(
                     "it answered twice, and not the same; the first counts."
                 )
-        except _OtherExchangeError as error:
-            self._refused.append(Refusal(client, str(error)))
-            return  # what was asked for may still come
         except MessageError as error:
-            self._refused.append(Refusal(client, str(error)))
+            refusal = Refusal(client, str(error))
+            if message is None or refusal not in self._refused:
+                self._refused.append(refusal)
+            if isinstance(error, _OtherExchangeError):
+                return  # what was asked for may still come
         self._pending.discard(client)
 
     def _no_quorum(self) -> MessageError:
@@ -204,6 +227,11 @@ def _answers_greeting(delivery: Delivery) -> bool:
     return header.client == UNNUMBERED and header.kind in ("enrolled", "refused")
 
 
+def _place(header: Header) -> tuple[int, int, int, int]:
+    """Where in a run a message belongs."""
+    return header.round, header.exchange, header.number, header.session
+
+
 def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
     """A client's answer, its header compared with what it was asked.
 
@@ -214,19 +242,21 @@ def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
     if message is None:
         raise MessageError(delivery.reason)
     header = message.header
-    names = ("round", "exchange", "number", "session")
-    at, expected = ([getattr(h, name) for name in names] for h in (header, asked))
-    if at == expected and header.kind == "refused":
-        raise MessageError(header.text or "it refused without a reason.")
-    for name in ("run", "settings", "name", "client"):
+    at, expected = _place(header), _place(asked)
+    is_refusal = at == expected and header.kind == "refused"
+    # Who cannot use its data or settings at all refuses without a name or settings.
+    own = ("run", "client") if is_refusal else ("run", "settings", "name", "client")
+    for name in own:
         if getattr(header, name) != getattr(asked, name):
             raise MessageError(
                 f"its {name} is {getattr(header, name)!r}, expected "
                 f"{getattr(asked, name)!r}."
             )
+    if is_refusal:
+        raise MessageError(header.text or "it refused without a reason.")
     if at != expected or header.kind != kind:
         raise _OtherExchangeError(
             f"it sent {header.kind!r} of (round, exchange, number, session) "
-            f"{tuple(at)}, expected {kind!r} of {tuple(expected)}."
+            f"{at}, expected {kind!r} of {expected}."
         )
     return message

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ContractError
 from fedloom.core.measures import PersonalOutcomes, Sums
 from fedloom.core.messages import (
+    NOT_TOLD,
     PARTS,
     Arrivals,
     ModelRequest,
@@ -28,18 +29,27 @@ from fedloom.core.messages import (
 )
 from fedloom.core.records import Empty, leaves, map_record, rebuild, stack
 from fedloom.core.task import Task
+from fedloom.core.tiers import GlobalTier
 from fedloom.engine.evaluate import sums_of_shared
 from fedloom.engine.footprint import untrained_result
 from fedloom.engine.job import Samples
+from fedloom.engine.work import MostWork, WorkLimits
+from fedloom.fleet.local import TRAIN_SCORED
 from fedloom.remote.channel import Channel
 from fedloom.remote.codec import (
+    MOST_SAMPLES,
+    RunEnd,
     agreement,
+    end_text,
+    joined_sums,
     order_tensors,
     place_tensors,
     read_result,
     read_sums,
+    refuse_others,
     request_tensors,
     settings_digest,
+    sums_to_send,
     upload_ranges,
 )
 from fedloom.remote.enrolment import Enrolled
@@ -158,7 +168,9 @@ class RemoteFleet:
                 message,
                 like if client in uploaders else None,
                 self.task.dtype,
+                most=self._most_work(client),
                 largest_norm=self.policy.largest_norm,
+                largest_loss=self._largest,
                 ranges=self._ranges,
             )
 
@@ -214,22 +226,21 @@ class RemoteFleet:
         answers: dict[int, dict[str, dict[str, Sums]]] = {}
 
         def accept(client: int, message: WireMessage) -> None:
-            answers[client] = read_sums(message, like, parts)
+            samples = {part: self._most_samples(client, part) for part in parts}
+            answers[client] = read_sums(message, like, samples, largest=self._largest)
 
         exchange = Exchange(
             self.book, self.policy, messages, "scored", accept, needs_quorum=False
         )
         exchange.send()
         for refusal in exchange.wait():
-            _log.warning("Client %d was not scored: %s", *refusal)
+            name = self.roster.names[refusal.client]
+            _log.warning("%s was not scored: %s", name, refusal.reason)
         nothing = dict.fromkeys(parts, like)
         rows = [answers.get(client, nothing) for client in messages]
         return {
             part: {
-                kind: map_record(
-                    lambda *row: torch.cat(row), *[row[part][kind] for row in rows]
-                )
-                for kind in like
+                kind: joined_sums([row[part][kind] for row in rows]) for kind in like
             }
             for part in parts
         }
@@ -244,7 +255,7 @@ class RemoteFleet:
         Returns:
             The names of those who have not answered; they miss the notice alone.
         """
-        text = json.dumps({"clients": self.roster.count, "why": why})
+        text = end_text(RunEnd(self.roster.count, why))
         parts = [part for part in PARTS if self.roster.has(part)]
         messages: dict[int, WireMessage] = {}
         for request in requests:
@@ -253,6 +264,11 @@ class RemoteFleet:
             if client not in messages:
                 messages[client] = self._message("end", client, {}, text=text)
         informed: set[int] = set()
+
+        def accept(client: int, message: WireMessage) -> None:
+            refuse_others(message.tensors, (), "'ended'")
+            informed.add(client)
+
         soon = replace(
             self.policy,
             deadline_s=self.policy.end_s,
@@ -263,7 +279,7 @@ class RemoteFleet:
             soon,
             messages,
             "ended",
-            lambda client, _: informed.add(client),
+            accept,
             needs_quorum=False,
         )
         exchange.send()
@@ -348,7 +364,45 @@ class RemoteFleet:
             teams=np.zeros(1, dtype=np.int64),
         )
         samples = Samples.of(blank, blank.test, self.task.device)
-        return sums_of_shared(self.task, self.task.start, samples)
+        sums = sums_of_shared(self.task, self.task.start, samples)
+        return sums_to_send(sums, tells_log_odds=True)
+
+    @cached_property
+    def _work_limits(self) -> WorkLimits:
+        """What an exchange of the method takes; of a global tier's, each of a team."""
+        method = self.algorithm
+        method = method.method if isinstance(method, GlobalTier) else method
+        return WorkLimits.of(method, self.task, self.enrolled.format.blank())
+
+    @property
+    def _largest(self) -> float:
+        """Most that a loss may be, or what a sample adds to a score without a limit."""
+        largest = self.policy.largest_norm
+        return largest if self.task.metric == "accuracy" else largest**2
+
+    def _clients_of(self, client: int) -> int:
+        """How many clients one stands for: 1, or those of a team."""
+        sizes = self.enrolled.team_sizes
+        return sizes[client] if sizes else 1
+
+    def _most_work(self, client: int) -> MostWork:
+        """What a client's report can say at most."""
+        number = int(self.roster.enrolments.samples[client])
+        samples = MOST_SAMPLES if number == NOT_TOLD else number
+        steps, gradients = self._work_limits.most(samples, self._clients_of(client))
+        if isinstance(self.algorithm, GlobalTier):
+            exchanges = self.algorithm.method.exchanges
+            steps, gradients = steps * exchanges, gradients * exchanges
+        return MostWork(steps, gradients)
+
+    def _most_samples(self, client: int, part: str) -> int:
+        """How many samples of a part a client can have been scored on."""
+        column = "samples" if part == "train" else part
+        number = int(getattr(self.roster.enrolments, column)[client])
+        most = MOST_SAMPLES if number == NOT_TOLD else number
+        if part == "train":
+            most = min(most, TRAIN_SCORED * self._clients_of(client))
+        return most
 
     def _kinds_like(self, request: ScoreRequest) -> dict[str, Sums]:
         kinds = {

@@ -48,6 +48,10 @@ _SECRET_BITS = 256
 _ANSWER = "answer"
 
 
+class DamagedMemoryError(MessageError):
+    """A client's memory that cannot be read."""
+
+
 @dataclass(frozen=True, eq=False)
 class Standing:
     """A client after an exchange: what it keeps, and what it answered."""
@@ -156,16 +160,16 @@ class Home:
         """Where the client is in a run and where it was an exchange before.
 
         Raises:
-            MessageError: The newest is there and damaged.
+            DamagedMemoryError: The newest is there and damaged.
         """
         newest, before = self._files(run)
         if not newest.is_file():
             # Killed between two names: what was the newest is the one before.
-            return [_read(before)] if before.is_file() else []
-        standings = [_read(newest)]
+            return [_read_standing(before)] if before.is_file() else []
+        standings = [_read_standing(newest)]
         if before.is_file():
-            with suppress(MessageError):  # needed only where the server goes back
-                standings.append(_read(before))
+            with suppress(DamagedMemoryError):  # needed only where the server goes back
+                standings.append(_read_standing(before))
         return standings
 
     def keep(self, run: str, standing: Standing, *, replaces: bool = False) -> None:
@@ -323,7 +327,7 @@ class Home:
         return self.path / run / "request.safetensors"
 
 
-def _read(path: Path) -> Standing:
+def _read_standing(path: Path) -> Standing:
     """What `Home.keep` wrote, checked."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -337,7 +341,7 @@ def _read(path: Path) -> Standing:
             raise ValueError("its checksum is wrong")
         answer = WireMessage.from_bytes(tensors[_ANSWER].numpy().tobytes())
     except (SafetensorError, MessageError, *UNREADABLE) as error:
-        raise MessageError(
+        raise DamagedMemoryError(
             f"{path}: not a whole memory of a client ({error}). Put back a copy of it; "
             "without it this client cannot go on with the run."
         ) from error

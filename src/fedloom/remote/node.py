@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,13 @@ from torch import Tensor
 
 from fedloom.clients.federation import Federation
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import DataError, FedloomError, MessageError, shown
+from fedloom.core.errors import DataError, MessageError
 from fedloom.core.messages import (
     NOT_TOLD,
     Enrolment,
     ModelRequest,
     Order,
+    Report,
     ScoreRequest,
 )
 from fedloom.core.records import take, tensors_digest
@@ -31,34 +31,25 @@ from fedloom.engine.weave import Weave
 from fedloom.fleet.local import LocalFleet
 from fedloom.remote.codec import (
     Moments,
-    agreement,
-    disagreement,
+    RunEnd,
     enrolment_tensors,
     read_constants,
     read_order,
     read_requests,
+    refuse_others,
     result_tensors,
-    settings_digest,
     sums_tensors,
+    sums_to_send,
 )
-from fedloom.remote.enrolment import enrolment_digest
-from fedloom.remote.home import Home, Standing
-from fedloom.remote.wire import (
-    UNNUMBERED,
-    Header,
-    Kind,
-    WireMessage,
-)
-
-_log = logging.getLogger(__name__)
-_PATIENCE_S = 24 * 3600.0
-"""Longest that a message waits for another one that the same client is still at."""
+from fedloom.remote.home import DamagedMemoryError, Standing
+from fedloom.remote.participant import PATIENCE_S, Participant
+from fedloom.remote.wire import Header, WireMessage
 
 FRESH = -1
 """In the place of the number of an exchange: a client that has done none."""
 
 
-class Node:
+class Node(Participant):
     """A client that answers messages.
 
     Every order is done once: memory and answer are at home before the answer is sent,
@@ -72,7 +63,12 @@ class Node:
         home: folder of the client's own; nothing in it leaves.
         seed: seed of batches and of the noise in local steps, as the server has it.
         runner: what trains; a `Weave` of one by default.
+        run: id of the run that it takes part in; any by default.
         tells_sizes: whether the server is told how many samples there are.
+        tells_log_odds: whether, with two classes, scores tell how many samples of each
+            have which log-odds, in few bins. The server makes the AUC over the samples
+            of all clients of it, and sees with few samples what the model says of
+            single ones; this client's own AUC is sent in any case.
         begins_anew: whether a client whose memory is gone takes part as one that was
             never here. Methods whose server counts on what clients keep, such as
             SCAFFOLD, are then no longer exact.
@@ -89,53 +85,27 @@ class Node:
         *,
         seed: int = 0,
         runner: Runner | None = None,
+        run: str | None = None,
         tells_sizes: bool = True,
+        tells_log_odds: bool = False,
         begins_anew: bool = False,
         secret: int | None = None,
     ) -> None:
         if federation.count != 1:
             raise DataError(f"a node is one client, found {federation.count}.")
+        name, task = federation.names[0], make_task(federation)
+        super().__init__(name, home, algorithm, task, seed=seed, run=run)
         self.federation = federation
         self.algorithm = algorithm
-        self.home = Home(home)
-        self.name = federation.names[0]
         self.format = SampleFormat.of(federation.dataset)
-        self.settings = settings_digest(algorithm, make_task(federation), seed)
-        self._agreement = agreement(algorithm, seed)
         self._make_task = make_task
         self._seed = seed
         self._runner = runner if runner is not None else Weave(1)
         self._tells_sizes = tells_sizes
+        self._tells_log_odds = tells_log_odds
         self._begins_anew = begins_anew
         self._secret = secret
         self._fleets: dict[tuple[Any, ...], LocalFleet] = {}
-
-    def answer(self, message: WireMessage) -> WireMessage:
-        """What this client answers; a refusal says why it does not do what is asked."""
-        answer = self._answer(message)
-        self.home.keep_answer(message.header.run, message.header.kind, answer)
-        return answer
-
-    def _answer(self, message: WireMessage) -> WireMessage:
-        header = message.header
-        try:
-            self._check(header)
-            with self.home.hold(header.run, _PATIENCE_S):
-                if header.kind == "enrol":
-                    return self._enrol(header)
-                if header.kind == "train":
-                    return self._train(message)
-                if header.kind == "end":
-                    return self._end(message)
-                return self._score(message)
-        except FedloomError as error:
-            _log.warning("Refused: %s", error)
-            reason = str(error)
-        except Exception as error:
-            # The server goes on without this client, and is told why.
-            _log.exception("What the server asked for failed.")
-            reason = f"{self.name}: it failed: {type(error).__name__}: {error}"
-        return WireMessage(self._header(header, "refused", reason), {})
 
     def models(self, run: str) -> Tensor:
         """(k, d) the models that this client's predictions are averaged over.
@@ -163,12 +133,10 @@ class Node:
             MessageError: What is kept at home was damaged.
         """
         message = self._last_request(run)
-        with self.home.hold(run, _PATIENCE_S):
+        with self.home.hold(run, PATIENCE_S):
             fleet = self._fleet_for(message)
             requests = read_requests(message, self.algorithm, fleet.task)
-            taken = int(requests[0].taken)
-            standing = self._standing_before(message.header, taken)
-            _recall(fleet, requests[0], standing)
+            self._recall_for(message, requests, fleet)
         return fleet, requests
 
     def _last_request(self, run: str) -> WireMessage:
@@ -179,52 +147,6 @@ class Node:
                 "model can be used once the server has had it scored."
             )
         return message
-
-    def _check(self, header: Header) -> None:
-        if header.kind not in ("enrol", "train", "score", "end"):
-            raise MessageError(f"{self.name}: a client is not sent {header.kind!r}.")
-        if header.kind == "enrol":
-            differs = disagreement(self._agreement, header.text)
-            if differs:
-                raise MessageError(
-                    f"{self.name}: the server's settings are not this client's: "
-                    f"{differs}. They must be the same on both sides."
-                )
-            return
-        if header.kind == "end" and header.client == UNNUMBERED:
-            return  # it was not taken in, and has neither number nor settings
-        if header.settings != self.settings:
-            raise MessageError(
-                f"{self.name}: the server's settings are not this client's: their "
-                f"digest is {header.settings[:12]!r}, this client's is "
-                f"{self.settings[:12]!r}. Method, settings, model, seed and version of "
-                "Fedloom must be the same on both sides."
-            )
-        if header.name != self.name or header.client < 0:
-            raise MessageError(
-                f"{self.name}: this message is for client {header.name!r}, number "
-                f"{header.client}."
-            )
-        exchanges = self.algorithm.exchanges
-        number = header.round * exchanges + header.exchange
-        if header.exchange >= exchanges or number != header.number:
-            raise MessageError(
-                f"{self.name}: round {header.round}, exchange {header.exchange} is not "
-                f"exchange number {header.number} of a method with {exchanges} a round."
-            )
-
-    def _header(self, asked: Header, kind: Kind, text: str = "") -> Header:
-        return replace(
-            asked,
-            kind=kind,
-            settings=self.settings,
-            name=self.name,
-            text=text[: 1 << 12] if kind == "refused" else text,
-        )
-
-    def _enrol(self, header: Header) -> WireMessage:
-        self.home.forget_end(header.run)
-        return self._enrolment(header)
 
     def _enrolment(self, header: Header) -> WireMessage:
         own, data = self.federation, self.federation.dataset
@@ -247,13 +169,8 @@ class Node:
             ),
         )
 
-    def _train(self, message: WireMessage) -> WireMessage:
+    def _train(self, message: WireMessage, standings: list[Standing]) -> WireMessage:
         header = message.header
-        standings = self.home.standings(header.run)
-        for done in standings:
-            if done.order == message.content_digest:
-                again = replace(done.answer.header, session=header.session)
-                return WireMessage(again, done.answer.tensors)
         fleet = self._fleet_for(message)
         order = read_order(message, self.algorithm, fleet.task)
         standing = self._standing_before(header, int(order.taken), standings)
@@ -269,9 +186,12 @@ class Node:
         fleet.send(order)
         arrivals = fleet.receive()
         upload = None if arrivals.uploads is None else take(arrivals.uploads, 0)
+        report: Report = take(arrivals.reports, 0)
+        if not bool(torch.isfinite(report.loss)):
+            # Of a step that the method undid; it counts for nothing everywhere.
+            report = report._replace(loss=torch.zeros_like(report.loss))
         answer = WireMessage(
-            self._header(header, "trained"),
-            result_tensors(take(arrivals.reports, 0), upload),
+            self._header(header, "trained"), result_tensors(report, upload)
         )
         kept = Standing(
             client=header.client,
@@ -286,44 +206,49 @@ class Node:
         self.home.keep(header.run, kept, replaces=goes_back)
         return answer
 
-    def _end(self, message: WireMessage) -> WireMessage:
-        """Keep the notice first: whatever else is in the message, the run is over."""
-        header = message.header
-        try:
-            table = json.loads(header.text)
-            clients, why = int(table["clients"]), str(table["why"])
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise MessageError(
-                f"{self.name}: expected how the run has ended, found "
-                f"{shown(header.text)}."
-            ) from error
-        if header.client == UNNUMBERED:
-            own = enrolment_digest(self._enrolment(header))
-            if (header.name, table.get("enrolment")) != (self.name, own):
-                raise MessageError(
-                    f"{self.name}: what the server refused was not this client as it "
-                    "is now."
-                )
-        self.home.keep_end(header.run, clients, why)
-        if "instruction.taken" in message.tensors:
-            self._requests(message, self._fleet_for(message))
-            self.home.keep_request(header.run, message)
-        return WireMessage(self._header(header, "ended"), {})
+    def _take_end(self, message: WireMessage, end: RunEnd) -> None:
+        """Keep the notice once the message is sound, be the memory gone or damaged."""
+        run, fleet = message.header.run, self._fleet_for(message)
+        with suppress(DamagedMemoryError):
+            self._refuse_other_number(message.header, self.home.standings(run))
+        if end.why:
+            refuse_others(message.tensors, ("constants",), f"{self.name}, 'end'")
+            self.home.keep_end(run, *end)
+            return
+        requests = self._requests(message, fleet)
+        self.home.keep_end(run, *end)
+        self._recall_for(message, requests, fleet)
+        self.home.keep_request(run, message)
+
+    def _turned_away(self, run: str, end: RunEnd) -> None:
+        self.home.keep_end(run, *end)
 
     def _requests(self, message: WireMessage, fleet: LocalFleet) -> list[ScoreRequest]:
-        """What a message asks of this client's model, checked, and its memory."""
+        """What a message asks of this client's model, checked."""
         last = self.home.last_request(message.header.run)
         if last is not None:
             self._refuse_unlike(message, _shapes(last))
-        requests = read_requests(message, self.algorithm, fleet.task)
+        return read_requests(message, self.algorithm, fleet.task)
+
+    def _recall_for(
+        self, message: WireMessage, requests: list[ScoreRequest], fleet: LocalFleet
+    ) -> None:
+        """Have a fleet remember what this client kept before these requests."""
         standing = self._standing_before(message.header, int(requests[0].taken))
         _recall(fleet, requests[0], standing)
-        return requests
 
     def _score(self, message: WireMessage) -> WireMessage:
         header, fleet = message.header, self._fleet_for(message)
         requests = self._requests(message, fleet)
-        sums = {request.part: fleet.score(request) for request in requests}
+        self._recall_for(message, requests, fleet)
+        tells = self._tells_log_odds
+        sums = {
+            request.part: {
+                kind: sums_to_send(of_kind, tells_log_odds=tells)
+                for kind, of_kind in fleet.score(request).items()
+            }
+            for request in requests
+        }
         self.home.keep_request(header.run, message)
         return WireMessage(self._header(header, "scored"), sums_tensors(sums))
 
@@ -338,6 +263,16 @@ class Node:
                 f"be {before.get(name)}, found {shapes.get(name)}."
             )
 
+    def _refuse_other_number(self, header: Header, standings: list[Standing]) -> None:
+        """Refuse a message for a client that this one never was in the run."""
+        for standing in standings:
+            if (standing.client, standing.settings) != (header.client, self.settings):
+                raise MessageError(
+                    f"{self.name}: the memory of this run was made by client "
+                    f"{standing.client} with the settings {standing.settings[:12]!r}, "
+                    f"and this is client {header.client} with {self.settings[:12]!r}."
+                )
+
     def _standing_before(
         self, header: Header, taken: int, standings: list[Standing] | None = None
     ) -> Standing | None:
@@ -348,13 +283,7 @@ class Node:
         """
         if standings is None:
             standings = self.home.standings(header.run)
-        for standing in standings:
-            if (standing.client, standing.settings) != (header.client, self.settings):
-                raise MessageError(
-                    f"{self.name}: the memory of this run was made by client "
-                    f"{standing.client} with the settings {standing.settings[:12]!r}, "
-                    f"and this is client {header.client} with {self.settings[:12]!r}."
-                )
+        self._refuse_other_number(header, standings)
         earlier = [s for s in standings if s.number < header.number]
         last = earlier[0] if earlier else None
         if last is None and standings and header.number > 0:

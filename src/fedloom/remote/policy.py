@@ -27,7 +27,8 @@ class Policy:
     end_s: Positive = 120.0
     """Seconds that a server whose run is over waits until all clients know."""
     largest_norm: Positive = LARGEST_NORM
-    """Longest tensor of an upload, by its Euclidean norm, that is taken."""
+    """Longest tensor of an upload, by its Euclidean norm, that is taken; and the
+    largest loss of a sample, its square where numbers are predicted."""
 
     def __post_init__(self) -> None:
         check(self)

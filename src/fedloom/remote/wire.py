@@ -21,8 +21,9 @@ from torch import Tensor
 from fedloom.core.digests import table_digest
 from fedloom.core.errors import MessageError, shown
 from fedloom.core.records import tensors_digest
+from fedloom.core.version import VERSION
 
-PROTOCOL = 1
+PROTOCOL = 2
 """What both sides must speak. Another number means that a message changed."""
 
 LARGEST_BYTES = 1 << 30
@@ -46,9 +47,57 @@ Kind = Literal[
 why."""
 
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+LONGEST_REASON = 4000
+"""Most letters of a reason that is sent."""
 _LONGEST_NAME = 200
 _LONGEST_TEXT = 1 << 16
 _METADATA = "fedloom"
+
+
+class OtherProtocolError(MessageError):
+    """A message of another protocol than the one that is spoken here.
+
+    Args:
+        table: its header, as far as it can be read.
+    """
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._run = table.get("run")
+        found = shown(table.get("protocol"))
+        about = _version_in(table.get("text"))
+        super().__init__(
+            f"header: expected protocol {PROTOCOL}, that of Fedloom {VERSION} here, "
+            f"found protocol {found}{about} on the other side. Install the same "
+            "version of Fedloom on both sides: pip install fedloom==VERSION."
+        )
+
+    def answer(self, name: str) -> WireMessage:
+        """A refusal in the protocol that is spoken here.
+
+        The other side cannot read it, and learns from that what this one speaks.
+
+        Args:
+            name: what this side is called.
+        """
+        run = self._run
+        is_run = isinstance(run, str) and _RUN.fullmatch(run) is not None
+        text = json.dumps({"fedloom": VERSION, "why": str(self)})
+        header = Header(
+            kind="refused",
+            run=str(run) if is_run else "unknown",
+            settings="",
+            name=name[:_LONGEST_NAME],
+            text=text,
+        )
+        return WireMessage(header, {})
+
+
+def _version_in(text: Any) -> str:
+    """Which Fedloom a message is of, where its text says so as an enrolment's does."""
+    try:
+        return f" of Fedloom {shown(json.loads(text)['fedloom'])}"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,16 +164,13 @@ class Header:
         """A header from what JSON gives.
 
         Raises:
-            MessageError: It speaks another protocol, or is not a header.
+            OtherProtocolError: It speaks another protocol.
+            MessageError: It is not a header.
         """
         if not isinstance(table, dict):
             raise MessageError(f"header: expected a table, found {shown(table)}.")
         if table.get("protocol") != PROTOCOL:
-            raise MessageError(
-                f"header: expected protocol {PROTOCOL}, found "
-                f"{shown(table.get('protocol'))}. Install the same version of Fedloom "
-                "on both sides."
-            )
+            raise OtherProtocolError(table)
         known = {field.name for field in fields(cls)}
         if table.keys() != known:
             listed = ", ".join(map(str, sorted(known ^ table.keys(), key=str)))

@@ -40,7 +40,7 @@ class Round:
     """Training time, evaluation not counted."""
     refusals: list[dict[str, Any]] = field(default_factory=list)
     """What clients sent that could not be used, or would not do: the exchange, from 0,
-    the client's number and the reason."""
+    the client's number and name, and the reason."""
     server_log: dict[str, float] = field(default_factory=dict)
     """Scalars that the method recorded of its aggregation."""
     scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)

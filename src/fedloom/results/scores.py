@@ -56,7 +56,8 @@ class Scores:
             if all(statistic in sent for statistic in m.sent):
                 columns = [sent[statistic] for statistic in m.sent]
                 values[m.name] = m.value(samples, *columns)
-                if m.pooled is not None:
+                if m.pooled is not None and all(s in sent for s in m.sent_for_pooled):
+                    columns += [sent[statistic] for statistic in m.sent_for_pooled]
                     pooled[m.name] = m.pooled(samples, *columns)
         return cls(kind, part, metric, samples, values, pooled)
 

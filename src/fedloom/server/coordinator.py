@@ -6,7 +6,7 @@ and what arrived; never a sample, never a client's memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -212,7 +212,7 @@ class Coordinator:
             )
             taken = taken.index_fill(0, arrivals.uploaders, order.number)
         is_last = state.exchange == algorithm.exchanges - 1
-        cost = _cost(order, arrivals, seconds)
+        cost = _cost(order, arrivals, seconds, self.roster.names)
         # Whoever arrived in any exchange of the round was in its cohort.
         members = (taken >= order.number - state.exchange).nonzero()[:, 0]
         if is_last and len(members) and self.closes_rounds:
@@ -324,7 +324,9 @@ class Coordinator:
         return self.state.round * self.algorithm.exchanges + self.state.exchange
 
 
-def _cost(order: Order, arrivals: Arrivals, seconds: float) -> RoundCost:
+def _cost(
+    order: Order, arrivals: Arrivals, seconds: float, names: Sequence[str]
+) -> RoundCost:
     reports = arrivals.reports
     steps = int(reports.steps.sum())
     return RoundCost(
@@ -338,7 +340,11 @@ def _cost(order: Order, arrivals: Arrivals, seconds: float) -> RoundCost:
         loss=float((reports.loss * reports.steps).nansum()) / max(steps, 1),
         seconds=seconds,
         refusals=[
-            {"exchange": order.exchange, **refusal._asdict()}
+            {
+                "exchange": order.exchange,
+                "name": names[refusal.client],
+                **refusal._asdict(),
+            }
             for refusal in arrivals.refused
         ],
     )

@@ -9,6 +9,7 @@ from sklearn.metrics import f1_score, r2_score, roc_auc_score
 
 from fedloom.core.measures import Outcome
 from fedloom.core.metrics import (
+    COARSE_BINS,
     MARGIN_BINS,
     METRICS,
     margin_histograms,
@@ -63,12 +64,14 @@ def auc(
 ) -> tuple[np.ndarray, float]:
     """AUC by client and pooled, of models with exactly these log-odds of class 1."""
     metric = METRICS["auc"]
-    (ranking,) = metric.sent
-    assert ranking.reduce is not None
     assert metric.pooled is not None
-    sent = ranking.reduce(np.column_stack([margins, is_positive]), owner, count)
+    sent = []
+    for statistic in (*metric.sent, *metric.sent_for_pooled):
+        assert statistic.reduce is not None
+        values = np.column_stack([margins, is_positive])
+        sent.append(statistic.reduce(values, owner, count))
     samples = np.bincount(owner, minlength=count)
-    return metric.value(samples, sent), metric.pooled(samples, sent)
+    return metric.value(samples, sent[0]), metric.pooled(samples, *sent)
 
 
 @pytest.mark.parametrize("decimals", [0, 8], ids=["ties", "no ties"])
@@ -141,6 +144,15 @@ def test_the_pooled_auc_of_added_histograms_is_nearly_exact(
     counts = margin_histograms(margins, is_positive, owner, COUNT)
     assert counts.shape == (COUNT, 2 * MARGIN_BINS)
     assert counts.sum() == len(margins)
+    (statistic,) = METRICS["auc"].sent_for_pooled
+    assert statistic.coarse is not None
+    coarse, pooled_of = statistic.coarse(counts), METRICS["auc"].pooled
+    assert coarse.shape == (COUNT, 2 * COARSE_BINS)
+    assert coarse.sum() == len(margins)
+    assert pooled_of is not None
+    nothing = np.zeros((COUNT, 2))
+    rough = pooled_of(np.zeros(COUNT), nothing, coarse)
+    assert rough == pytest.approx(roc_auc_score(is_positive, margins), abs=0.013)
 
 
 def test_the_pooled_auc_needs_both_classes_and_compares_clients() -> None:
@@ -209,12 +221,15 @@ def test_the_spread_of_targets_is_that_about_the_clients_own_mean() -> None:
 
 def test_clients_without_any_sample_send_zeros_that_stand_for_nan() -> None:
     nobody = np.zeros(2, np.int64)
-    widths = {"calibration_gap": 15, "ranking": 1 + 2 * MARGIN_BINS, "target_spread": 3}
+    widths = {"calibration_gap": 15, "pairs": 2, "target_spread": 3}
+    widths["margins"] = 2 * MARGIN_BINS
     for metric in METRICS.values():
-        shapes = [(2, w) if (w := widths.get(s.name)) else (2,) for s in metric.sent]
-        nothing = [np.zeros(shape) for shape in shapes]
-        assert np.isnan(metric.value(nobody, *nothing)).all()
-        assert metric.pooled is None or np.isnan(metric.pooled(nobody, *nothing))
+        own, more = (
+            [np.zeros((2, w) if (w := widths.get(s.name)) else 2) for s in statistics_]
+            for statistics_ in (metric.sent, metric.sent_for_pooled)
+        )
+        assert np.isnan(metric.value(nobody, *own)).all()
+        assert metric.pooled is None or np.isnan(metric.pooled(nobody, *own, *more))
 
 
 @pytest.mark.parametrize(

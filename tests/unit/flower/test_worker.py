@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 import fedloom.flower
 import fedloom_flower_client
 from fedloom.config import to_toml
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, MessageError
 from fedloom.flower import worker
+from fedloom.flower.client_app import client_node
 from fedloom.flower.records import from_records, to_records
 from fedloom.flower.server_app import run_settings
-from fedloom.remote import WireMessage, greeting_for
+from fedloom.remote import WireMessage, greeting_for, wire
 from fedloom.remote.home import Home
 from fedloom_flower_client import OK, receive_part, send_part, socket_path
 
@@ -35,9 +37,10 @@ CONFIG = to_toml(
 )
 
 
-def ask(place: Path, settings: dict[str, Any]) -> tuple[bytes, bytes]:
+def ask(place: Path, settings: dict[str, Any], **header: Any) -> tuple[bytes, bytes]:
     config = run_settings(settings["run"])
-    message = WireMessage(greeting_for(config.algorithm, run="a-run", seed=0), {})
+    greeting = greeting_for(config.algorithm, run="a-run", seed=0)
+    message = WireMessage(replace(greeting, **header), {})
     content = recorddict_to_proto(to_records(message)).SerializeToString()
     return fedloom_flower_client._ask(place, settings, content)
 
@@ -69,9 +72,40 @@ def test_a_worker_answers_holds_the_client_and_ends_when_it_is_not_asked(
     assert line.exit_code == 3
     assert "unknown client 'nobody'" in line.text
     assert (tmp_path / "home" / "a-run" / "config.toml").read_text() == CONFIG
+    refuses_another_protocol(place, tmp_path / "third", monkeypatch)
     thread.join(30)
     assert not thread.is_alive()
     assert not place.exists()
+
+
+def refuses_another_protocol(
+    place: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's people and the server's people read both versions."""
+    configs = {"node": {"client": 1, "home": str(home)}, "run": {"config": CONFIG}}
+    kind, raw = ask(place, configs, protocol=99)
+    assert kind == OK
+    (line,) = Home(home).answers("a-run")
+    assert (line.kind, line.exit_code) == ("failed", MessageError.exit_code)
+    assert f"expected protocol {wire.PROTOCOL}, that of" in line.text
+    assert "found protocol 99 of Fedloom" in line.text
+    mine = wire.PROTOCOL
+    with monkeypatch.context() as server:
+        server.setattr(wire, "PROTOCOL", 99)
+        records = recorddict_from_proto(ProtoRecordDict.FromString(raw))
+        with pytest.raises(MessageError, match=f"protocol 99, .*found protocol {mine}"):
+            from_records(records)
+
+
+def test_a_message_of_another_run_is_refused(tmp_path: Path) -> None:
+    run = {"config": CONFIG, "run": "b-run"}
+    node = client_node(run_settings(run), {"client": 1, "home": str(tmp_path)}, run)
+    greeting = greeting_for(node.algorithm, run="a-run", seed=0)
+    answer = node.answer(WireMessage(greeting, {}))
+    assert answer.header.kind == "refused"
+    assert "in the run 'b-run', and was asked for 'a-run'" in answer.header.text
+    answer = node.answer(WireMessage(replace(greeting, run="b-run"), {}))
+    assert answer.header.kind == "enrolled"
 
 
 def test_the_socket_is_the_users_own(

@@ -13,11 +13,13 @@ import torch
 from fedloom.clients import federation
 from fedloom.config import parse
 from fedloom.core.errors import MessageError
+from fedloom.core.version import VERSION
 from fedloom.data.sample_format import SampleFormat
 from fedloom.deploy import make_node, only_client, serve
 from fedloom.plan import make_clients
 from fedloom.remote import Header, InProcessChannel, WireMessage
 from fedloom.remote.codec import Moments
+from fedloom.remote.wire import PROTOCOL, OtherProtocolError
 from fedloom.results.row_files import RowFiles
 from fedloom.results.rows import Round
 from fedloom.runs import run_config
@@ -75,9 +77,21 @@ def test_a_header_that_cannot_be_is_refused(change: dict[str, object]) -> None:
 
 
 def test_another_protocol_says_what_to_do() -> None:
-    other = WireMessage(replace(HEADER, protocol=2), {})
-    with pytest.raises(MessageError, match=r"expected protocol 1, found 2\. Install"):
+    """It names both versions, and its answer has the other side say the same."""
+    text = '{"fedloom": "9.9"}'
+    other = WireMessage(replace(HEADER, protocol=99, text=text), {})
+    with pytest.raises(
+        OtherProtocolError,
+        match=rf"protocol {PROTOCOL}, that of Fedloom {VERSION} here, found protocol 99"
+        r" of Fedloom '9\.9' on the other side\. Install the same version",
+    ) as caught:
         WireMessage.from_bytes(other.to_bytes())
+    answer = caught.value.answer("clinic").header
+    assert (answer.kind, answer.run, answer.name) == ("refused", "a-run", "clinic")
+    assert answer.protocol == PROTOCOL
+    assert VERSION in answer.text
+    with pytest.raises(MessageError, match="found protocol None on the other side"):
+        Header.from_table({"run": "../elsewhere"})
 
 
 def test_a_format_makes_a_sample_that_is_like_the_others() -> None:
