@@ -111,6 +111,10 @@ class SampleFormat:
                 raise MessageError(f"samples: the shape {shape} is too large.")
             first.append(torch.zeros((1, *shape), dtype=_dtype(word)))
         if self.tokens is not None and self.vectors is None:
+            if first[0].dtype != torch.int64:
+                raise MessageError(
+                    f"samples: tokens are int64, found {self.inputs[0][0]}."
+                )
             first[0][..., -1:] = self.tokens - 1
         word, shape = self.target
         vectors = None if self.vectors is None else torch.zeros(self.vectors)

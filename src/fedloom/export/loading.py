@@ -153,7 +153,13 @@ def load_exported(folder: Path) -> LoadedModel:
     except (SafetensorError, RuntimeError, OSError) as error:
         raise MessageError(f"{weights}: does not fit {TABLES} ({error}).") from error
     if output.shift is not None and output.scale is not None:
-        units = (torch.tensor(level) for level in (output.shift, output.scale))
+        units = [torch.tensor(level) for level in (output.shift, output.scale)]
+        if any(level.numel() not in (1, output.outputs) for level in units):
+            raise MessageError(
+                f"{tables} [output]: shift and scale must be one number or one for "
+                f"each of the {output.outputs} outputs, found "
+                f"{[level.numel() for level in units]} of them."
+            )
         give_units(module, *units)
     dtype = getattr(torch, top.dtype)
     inputs = build(_Input, top.input, f"{tables} [input]")

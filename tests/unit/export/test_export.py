@@ -329,3 +329,10 @@ def test_a_regression_is_exported_in_its_own_units(
         run_card(folder, new, monkeypatch)["numbers"], said, rtol=1e-5
     )
     assert "own units" in (folder / "README.md").read_text()
+    tables = (folder / "model.toml").read_text()
+    head, _, output = tables.partition("[output]")
+    other = re.sub(r"scale = [^\n]*", "scale = [1.0, 2.0]", output, count=1)
+    assert other != output
+    (folder / "model.toml").write_text(f"{head}[output]{other}")
+    with pytest.raises(fedloom.MessageError, match="one for each of the 1 outputs"):
+        fedloom.load_model(folder)

@@ -114,6 +114,13 @@ def test_a_format_that_is_none_is_refused(text: str) -> None:
         SampleFormat.from_json(text)
 
 
+def test_tokens_of_a_type_that_holds_none_are_refused() -> None:
+    x, y = np.zeros((20, 4), np.uint8), np.arange(20) % 3
+    data = federation(x, y, clients=np.arange(20) % 2).dataset
+    with pytest.raises(MessageError, match="tokens are int64, found uint8"):
+        replace(SampleFormat.of(data), tokens=700).blank()
+
+
 def test_moments_of_clients_are_those_of_all_samples() -> None:
     draw = np.random.default_rng(1)
     rows = torch.from_numpy(draw.normal(1.7e9, 3.0, size=(90, 3)))
