@@ -178,7 +178,10 @@ def test_networks_of_ordinary_size_are_trained_as_they_were(
         task = Task(network, dtype=torch.float64)
         runner = Weave(4, compiled=compiled, unroll=2)
         simulation = Simulation(method, task, clients, runner)
-        with torch._inductor.config.patch(force_disable_caches=True):
+        with (
+            torch._inductor.config.patch(fx_graph_cache=False),
+            torch._functorch.config.patch(enable_autograd_cache=False),
+        ):
             for _ in range(2):
                 simulation.run_exchange()
         ends.append(simulation.personal(torch.arange(7)))
