@@ -42,6 +42,7 @@ class StepPass(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         """Rewrite a graph in place."""
         split(graph)
+        drop_idle_copies(graph)
         limit_by_factors(graph)
         write_out_products(graph)
         graph.eliminate_dead_code()
@@ -64,6 +65,21 @@ def split(graph: Graph) -> None:
             piece = cutter.cut(source, dim, start, stop)
         node.replace_all_uses_with(piece)
         graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def drop_idle_copies(graph: Graph) -> None:
+    """What a step leaves as it was is not written to the place where it is."""
+    for node in list(graph.nodes):
+        if node.target is aten.copy.default:
+            place, value = _args(node)[:2]
+            if _is_alike(place, value):
+                node.replace_all_uses_with(value)
+                graph.erase_node(node)
+        elif node.target is aten.copy_.default and not node.users:
+            place, value = _args(node)[:2]
+            if place is value:
+                graph.erase_node(node)
     graph.eliminate_dead_code()
 
 
@@ -208,6 +224,12 @@ def _is_tensor(value: object) -> bool:
 
 def _has_tensor(node: object) -> bool:
     return isinstance(node, Node) and _is_tensor(node.meta.get("val"))
+
+
+def _is_alike(one: Node, other: Node) -> bool:
+    """Whether two tensors have the same shape, type and place."""
+    a, b = _value(one), _value(other)
+    return bool(a.shape == b.shape and a.dtype == b.dtype and a.device == b.device)
 
 
 def _is_plain_slice(node: Node) -> bool:

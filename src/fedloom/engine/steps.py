@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core.algorithm import Phase
+from fedloom.core.layout import ParameterLayout
 from fedloom.core.messages import CohortDownload
 from fedloom.core.records import leaves, rebuild, skeleton
 from fedloom.core.scaling import Scaling
 from fedloom.core.task import Batch
 from fedloom.engine import pieces as _pieces
 from fedloom.engine.job import Job
-from fedloom.engine.rewrite import StepPass
 
 _CHECKED = 8
 """Steps between two looks at who is done, where a phase may end early."""
@@ -124,8 +124,10 @@ class CompiledSteps:
     ) -> None:
         self._layout = job.task
         self._is_done = is_done(job, phase, work)
-        self._unroll = unroll
-        self._call = _compiled(_in_place(chunk_steps(job, phase, work, sent)), phase)
+        self._unroll, self._phase = unroll, phase
+        self._steps = chunk_steps(job, phase, work, sent)
+        self._call = _compiled(_in_place(self._steps), phase)
+        self._is_in_place = True
 
     def run(
         self,
@@ -142,13 +144,39 @@ class CompiledSteps:
         met = Met(*(value.clone() for value in met))
         for start in range(0, total, self._unroll):
             now = Columns(*(c[start : start + self._unroll] for c in columns))
-            self._call(pieces, met, given, now, torch.full_like(met.steps[0], start))
+            at = torch.full_like(met.steps[0], start)
+            pieces, met = self._advance(pieces, met, given, now, at)
             is_check = (start + self._unroll) % _CHECKED == 0 or self._unroll > _CHECKED
             if is_check and self._is_done is not None:
                 now_work = [_pieces.joined(parts) for parts in pieces]
                 if _all_done(self._is_done, now_work, columns, start + self._unroll):
                     break
         return [_pieces.joined(parts) for parts in pieces], met
+
+    def _advance(
+        self,
+        pieces: list[list[Tensor]],
+        met: Met,
+        given: Given,
+        columns: Columns,
+        start: Tensor,
+    ) -> tuple[list[list[Tensor]], Met]:
+        """Some steps, in place if the compiler can."""
+        from torch._inductor.exc import InductorError  # slow to import
+
+        if self._is_in_place:
+            try:
+                self._call(pieces, met, given, columns, start)
+                return pieces, met
+            except InductorError:
+                # On a CPU it takes some tensors that are written to for ones that are
+                # read, and gives up (torch 2.13). Nothing was written yet.
+                self._is_in_place = False
+                self._call = _compiled(_anew(self._steps, self._layout), self._phase)
+        moved: tuple[list[list[Tensor]], Met] = self._call(
+            pieces, met, given, columns, start
+        )
+        return moved
 
 
 class _Buffers(NamedTuple):
@@ -300,7 +328,28 @@ def _in_place(steps: Callable[..., tuple[list[Tensor], Met]]) -> Callable[..., N
     return in_place
 
 
+def _anew(
+    steps: Callable[..., tuple[list[Tensor], Met]], layout: ParameterLayout
+) -> Callable[..., tuple[list[list[Tensor]], Met]]:
+    """Some steps that give what they come to as new pieces."""
+
+    def anew(
+        pieces: list[list[Tensor]],
+        met: Met,
+        given: Given,
+        columns: Columns,
+        start: Tensor,
+    ) -> tuple[list[list[Tensor]], Met]:
+        old = [_pieces.joined(parts) for parts in pieces]
+        new, now = steps(0, old, met, given, columns, start)
+        return [_pieces.cut(vectors, layout) for vectors in new], now
+
+    return anew
+
+
 def _compiled(function: Callable[..., Any], phase: Phase) -> Callable[..., Any]:
+    from fedloom.engine.rewrite import StepPass  # inductor is slow to import
+
     # Compiled code is cached per code object, for 8 shapes at most; each phase and each
     # width of a batch gets its own.
     function.__code__ = function.__code__.replace(co_name=phase.step)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -16,7 +17,12 @@ import fedloom
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.task import Task
 from fedloom.engine import rewrite
-from fedloom.engine.rewrite import limit_by_factors, split, write_out_products
+from fedloom.engine.rewrite import (
+    drop_idle_copies,
+    limit_by_factors,
+    split,
+    write_out_products,
+)
 from fedloom.engine.weave import Weave
 from fedloom.server.simulation import Simulation
 
@@ -96,6 +102,23 @@ def test_cuts_of_other_kinds_give_what_they_gave(cut: Callable[..., Tensor]) -> 
     module = traced(function, *args)
     split(module.graph)
     assert torch.equal(run(module, *args), function(*args))
+
+
+def test_what_stays_is_not_written_to_its_place() -> None:
+    def step(a: Tensor, b: Tensor) -> None:
+        both = torch.cat([a, b], dim=1)
+        a.copy_(both[:, :2])
+        b.copy_(both[:, 2:] * 2)
+
+    a, b = draw(3, 2), draw(3, 5)
+    module = traced(functionalize(step), a.clone(), b.clone())
+    split(module.graph)
+    drop_idle_copies(module.graph)
+    assert targets(module).count(aten.copy_.default) == 1
+    old = a.clone(), b.clone()
+    run(module, a, b)
+    assert torch.equal(a, old[0])
+    assert torch.equal(b, old[1] * 2)
 
 
 def test_products_over_few_terms_are_written_out() -> None:
