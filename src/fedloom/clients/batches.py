@@ -36,9 +36,21 @@ def steps_per_epoch(sizes: Tensor, batch_size: int) -> Tensor:
     return (sizes + batch_size - 1) // batch_size
 
 
-def permutations(keys: Tensor, sizes: Tensor, epochs: int) -> Tensor:
+class Extents(NamedTuple):
+    """Sizes and steps of C clients on the host, to see there how much room they need.
+
+    To look at a number on a GPU is to wait until it has done all that it was given.
+    """
+
+    sizes: Tensor
+    steps: Tensor
+
+
+def permutations(
+    keys: Tensor, sizes: Tensor, epochs: int, longest: int | None = None
+) -> Tensor:
     """(C, epochs, longest) each client's samples in shuffled order, then padding."""
-    longest = int(sizes.max())
+    longest = int(sizes.max()) if longest is None else longest
     epoch_keys = fold(keys[:, None], torch.arange(epochs, device=keys.device))
     place = torch.arange(longest, device=keys.device)
     values = fold(epoch_keys[..., None], place)
@@ -46,7 +58,13 @@ def permutations(keys: Tensor, sizes: Tensor, epochs: int) -> Tensor:
     return torch.where(beyond, _LAST, values).argsort(dim=-1, stable=True)
 
 
-def plan_batches(keys: Tensor, sizes: Tensor, steps: Tensor, batch_size: int) -> Plan:
+def plan_batches(
+    keys: Tensor,
+    sizes: Tensor,
+    steps: Tensor,
+    batch_size: int,
+    extents: Extents | None = None,
+) -> Plan:
     """Consecutive batches of shuffled epochs, `steps` of them for each client.
 
     The batches of an epoch are as equal as they can be: their sizes differ by at most
@@ -57,26 +75,39 @@ def plan_batches(keys: Tensor, sizes: Tensor, steps: Tensor, batch_size: int) ->
         sizes: (C,) training samples per client, at least one.
         steps: (C,) how many batches each client takes.
         batch_size: the most samples in a batch.
+        extents: `sizes` and `steps` on the host, where they are elsewhere.
     """
-    return _plan(keys, sizes, steps, batch_size, int(steps.max()))
+    extents = extents or Extents(sizes, steps)
+    longest = int(extents.steps.max())
+    return _plan(keys, sizes, steps, batch_size, longest, extents)
 
 
 def _plan(
-    keys: Tensor, sizes: Tensor, steps: Tensor, batch_size: int, longest: int
+    keys: Tensor,
+    sizes: Tensor,
+    steps: Tensor,
+    batch_size: int,
+    longest: int,
+    extents: Extents,
 ) -> Plan:
     """The same, padded to `longest` steps; small and large clients apart."""
-    per_epoch = steps_per_epoch(sizes, batch_size)
-    epochs = max(int(((steps + per_epoch - 1) // per_epoch).max()), 1)
-    if len(keys) > 1 and len(keys) * epochs * int(sizes.max()) > _MOST_KEYS:
+    most = steps_per_epoch(extents.sizes, batch_size)
+    epochs = max(int(((extents.steps + most - 1) // most).max()), 1)
+    largest = int(extents.sizes.max())
+    if len(keys) > 1 and len(keys) * epochs * largest > _MOST_KEYS:
         # Many epochs of the smallest times the samples of the largest: divide.
-        order = sizes.argsort(stable=True)
-        halves = [
-            _plan(keys[half], sizes[half], steps[half], batch_size, longest)
-            for half in torch.tensor_split(order, 2)
-        ]
-        back = order.argsort()
+        order = extents.sizes.argsort(stable=True)
+        halves = []
+        for half in torch.tensor_split(order, 2):
+            own = Extents(*(values[half] for values in extents))
+            there = half.to(keys.device)
+            halves.append(
+                _plan(keys[there], sizes[there], steps[there], batch_size, longest, own)
+            )
+        back = order.argsort().to(keys.device)
         return Plan(*(torch.cat(parts)[back] for parts in zip(*halves, strict=True)))
-    order = permutations(keys, sizes, epochs)
+    per_epoch = steps_per_epoch(sizes, batch_size)
+    order = permutations(keys, sizes, epochs, largest)
     step = torch.arange(longest, device=keys.device)
     epoch = step // per_epoch[:, None]
     within = step % per_epoch[:, None]
@@ -98,13 +129,14 @@ def _plan(
     )
 
 
-def plan_passes(sizes: Tensor, steps: Tensor) -> Plan:
+def plan_passes(sizes: Tensor, steps: Tensor, extents: Extents | None = None) -> Plan:
     """Steps whose batch is all of the client's data; nothing to shuffle.
 
     The width is a power of two, so that clients of many sizes meet few shapes.
     """
-    longest = int(steps.max())
-    width = 1 << (int(sizes.max()) - 1).bit_length()
+    extents = extents or Extents(sizes, steps)
+    longest = int(extents.steps.max())
+    width = 1 << (int(extents.sizes.max()) - 1).bit_length()
     place = torch.arange(width, device=sizes.device)
     is_planned = torch.arange(longest, device=sizes.device) < steps[:, None]
     mask = (place < sizes[:, None])[:, None, :] & is_planned[..., None]

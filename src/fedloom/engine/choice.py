@@ -29,6 +29,10 @@ _CACHE_BYTES = 3_600_000
 """Parameters of a chunk that still stay in a CPU's cache (docs/performance.md)."""
 _GPU_SHARE = 0.25
 """Of the GPU's memory, for the parameters and activations of a chunk."""
+_GPU_CHUNKS = 4
+"""Chunks that a GPU works on side by side where clients are of very unequal size."""
+_UNEVEN = 1.5
+"""The largest client beside the mean one, from which on chunks of a GPU pay."""
 _COPIES = 12
 """Vectors of length d per client alive in a step: work, gradient, download, memory."""
 _FEATURES = 64
@@ -118,7 +122,9 @@ def choose(
     cohort = bundle_size * trained_clients(algorithm, sampling, federation.count)
     features = sum(math.prod(x.shape[1:]) for x in federation.dataset.inputs)
     batch_size = min(algorithm.batch_size, int(federation.sizes.max()))
-    chunk = settings.chunk or _chunk(task, batch_size, features, math.ceil(cohort))
+    chunk = settings.chunk or _chunk(
+        task, batch_size, features, math.ceil(cohort), _is_uneven(federation)
+    )
     chunks = math.ceil(cohort / chunk)
     effort = _forward_effort(task, federation)
     seconds = rounds * _round_seconds(algorithm, effort, federation, cohort, chunks)
@@ -136,13 +142,23 @@ def trained_clients(algorithm: AnyAlgorithm, sampling: Sampling, count: int) -> 
     return count * (1.0 if trains_all else sampling.rate)
 
 
-def _chunk(task: Task, batch_size: int, features: int, cohort: int) -> int:
+def _is_uneven(federation: Federation) -> bool:
+    """Whether the largest client has much more to do than most."""
+    sizes = federation.sizes
+    return int(sizes.max()) > _UNEVEN * float(sizes.mean())
+
+
+def _chunk(
+    task: Task, batch_size: int, features: int, cohort: int, is_uneven: bool
+) -> int:
     """Clients whose parameters fit the cache, in chunks of nearly equal size."""
     item = torch.finfo(task.dtype).bits // 8
     if task.device.type == "cuda":
         total = torch.cuda.get_device_properties(task.device).total_memory
         per_client = item * (task.d * _COPIES + batch_size * features * _FEATURES)
         most = int(total * _GPU_SHARE) // per_client
+        if is_uneven:
+            most = min(most, math.ceil(cohort / _GPU_CHUNKS))
     else:
         most = _CACHE_BYTES // (item * task.d)
     most = max(1, min(most, cohort))

@@ -10,7 +10,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedloom.clients.batches import Plan, plan_batches, plan_passes, steps_per_epoch
+from fedloom.clients.batches import (
+    Extents,
+    Plan,
+    plan_batches,
+    plan_passes,
+    steps_per_epoch,
+)
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import AnyAlgorithm, Client, Phase
@@ -246,14 +252,19 @@ def noise_key(keys: Tensor, phase: Phase) -> Tensor:
 
 
 def plan_phase(
-    phase: Phase, keys: Tensor, sizes: Tensor, steps: Tensor, batch_size: int
+    phase: Phase,
+    keys: Tensor,
+    sizes: Tensor,
+    steps: Tensor,
+    batch_size: int,
+    extents: Extents | None = None,
 ) -> Plan:
     """Batches of one phase for C clients; positions are (C, S, k, B) for k batches."""
     if phase.passes is not None:
-        plans = [plan_passes(sizes, steps)] * phase.batches
+        plans = [plan_passes(sizes, steps, extents)] * phase.batches
     else:
         plans = [
-            plan_batches(fold(keys, stream), sizes, steps, batch_size)
+            plan_batches(fold(keys, stream), sizes, steps, batch_size, extents)
             for stream in range(phase.batches)
         ]
     return Plan(

@@ -9,18 +9,17 @@ work. The last chunk is padded with ghosts that take no step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedloom.core.algorithm import Phase
+from fedloom.clients.batches import Extents
 from fedloom.core.messages import CohortDownload, Report
-from fedloom.core.records import leaves, map_record, rebuild, skeleton, take
-from fedloom.core.scaling import Scaling
+from fedloom.core.records import leaves, map_record, rebuild, take
 from fedloom.core.streams import fold
-from fedloom.core.task import Batch
 from fedloom.engine.job import (
     Job,
     LocalResults,
@@ -30,8 +29,18 @@ from fedloom.engine.job import (
     plan_phase,
     planned_steps,
 )
+from fedloom.engine.steps import (
+    Columns,
+    CompiledSteps,
+    Given,
+    Met,
+    PlainSteps,
+    RecordedSteps,
+    Steps,
+)
 
-ChunkSteps = Callable[..., tuple[list[Tensor], Tensor, Tensor, Tensor]]
+_STREAMS = 4
+"""Chunks that a GPU works on at the same time."""
 
 
 class _Progress(NamedTuple):
@@ -59,28 +68,44 @@ class Weave:
         self.chunk = chunk
         self.compiled = compiled
         self.unroll = unroll
-        self._compiled_steps: dict[tuple[int, int, int], ChunkSteps] = {}
+        self._made: dict[tuple[int, int, int, int], Steps] = {}
         self._jobs: list[Job] = []  # keeps the ids in the keys above alive
 
     def run(
         self, job: Job, sent: CohortDownload, participants: Participants
     ) -> LocalResults:
-        """Run the job for all clients, longest first within sorted chunks."""
+        """Run the job for all clients, chunk by chunk, those with most steps first."""
         lengths = self._lengths(job, sent, participants)
-        order = _by_length(lengths, job.train.sizes[participants.rows])
+        sizes = job.train.sizes[participants.rows]
+        host = Extents(sizes.cpu(), lengths.cpu())  # a GPU is waited for just once
+        order = _by_length(host)
         width = self.chunk if self.compiled else min(self.chunk, len(order))
         outcomes = []
-        for members in torch.split(order, width):
+        streams = _Streams(job.task.device)
+        for number, members in enumerate(reversed(torch.split(order, width))):
             ghosts = width - len(members) if self.compiled else 0
             padded = torch.cat([members, members[:1].expand(ghosts)])
-            chunk_lengths = lengths[:, padded]
-            chunk_lengths[:, len(members) :] = 0
-            outcome = self._chunk(
-                job, sent.take(padded), take(participants, padded), chunk_lengths
-            )
-            outcomes.append(take(outcome, slice(len(members))))
-        back = order.argsort()
-        return map_record(lambda *parts: torch.cat(parts)[back], *outcomes)
+            extents = Extents(host.sizes[padded], host.steps[:, padded])
+            extents.steps[:, len(members) :] = 0
+            slot = number % _STREAMS
+            with streams.at(slot):
+                places = padded.to(lengths.device)
+                steps = extents.steps.to(lengths.device)
+                outcome = self._chunk(
+                    job,
+                    sent.take(places),
+                    take(participants, places),
+                    steps,
+                    extents,
+                    slot,
+                )
+                outcomes.append(take(outcome, slice(len(members))))
+        streams.join()
+        back = order.argsort().to(lengths.device)
+        joined: LocalResults = map_record(
+            lambda *parts: torch.cat(parts)[back], *reversed(outcomes)
+        )
+        return joined
 
     def alone(self) -> Weave:
         """A weave of one client, uncompiled."""
@@ -112,6 +137,8 @@ class Weave:
         sent: CohortDownload,
         participants: Participants,
         lengths: Tensor,
+        extents: Extents,
+        slot: int,
     ) -> LocalResults:
         begin = sent.over(lambda d, m, c: job.begin(d, m, c, job.task))
         progress = _Progress(
@@ -121,8 +148,9 @@ class Weave:
             gradients=participants.client.size * 0,
         )
         for number in range(len(job.phases)):
+            own = extents._replace(steps=extents.steps[number])
             progress = self._phase(
-                job, number, sent, participants, lengths[number], progress
+                job, number, sent, participants, lengths[number], own, progress, slot
             )
         finish = sent.over(lambda d, w, m, c: job.finish(w, d, m, c, job.task))
         result = finish(progress.work, participants.memory, participants.client)
@@ -137,172 +165,107 @@ class Weave:
         sent: CohortDownload,
         participants: Participants,
         lengths: Tensor,
+        extents: Extents,
         progress: _Progress,
+        slot: int,
     ) -> _Progress:
-        longest = int(lengths.max())
+        longest = int(extents.steps.max())
         if longest == 0:
             return progress
-        phase, (work, loss, count, gradients) = job.phases[number], progress
+        phase, (work, *met) = job.phases[number], progress
         sizes = job.train.sizes[participants.rows]
         keys = phase_key(participants.keys, number)
-        plan = plan_phase(phase, keys, sizes, lengths, job.batch_size)
+        plan = plan_phase(phase, keys, sizes, lengths, job.batch_size, extents)
         offsets = job.train.offsets[participants.rows][:, None, None, None]
-        samples = job.train.indices[offsets + plan.positions]
-        mask = plan.mask.to(job.task.dtype)
         index = torch.arange(longest, device=sizes.device)
-        active = index < lengths[:, None]
-        noise = fold(noise_key(keys, phase)[:, None], index)
-        stride = self.unroll if self.compiled else longest
-        if phase.until is not None:
-            stride = min(stride, 8)
-        spare = -longest % stride
-        columns = [
-            _by_step(t, spare) for t in (samples, mask, plan.ends_epoch, noise, active)
-        ]
-        chunk_steps = self._chunk_steps(job, number, work, sent, mask.shape[-1])
-        scaling = job.scaling_at(participants.rows)
-        flat, still = leaves(work), active[:, 0]
-        # Steps in which nobody is done. In compiled code keeping the work of those who
-        # are costs nothing, and one number holds for all chunks.
-        is_uncertain = self.compiled or phase.until is not None
-        together = 0 if is_uncertain else int(lengths.min())
-        for start in range(0, longest, stride):
-            if phase.until is not None and start and not bool(still.any()):
-                break
-            now = [c[start : start + stride] for c in columns]
-            flat, loss, count, gradients = chunk_steps(
-                together,
-                flat,
-                leaves(sent.record),
-                leaves(scaling) if scaling is not None else [],
-                job.train.inputs,
-                job.train.targets,
-                *now,
-                index.new_tensor(start),
-                participants.client.round[0],
-                loss,
-                count,
-                gradients,
-            )
-            if phase.until is not None:
-                is_done = vmap(job.method(phase.until))(rebuild(work, flat))
-                still = (index[start] + stride < lengths) & ~is_done
-        return _Progress(rebuild(work, flat), loss, count, gradients)
-
-    def _chunk_steps(
-        self, job: Job, number: int, work: Any, sent: CohortDownload, width: int
-    ) -> ChunkSteps:
-        """The function that moves a chunk by some steps, compiled if we compile."""
-        key = (id(job), number, width)
-        if key not in self._compiled_steps:
-            phase = job.phases[number]
-            function = _chunk_steps(job, phase, work, sent)
-            if self.compiled:
-                # Compiled code is cached per code object, for 8 shapes at most; each
-                # phase and each width of a batch gets its own.
-                function.__code__ = function.__code__.replace(co_name=phase.step)
-                function = torch.compile(function, dynamic=False, fullgraph=True)
-            self._jobs.append(job)
-            self._compiled_steps[key] = function
-        return self._compiled_steps[key]
-
-
-def _chunk_steps(job: Job, phase: Phase, work: Any, sent: CohortDownload) -> ChunkSteps:
-    step = job.method(phase.step)
-    until = job.method(phase.until) if phase.until is not None else None
-    work_like, down_like = skeleton(work), skeleton(sent.record)
-
-    def client_step(
-        all_move: bool,
-        work_leaves: list[Tensor],
-        down_leaves: list[Tensor],
-        levels: list[Tensor],
-        inputs: tuple[Tensor, ...],
-        targets: Tensor,
-        mask: Tensor,
-        ends: Tensor,
-        key: Tensor,
-        active: Tensor,
-        index: Tensor,
-        round_: Tensor,
-    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """One step of one client."""
-        work = rebuild(work_like, work_leaves)
-        down = rebuild(down_like, down_leaves)
-        batches = tuple(
-            Batch(
-                tuple(x[which] for x in inputs),
-                targets[which],
-                mask[which],
-                key,
-                index,
-                ends,
-                round_,
-            )
-            for which in range(phase.batches)
+        columns = Columns(
+            samples=job.train.indices[offsets + plan.positions],
+            mask=plan.mask.to(job.task.dtype),
+            ends_epoch=plan.ends_epoch,
+            keys=fold(noise_key(keys, phase)[:, None], index),
+            active=index < lengths[:, None],
         )
-        scaling = Scaling(*levels) if levels else None
-        task = job.task.watched(scaling, job.algorithm.clip)
-        new = step(work, down, batches if phase.batches > 1 else batches[0], task)
-        if until is not None:
-            active = active & ~until(work)
-        kept = leaves(new)
-        if not all_move:
-            kept = [
-                torch.where(active, n, o)
-                for n, o in zip(kept, work_leaves, strict=True)
-            ]
-        loss = torch.where(active, task.met_loss(), 0.0)
-        samples = torch.where(active, task.met_samples(), 0.0)
-        return kept, loss, active & task.has_met_loss, samples
+        scaling = job.scaling_at(participants.rows)
+        given = Given(
+            inputs=job.train.inputs,
+            targets=job.train.targets,
+            down=leaves(sent.record),
+            scaling=leaves(scaling) if scaling is not None else [],
+            round=participants.client.round[0],
+        )
+        width = columns.mask.shape[-1]
+        steps = self._steps(job, number, work, sent, width, slot)
+        flat, now = steps.run(
+            leaves(work),
+            Met(*met),
+            given,
+            Columns(*map(_by_step, columns)),
+            together=0 if self.compiled else int(extents.steps.min()),
+        )
+        return _Progress(rebuild(work, flat), *now)
 
-    in_dims = (None, 0, sent.in_dims, 0, 0, 0, 0, 0, 0, 0, None, None)
-
-    def chunk_steps(
-        together: int,
-        work_leaves: list[Tensor],
-        down_leaves: list[Tensor],
-        levels: list[Tensor],
-        inputs: tuple[Tensor, ...],
-        targets: Tensor,
-        samples: Tensor,
-        mask: Tensor,
-        ends: Tensor,
-        keys: Tensor,
-        active: Tensor,
-        start: Tensor,
-        round_: Tensor,
-        loss: Tensor,
-        count: Tensor,
-        gradients: Tensor,
-    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """Some steps of a chunk; all clients move in the first `together` of them."""
-        for s in range(len(samples)):
-            chosen = samples[s]
-            work_leaves, met, moved, used = vmap(client_step, in_dims=in_dims)(
-                s < together,
-                work_leaves,
-                down_leaves,
-                levels,
-                tuple(x[chosen] for x in inputs),
-                targets[chosen],
-                mask[s],
-                ends[s],
-                keys[s],
-                active[s],
-                start + s,
-                round_,
-            )
-            loss, count, gradients = loss + met, count + moved, gradients + used
-        return work_leaves, loss, count, gradients
-
-    return chunk_steps
+    def _steps(
+        self,
+        job: Job,
+        number: int,
+        work: Any,
+        sent: CohortDownload,
+        width: int,
+        slot: int,
+    ) -> Steps:
+        """What takes a chunk through a phase."""
+        is_recorded = self.compiled and job.task.device.type == "cuda"
+        key = (id(job), number, width, slot if is_recorded else 0)
+        if key not in self._made:
+            phase = job.phases[number]
+            if is_recorded:
+                steps: Steps = RecordedSteps(job, phase, work, sent, self.unroll)
+            elif self.compiled:
+                steps = CompiledSteps(job, phase, work, sent, self.unroll)
+            else:
+                steps = PlainSteps(job, phase, work, sent)
+            self._jobs.append(job)
+            self._made[key] = steps
+        return self._made[key]
 
 
-def _by_length(lengths: Tensor, sizes: Tensor) -> Tensor:
+class _Streams:
+    """Chunks side by side on a GPU; on a CPU one after another.
+
+    Args:
+        device: where the work is done.
+    """
+
+    _made: ClassVar[dict[torch.device, list[torch.cuda.Stream]]] = {}
+
+    def __init__(self, device: torch.device) -> None:
+        self._streams: list[torch.cuda.Stream] = []
+        if device.type == "cuda":
+            if device not in self._made:
+                self._made[device] = [
+                    torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                    for _ in range(_STREAMS)
+                ]
+            self._streams = self._made[device]
+            for stream in self._streams:
+                stream.wait_stream(torch.cuda.current_stream(device))
+
+    def at(self, slot: int) -> AbstractContextManager[Any]:
+        """What is done within goes to one of the streams."""
+        if not self._streams:
+            return nullcontext()
+        return torch.cuda.stream(self._streams[slot])
+
+    def join(self) -> None:
+        """What follows waits for all of them."""
+        for stream in self._streams:
+            torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+
+def _by_length(extents: Extents) -> Tensor:
     """Clients from the fewest steps to the most; among equals, by size."""
-    by_size = sizes.argsort(stable=True)
-    return by_size[lengths.sum(0)[by_size].argsort(stable=True)]
+    by_size = extents.sizes.argsort(stable=True)
+    return by_size[extents.steps.sum(0)[by_size].argsort(stable=True)]
 
 
 def _settled(tensor: Tensor) -> Tensor:
@@ -310,12 +273,10 @@ def _settled(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _by_step(tensor: Tensor, spare: int) -> Tensor:
-    """(C, S, ...) as (S + spare, C, ...); in the spare steps nobody moves.
+def _by_step(tensor: Tensor) -> Tensor:
+    """(C, S, ...) as (S, C, ...).
 
     Step by step, so that a few steps are one contiguous block whatever S is: compiled
     code is made for one layout.
     """
-    steps = tensor.transpose(0, 1)
-    idle = torch.zeros_like(steps[:1]).expand(spare, *steps.shape[1:])
-    return torch.cat([steps, idle]).contiguous()
+    return tensor.transpose(0, 1).contiguous()

@@ -28,11 +28,11 @@ def test_a_gpu_run_equals_the_loop_on_the_cpu(name, compiled):
     ):
         tables = {
             "rounds": 2,
-            "algorithm": {"name": name},
+            "algorithm": {"name": name, "batch_size": 10},
             "sampling": {"rate": 0.5},
             "partition": {"name": "label-skew", "clients": 8, "classes": 5},
             "teams": {"name": "blocks", "teams": 2},
-            "model": {"name": "mlp", "hidden": [8], "normalised": name == "fedbn"},
+            "model": {"name": "mlp", "hidden": [64], "normalised": name == "fedbn"},
             "engine": engine,
         }
         result = run_config(parse(tables))
