@@ -47,8 +47,7 @@ class Federation:
         try:
             self.link.wait_until_ready()
             self.flwr = FlowerCommands(self.link.link, folder / "flwr")
-            for n, (_, public) in enumerate(self.keys):
-                self.flwr.register(public, f"client-{n}")
+            self.flwr.register({public.stem: public for _, public in self.keys})
             self.nodes = [self.start_node(n) for n in range(COUNT)]
             for node in self.nodes:
                 node.wait_until_connected()

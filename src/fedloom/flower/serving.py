@@ -15,7 +15,6 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +37,6 @@ from fedloom.results.lock import hold
 
 _STATUS_S = 30.0
 """Time between two looks whether Flower still knows of a run that says nothing."""
-_REGISTER_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
@@ -165,11 +163,7 @@ class RunningServer:
         settings, state = self.settings, self.settings.state
         self.link.wait_until_ready()
         self._flwr = FlowerCommands(self.link.link, state / "flwr")
-        with ThreadPoolExecutor(_REGISTER_AT_ONCE) as pool:
-            for done in [
-                pool.submit(self._flwr.register, key, key.stem) for key in settings.keys
-            ]:
-                done.result()
+        self._flwr.register({key.stem: key for key in settings.keys})
         self._id = self._flwr.submit(
             write_app(state / "app"),
             {
