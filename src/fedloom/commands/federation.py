@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +14,20 @@ from fedloom.commands.console import out as console
 from fedloom.commands.console import remark, say, stoppable
 from fedloom.commands.options import argument, option
 from fedloom.commands.report import write_and_show
-from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
+from fedloom.config import (
+    RunConfig,
+    override,
+    parse,
+    read_toml,
+    to_tables,
+    to_toml,
+)
 from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import ConfigError, DataError, error_for, shown
 from fedloom.core.settings import Count, accepts, build
 from fedloom.core.wording import counted
 from fedloom.data.files import has_known_kind
-from fedloom.deploy import refuse_other_run
+from fedloom.deploy import OWN_SETTINGS, refuse_other_run
 from fedloom.progress import Watcher, watch
 from fedloom.remote import Policy
 from fedloom.results.directory import RunDirectory
@@ -51,18 +59,21 @@ def serve_command(
     host: Annotated[str, option("Address to listen at; by default all.")] = "0.0.0.0",
     port: Annotated[int, option("Port to listen at.")] = 9092,
     deadline_s: Annotated[
-        float | None,
+        float,
         option("Seconds after which a round goes on without those who are missing."),
-    ] = None,
+    ] = Policy.deadline_s,
     quorum: Annotated[
-        float | None, option("Share of the clients whose answers a round needs.")
-    ] = None,
+        float, option("Share of the clients whose answers a round needs.")
+    ] = Policy.quorum,
     patience_s: Annotated[
-        float | None, option("Seconds to wait for enough clients before it stops.")
-    ] = None,
+        float, option("Seconds to wait for enough clients before it stops.")
+    ] = Policy.patience_s,
     retry_s: Annotated[
-        float | None, option("Seconds after which who is silent is asked again.")
-    ] = None,
+        float, option("Seconds after which who is silent is asked again.")
+    ] = Policy.retry_s,
+    end_s: Annotated[
+        float, option("Seconds to wait at the end until all clients know of it.")
+    ] = Policy.end_s,
     settings: options.Settings = None,
 ) -> None:
     """Serve a run to clients that join it from elsewhere, to its end.
@@ -94,10 +105,10 @@ def serve_command(
         "quorum": quorum,
         "patience_s": patience_s,
         "retry_s": retry_s,
+        "end_s": end_s,
     }
     refuse_other_run(out, run_config, clients)
-    chosen = {name: value for name, value in policy.items() if value is not None}
-    build(Policy, chosen, "serve")  # says what is wrong with them
+    build(Policy, policy, "serve")  # says what is wrong with them
     serving = _flower("serve", "serving")
     server = serving.ServerSettings(
         config=to_toml(to_tables(run_config)),
@@ -106,7 +117,7 @@ def serve_command(
         host=host,
         port=port,
         certificates=tls,
-        policy={name.replace("_", "-"): float(v) for name, v in chosen.items()},
+        policy={name.replace("_", "-"): float(v) for name, v in policy.items()},
     )
     serving.check_certificates(server)
     say(_understood(run_config, server))
@@ -165,6 +176,14 @@ def join_command(
         ),
     ] = False,
     data_dir: options.DataDir = None,
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "Setting of this client's own, in [data] or [split] of the run's file: "
+            'data.target=sick, data.drop=["note"], split.time=visit.',
+            "--set",
+        ),
+    ] = None,
 ) -> None:
     """Join a run with data that stay here, and leave with a model of one's own.
 
@@ -178,6 +197,8 @@ def join_command(
         node["tells-sizes"] = False
     if begin_anew:
         node["begins-anew"] = True
+    if settings:
+        node[OWN_SETTINGS] = _own_settings(settings)
     joining = _flower("join", "joining")
     processes = _flower("join", "processes")
     joining.read_address(address)
@@ -251,7 +272,7 @@ def _understood(config: RunConfig, server: ServerSettings) -> str:
     )
     return (
         f"{config.algorithm.name} for {counted(config.schedule.rounds, 'round')} with "
-        f"{counted(server.clients, 'client')}; listening at {server.host}, port "
+        f"{counted(server.clients, 'client')}; to be reached at {server.host}, port "
         f"{server.port}, {how}; the run is in {server.out}"
     )
 
@@ -268,7 +289,7 @@ def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
     serving = _flower("serve", "serving")
     with watch(console) as watcher, serving.running_server(settings) as server:
         server.start()
-        say(f"Waiting for {counted(settings.clients, 'client')} to join.")
+        say(f"Listening. Waiting for {counted(settings.clients, 'client')} to join.")
         rows = _Rows(config, settings.out, watcher)
         while True:
             outcome: Outcome | None = server.outcome()
@@ -317,8 +338,9 @@ class _Rows:
             for refusal in row.refusals:
                 name = names[refusal["client"]]
                 remark(f"round {row.round}: {name} was refused: {refusal['reason']}")
-            if row.missing:
-                remark(f"round {row.round}: {counted(row.missing, 'client')} missing")
+            silent = {*row.absent} - {refusal["client"] for refusal in row.refusals}
+            for number in sorted(silent):
+                remark(f"round {row.round}: {names[number]} did not answer in time")
 
     def _names(self) -> list[str]:
         table = read_checked_json(
@@ -353,6 +375,18 @@ def _who(
     if not 0 <= team < 1 << 20:
         raise ConfigError(f"join: --team must be a number from 0, found {shown(team)}.")
     return {"data": str(data.resolve()), "name": name, "team": team}
+
+
+def _own_settings(settings: list[str]) -> str:
+    """What a client sets for itself, as its node config says it."""
+    for assignment in settings:
+        override({}, assignment)  # says what is wrong with it
+        if not assignment.strip().startswith(("data.", "split.")):
+            raise ConfigError(
+                f"join: --set {shown(assignment)}: expected a setting of [data] or "
+                "[split], which are this client's own. All others are the server's."
+            )
+    return json.dumps(settings)
 
 
 @contextmanager

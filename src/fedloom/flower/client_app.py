@@ -12,6 +12,7 @@ Which client this is comes from the node config of its SuperNode
     data-dir    where the files of named datasets lie
     tells-sizes whether the server is told how many samples there are; true by default
     begins-anew whether the client may go on without its memory; false by default
+    set         a JSON list of settings of [data] and [split] that are this client's own
 
 In Flower's own simulation nodes are numbered, and homes lie below `homes` of the run
 config.
@@ -35,9 +36,11 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.losses import Loss
 from fedloom.deploy import (
+    OWN_SETTINGS,
     make_node,
     only_client,
     whole_dataset_as_client,
+    with_own_settings,
     write_own_results,
 )
 from fedloom.deploy.own_results import write_failure
@@ -50,6 +53,7 @@ from fedloom.remote import Node
 _log = logging.getLogger(__name__)
 _KEYS = (
     *("home", "data", "name", "team", "client", "data-dir", "tells-sizes"),
+    OWN_SETTINGS,
     *("begins-anew", "partition-id", "num-partitions"),
 )
 
@@ -193,6 +197,7 @@ def _client(
     clients: Federation | Callable[[], Federation] | None,
 ) -> Federation:
     """The client's data."""
+    config = with_own_settings(config, node_config)
     folder = node_config.get("data-dir")
     data_dir = None if folder is None else Path(str(folder))
     if "data" in node_config:
@@ -201,7 +206,8 @@ def _client(
         if not hasattr(config.data, "path"):
             raise ConfigError(
                 "node config: data names a file, and the run's [data] section has no "
-                "path. Choose a source of files in it, such as csv."
+                "path. Ask the server's people for a source of files in it: name = "
+                "'file'."
             )
         source: Any = config.data
         source = replace(source, path=str(node_config["data"]))

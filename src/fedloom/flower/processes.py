@@ -39,6 +39,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
 
 from fedloom.core.errors import ConfigError, MessageError
+from fedloom_flower_client import TEAM_HOME, socket_path
 
 _MARK = "FEDLOOM_FLOWER_PROCESS"
 _GRACE_S = 5.0
@@ -280,7 +281,16 @@ class SuperNode(FlowerProcess):
             command += ["--root-certificates", str(link.ca)]
         if key is not None:
             command += ["--auth-supernode-private-key", str(key)]
+        self._node_config = dict(node_config)
         super().__init__(command, folder / "flwr", folder / f"{name}.log", mark)
+
+    def kill(self) -> None:
+        """As for every process; what its worker listened at is removed, too."""
+        super().kill()
+        if TEAM_HOME not in self._node_config:  # that is another process's
+            place = socket_path(self._node_config)
+            for file in (place, place.with_suffix(".lock")):
+                file.unlink(missing_ok=True)
 
     @property
     def is_connected(self) -> bool:
@@ -501,8 +511,20 @@ def _read_public_key(path: Path) -> bytes:
 
 def spell_config(table: Mapping[str, str | int | float | bool]) -> str:
     """A node config as Flower reads it: key=value, values as in TOML."""
-    lines = tomli_w.dumps(dict(table)).strip().splitlines()
-    return " ".join(line.replace(" = ", "=", 1) for line in lines)
+    values = {key: _spell_value(value) for key, value in table.items()}
+    return " ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _spell_value(value: str | int | float | bool) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    # To Flower a text ends at the next quotation mark, whatever stands before it.
+    return '"' + "".join(map(_spell_character, value)) + '"'
+
+
+def _spell_character(character: str) -> str:
+    is_plain = character.isprintable() and character not in '"\\'
+    return character if is_plain else f"\\U{ord(character):08x}"
 
 
 def free_port() -> int:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -222,26 +223,33 @@ class RunningServer:
 def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
     """A server that runs until the end of the block, however that comes.
 
-    What an earlier one has left running, since it was killed, is ended first.
+    What an earlier one has left running, since it was killed, is ended first. New
+    folders into which nothing came are removed in the end.
 
     Raises:
         ConfigError: Another process serves this run, or the port is taken.
         DataError: The folder for what it keeps cannot be written.
     """
-    state = settings.state
+    state, is_new = settings.state, not settings.state.exists()
     for folder in (state, settings.out):  # who views it need not wait for clients
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(folder, error) from error
-    with hold(state / ".lock"):
-        end_left_behind(mark_for(state))
-        _refuse_taken(settings)
-        server = RunningServer(settings, _run_id(settings))
-        try:
-            yield server
-        finally:
-            server.end()
+    try:
+        with hold(state / ".lock"):
+            end_left_behind(mark_for(state))
+            _refuse_taken(settings)
+            server = RunningServer(settings, _run_id(settings))
+            try:
+                yield server
+            finally:
+                server.end()
+    finally:
+        with suppress(OSError):  # nothing came of it
+            settings.out.rmdir()
+        if is_new and {path.name for path in state.iterdir()} <= {".lock", "run"}:
+            shutil.rmtree(state)
 
 
 def _refuse_taken(settings: ServerSettings) -> None:

@@ -247,7 +247,10 @@ def _refuse_odd(
     if known is None:
         return
     if name not in known.roster.names:
-        raise MessageError(f"{name}: is not one of this run's clients.")
+        raise MessageError(
+            f"{name}: is not one of this run's clients, who were all there before it "
+            "began. It can take part in the next run."
+        )
     number = known.roster.names.index(name)
     before = [int(column[number]) for column in known.roster.enrolments]
     now = [int(value) for value in candidate.sent.enrolment]

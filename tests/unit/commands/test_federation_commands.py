@@ -7,11 +7,13 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +26,16 @@ from driver import fedloom, refused
 import fedloom_superlink
 from fedloom.config import parse, to_toml
 from fedloom.core.errors import ConfigError, DataError, MessageError
-from fedloom.deploy import serve
+from fedloom.deploy import own_results, serve
 from fedloom.flower import joining, processes
 from fedloom.flower.certificates import make_client_key, make_server_certificate
 from fedloom.flower.client_app import client_node
 from fedloom.flower.joining import claimed_home, is_there
 from fedloom.flower.processes import Link
 from fedloom.flower.serving import ServerSettings, own_address, running_server
-from fedloom.remote import InProcessChannel
+from fedloom.remote import InProcessChannel, Policy
 from fedloom.remote.home import Home
+from fedloom_flower_client import socket_path
 from fedloom_superlink import is_allowed
 
 CONFIG = 'algorithm = { name = "ditto" }\ndata = { name = "file", path = "own" }\n'
@@ -105,6 +108,8 @@ def test_mistakes_of_a_client_are_named_before_anything_starts(
         *join, *own, "--ca", ca, "--client-key", keys / "client-1.pub"
     )
     assert "as PEM" in refused(*join, *own, "--ca", samples, "--client-key", key)
+    assert "[data] or [split]" in refused(*join, *own, *proof, "--set", "rounds=3")
+    assert "section.key=value" in refused(*join, *own, *proof, "--set", "data")
     assert not home.exists()
     assert "not the folder of a client" in refused("leave", tmp_path)
 
@@ -210,6 +215,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             running_server(settings(None, tmp_path / "out", port)),
         ):
             pass
+    assert not list(tmp_path.iterdir())  # nothing is left of what did not start
 
 
 def test_what_a_killed_process_left_running_is_ended(tmp_path: Path) -> None:
@@ -236,6 +242,138 @@ def test_from_elsewhere_only_what_clients_need_is_answered(host: str | None) -> 
         assert not is_allowed(client, path)
     for here in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
         assert is_allowed((here, 4000), "/v1/control/start-run")
+
+
+def test_help_says_how_long_a_server_waits() -> None:
+    shown = fedloom("serve", "--help").output
+    for field in fields(Policy):
+        if field.name != "largest_norm":
+            assert f"--{field.name.replace('_', '-')}" in shown
+            assert f"[default: {field.default}]" in shown
+
+
+def test_a_home_that_nothing_came_into_is_removed(tmp_path: Path) -> None:
+    """Such as that of a client whose server is another one."""
+    path = tmp_path / "home"
+    with pytest.raises(MessageError, match="one"), claimed_home(path, {"name": "ward"}):
+        raise MessageError("it is another one")
+    assert not (tmp_path / "home").exists()
+
+    def begin() -> None:
+        with claimed_home(path, {"name": "ward"}) as home:
+            home.secret()
+            raise MessageError("it went on without this client")
+
+    with pytest.raises(MessageError, match="went on"):
+        begin()
+    assert (path / "secret").is_file()
+
+
+def _known_names(monkeypatch: pytest.MonkeyPatch, answers: list[bool | None]) -> None:
+    """Let a server be there or not, one look after the other; None: no such host."""
+
+    def look(_: Link) -> bool:
+        answer = answers.pop(0)
+        if answer is None:
+            raise joining.UnknownHostError("the host is not known")
+        return answer
+
+    monkeypatch.setattr(joining, "_TRY_S", 0.0)
+    monkeypatch.setattr(joining, "is_there", look)
+
+
+def test_a_name_that_nobody_knows_ends_a_client_at_its_start_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    link = Link("host:1", None)
+    _known_names(monkeypatch, [False, None])
+    with pytest.raises(MessageError, match="host is not known"):
+        joining._wait_for_server(link, lines.append, is_known=False)
+    _known_names(monkeypatch, [None, False, None, True])
+    joining._wait_for_server(link, lines.append, is_known=True)
+    _known_names(monkeypatch, [None, None, True])
+    node: Any = Node()
+    node.is_unknown = False
+    joining._Connection(node, joining.Server(link, None), lines.append).look()
+    assert "Connecting again" in "".join(lines)
+
+
+def test_a_client_whose_run_is_over_says_so_and_where_its_results_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    home, server = Home(tmp_path), joining.Server(Link("host:1", None), None)
+    (tmp_path / "a-run").mkdir()
+    (tmp_path / "a-run" / "memory.safetensors").touch()
+    _known_names(monkeypatch, [False, False, None])
+    monkeypatch.setattr(joining, "_TRY_S", 0.0)
+    with pytest.raises(IndexError):  # it waits, for the server may come back
+        joining.join(server, home, {}, lines.append)
+    assert f"`fedloom leave {tmp_path}`" in lines[0]
+    home.keep_end("a-run", 5, "")
+    done = own_results.OwnResults("a-run", "ward gains 2 points.", 0, "")
+    own_results._write(home, done)
+    for is_there_now in (False, None):
+        _known_names(monkeypatch, [is_there_now])
+        assert joining.join(server, home, {}, lines.append) == done
+        assert lines[-1] == "Nobody answers at host:1: the run a-run is over."
+
+
+def test_only_an_answer_of_the_server_says_that_a_client_is_taken_in(
+    tmp_path: Path,
+) -> None:
+    home, lines = Home(tmp_path), list[str]()
+    follower = joining._Follower(home, 0.0, lines.append)
+    line = joining.Answer(
+        time=time.time(), asked="enrol", kind="enrolled", round=0, number=0
+    )
+    home._add_line("a-run", line)
+    assert follower.look() is None
+    assert lines == [
+        "Asked to be taken into the run a-run, which begins when all its clients are "
+        "there."
+    ]
+
+
+def test_what_a_client_sets_for_itself_is_about_its_own_data(tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text("age,note,sick\n" + "30,a,0\n40,b,1\n" * 10)
+    config = parse({"data": {"name": "file", "path": "own", "target": "ill"}})
+    about = {"data": str(tmp_path / "my.csv"), "name": "ward", "home": str(tmp_path)}
+    with pytest.raises(DataError, match="ill"):
+        client_node(config, about, {})
+    own = {"set": '["data.target=sick", "data.drop=[\\"note\\"]"]'}
+    node = client_node(config, about | own, {})
+    assert node.format.features == ("age",)
+    with pytest.raises(ConfigError, match="JSON list"):
+        client_node(config, about | {"set": "data.target=sick"}, {})
+
+
+def test_what_a_worker_listened_at_goes_with_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    node_config = {"home": str(tmp_path)}
+    place = socket_path(node_config)
+    place.touch()
+    place.with_suffix(".lock").touch()
+    monkeypatch.setattr(processes.SuperNode, "_start", lambda self: Finished())
+    node = processes.SuperNode(Link("host:1", None), tmp_path / "node", node_config)
+    node.end()
+    assert not list(place.parent.iterdir())
+
+
+class Finished:
+    """A process that has ended."""
+
+    pid = -1
+    returncode = 0
+
+    def poll(self) -> int:
+        return 0
+
+    def wait(self) -> int:
+        return 0
 
 
 class Node:

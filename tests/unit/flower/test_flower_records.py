@@ -155,7 +155,13 @@ def test_the_app_folder_names_what_there_is(tmp_path: Path) -> None:
 def test_node_config_is_spelt_as_flower_reads_it() -> None:
     from flwr.common.config import parse_config_args
 
-    table = {"home": "/a folder/b", "client": 3, "tells-sizes": False}
+    table = {
+        "home": "/a folder/b",
+        "name": "the \"old\" ward\\, a\tb = 'c' ü",
+        "client": 3,
+        "tells-sizes": False,
+        "weight": 0.5,
+    }
     assert parse_config_args([spell_config(table)]) == table
 
 

@@ -39,7 +39,9 @@ def first_text(path: Path) -> str:
 
 def test_a_federation_that_went_well_says_so(tmp_path: Path) -> None:
     text = first_text(federation(tmp_path, {}))
-    assert text == "3 clients enrolled, and whoever was called took part in every round."
+    assert (
+        text == "3 clients enrolled, and whoever was called took part in every round."
+    )
 
 
 def test_who_was_missing_or_refused_is_named_with_the_rounds_and_the_reason(
