@@ -54,6 +54,8 @@ _UNTOLD_S = 20.0
 """A server that has just been started takes as long to admit its keys."""
 _DELIVERY_S = 8.0
 """Time that the last answer needs to reach the server."""
+_LOOK_S = 20.0
+"""Time between two looks whether the server of a client that waits is still there."""
 _MOST_RESTARTS = 20
 _ABOUT = "client.json"
 
@@ -321,14 +323,19 @@ class _Connection:
         self._refused_since: float | None = None
         self._has_told = False
         self._restarts = 0
+        self._looked = time.monotonic()
+        self._is_lost = False
 
     def look(self) -> None:
-        """Say when it is connected, and start it again if it has ended."""
+        """Say when it is connected or not, and start it again if it has ended."""
         node = self._node
         if not self._is_connected and node.is_connected:
             self._is_connected, self._refused_since, self._restarts = True, None, 0
             self._tell(f"Connected to {self._server.link.address}.")
         if node.is_running:
+            if self._is_connected and time.monotonic() - self._looked > _LOOK_S:
+                self._looked = time.monotonic()
+                self._tell_if_lost()
             return
         self._is_connected = False
         if node.is_unknown:
@@ -344,6 +351,17 @@ class _Connection:
         time.sleep(_TRY_S)
         _wait_for_server(self._server.link, self._tell, is_known=True)
         node.restart()
+
+    def _tell_if_lost(self) -> None:
+        """Say that the server has gone, or is back; a SuperNode tries by itself."""
+        was_lost, self._is_lost = self._is_lost, not _answers(self._server.link)
+        if self._is_lost and not was_lost:
+            self._tell(
+                f"Nobody answers at {self._server.link.address} any more. Waiting for "
+                "the server to come back."
+            )
+        elif was_lost and not self._is_lost:
+            self._tell("The server is back.")
 
     def _bear_refusal(self) -> None:
         now = time.monotonic()
@@ -427,7 +445,7 @@ class _Follower:
             self._ended = None
             self._tell(
                 f"Asked to be taken into the run {run}, which begins when all its "
-                "clients are there."
+                "clients are there. Who comes after that is not taken in."
             )
         elif answer.kind == "refused":
             self._tell(f"Refused what the server asked for: {answer.text}")

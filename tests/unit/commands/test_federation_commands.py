@@ -332,7 +332,7 @@ def test_only_an_answer_of_the_server_says_that_a_client_is_taken_in(
     assert follower.look() is None
     assert lines == [
         "Asked to be taken into the run a-run, which begins when all its clients are "
-        "there."
+        "there. Who comes after that is not taken in."
     ]
 
 
@@ -403,6 +403,22 @@ def test_a_key_that_the_server_does_not_take_is_given_up(
     with pytest.raises(MessageError, match=r"refuses the key key. Send its public"):
         connection.look()
     assert "does not take this client's key" in lines[0]
+
+
+def test_a_client_says_that_its_server_has_gone_and_that_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(joining, "_LOOK_S", -1.0)
+    _known_names(monkeypatch, [True, False, None, True])
+    node: Any = Node()
+    node.is_running = node.is_connected = True
+    server = joining.Server(Link("host:1", None), None)
+    connection = joining._Connection(node, server, lines.append)
+    for _ in range(4):
+        connection.look()
+    assert [line.split(" ")[0] for line in lines] == ["Connected", "Nobody", "The"]
+    assert "Waiting for the server to come back" in lines[1]
 
 
 def test_a_client_whose_data_do_not_fit_ends_with_the_reason(
