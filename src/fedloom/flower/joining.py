@@ -271,7 +271,7 @@ def join(
         key=server.key,
         mark=mark_for(home.path),
     )
-    connection = _Connection(node, server, tell)
+    connection = Connection(node, server, tell)
     follower = _Follower(home, began, tell)
     try:
         while True:
@@ -310,8 +310,14 @@ def _wait_for_server(
         time.sleep(_TRY_S)
 
 
-class _Connection:
-    """Keeps a SuperNode connected."""
+class Connection:
+    """Keeps a SuperNode connected.
+
+    Args:
+        node: the SuperNode, started.
+        server: whom it is connected to.
+        tell: is given what happens, a line each.
+    """
 
     def __init__(
         self, node: SuperNode, server: Server, tell: Callable[[str], None]
@@ -327,7 +333,11 @@ class _Connection:
         self._is_lost = False
 
     def look(self) -> None:
-        """Say when it is connected or not, and start it again if it has ended."""
+        """Say when it is connected or not, and start it again if it has ended.
+
+        Raises:
+            MessageError: The server is another one, or refuses the key for good.
+        """
         node = self._node
         if not self._is_connected and node.is_connected:
             self._is_connected, self._refused_since, self._restarts = True, None, 0

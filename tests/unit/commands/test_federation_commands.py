@@ -13,9 +13,9 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -27,11 +27,11 @@ import fedloom_superlink
 from fedloom.config import parse, to_toml
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.deploy import own_results, serve
-from fedloom.flower import joining, processes
+from fedloom.flower import joining, processes, serving
 from fedloom.flower.certificates import make_client_key, make_server_certificate
 from fedloom.flower.client_app import client_node
 from fedloom.flower.joining import claimed_home, is_there
-from fedloom.flower.processes import Link
+from fedloom.flower.processes import Link, free_port
 from fedloom.flower.serving import ServerSettings, own_address, running_server
 from fedloom.remote import InProcessChannel, Policy
 from fedloom.remote.home import Home
@@ -74,6 +74,81 @@ def test_mistakes_of_a_server_are_named_before_anything_starts(
     assert "found a file of samples" in refused("serve", "my.csv", *one[2:])
     assert not out.exists()
     assert not out.with_name("out.server").exists()
+
+
+def test_mistakes_of_a_teams_server_are_named_before_anything_starts(
+    keys: Path, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    file.write_text(CONFIG)
+    serve = ["serve", file, "--out", out, "--clients", 1, "--tls", keys]
+    assert "ditto: has no team servers" in refused(*serve, "--of-teams")
+    file.write_text(CONFIG.replace("ditto", "pfedmt"))
+    assert "go with --team" in refused(*serve, "--above", "host:1")
+    team = [*serve, "--team", "north"]
+    assert "--above HOST:PORT is missing" in refused(*team)
+    assert "--run ID is missing" in refused(*team, "--above", "host:1")
+    team += ["--above", "host:1", "--run", "tiers"]
+    assert "not both" in refused(*team, "--of-teams")
+    assert "--ca ca.pem" in refused(*team)
+    proof = ["--ca", keys / "ca.pem", "--client-key", keys / "client-1"]
+    assert "small letters" in refused(*team, *proof, "--run", "Two Teams")
+    assert "host and port" in refused(*team, *proof, "--above", "host")
+    assert not out.exists()
+
+
+class Started:
+    """What `RunningServer` starts, with nothing behind it."""
+
+    log = Path("log")
+    is_running = is_connected = True
+    is_unknown = False
+    runs: ClassVar[list[dict[str, Any]]] = []
+    nodes: ClassVar[list[Any]] = []
+
+    def __init__(self, *given: Any, **_: Any) -> None:
+        self.link = Link("here:1", None)
+        Started.nodes.append(given)
+
+    def wait_until_ready(self) -> None:
+        pass
+
+    def register(self, _: Any) -> None:
+        pass
+
+    def submit(self, _: Path, run_config: dict[str, Any]) -> int:
+        Started.runs.append(run_config)
+        return 1
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_teams_server_takes_part_at_the_global_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SuperLink", "FlowerCommands", "SuperNode"):
+        monkeypatch.setattr(serving, name, Started)
+    monkeypatch.setattr(serving, "is_there", lambda _: True)
+    above = joining.Server(Link("top:1", None), None)
+    own = settings(None, tmp_path / "out", free_port())
+    own = replace(own, run="tiers", team=serving.Team("north", above))
+    with running_server(own) as server:
+        server.start()
+        while not (lines := server.new_lines()):
+            time.sleep(0.01)
+    assert lines == ["Connected to top:1."]
+    (run_config,) = Started.runs
+    home = str((tmp_path / "out.server" / "team").resolve())
+    expected = {"tier": "team", "team": "north", "team-home": home, "run": "tiers"}
+    assert expected.items() <= run_config.items()
+    assert Started.nodes[-1][0] == above.link
+    assert Started.nodes[-1][2] == {"team-home": home}
+    with (
+        pytest.raises(ConfigError, match="is for the run tiers, found --run other"),
+        running_server(replace(own, run="other")),
+    ):
+        pass
 
 
 def test_mistakes_of_a_client_are_named_before_anything_starts(
@@ -295,7 +370,7 @@ def test_a_name_that_nobody_knows_ends_a_client_at_its_start_alone(
     _known_names(monkeypatch, [None, None, True])
     node: Any = Node()
     node.is_unknown = False
-    joining._Connection(node, joining.Server(link, None), lines.append).look()
+    joining.Connection(node, joining.Server(link, None), lines.append).look()
     assert "Connecting again" in "".join(lines)
 
 
@@ -397,7 +472,7 @@ def test_a_key_that_the_server_does_not_take_is_given_up(
     monkeypatch.setattr(joining, "is_there", lambda _: True)
     server = joining.Server(Link("host:1", None), Path("key"))
     node: Any = Node()
-    connection = joining._Connection(node, server, lines.append)
+    connection = joining.Connection(node, server, lines.append)
     connection.look()
     time.sleep(0.02)
     with pytest.raises(MessageError, match=r"refuses the key key. Send its public"):
@@ -414,7 +489,7 @@ def test_a_client_says_that_its_server_has_gone_and_that_it_is_back(
     node: Any = Node()
     node.is_running = node.is_connected = True
     server = joining.Server(Link("host:1", None), None)
-    connection = joining._Connection(node, server, lines.append)
+    connection = joining.Connection(node, server, lines.append)
     for _ in range(4):
         connection.look()
     assert [line.split(" ")[0] for line in lines] == ["Connected", "Nobody", "The"]
