@@ -378,12 +378,12 @@ class FlowerCommands:
             ConfigError: A file is no public key that Flower takes.
             MessageError: Flower refuses.
         """
-        keys = {name: _read_public_key(path) for name, path in public_keys.items()}
+        keys = {read_public_key(path): name for name, path in public_keys.items()}
         with self._control("supernode register") as control:
             nodes = control.ListNodes(ListNodesRequest()).nodes_info
             known = {node.public_key for node in nodes}
-            new = {name: key for name, key in keys.items() if key not in known}
-            for name, key in new.items():
+            new = {key: name for key, name in keys.items() if key not in known}
+            for key, name in new.items():
                 control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
         return len(new)
 
@@ -493,8 +493,12 @@ def program(name: str) -> str:
     return path
 
 
-def _read_public_key(path: Path) -> bytes:
-    """A client's public key as Flower has it."""
+def read_public_key(path: Path) -> bytes:
+    """A client's public key as Flower has it.
+
+    Raises:
+        ConfigError: The file is something else.
+    """
     try:
         key = load_ssh_public_key(path.read_bytes())
         if not isinstance(key, ec.EllipticCurvePublicKey) or not uses_nist_ec_curve(

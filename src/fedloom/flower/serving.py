@@ -38,6 +38,7 @@ from fedloom.flower.processes import (
     SuperNode,
     end_left_behind,
     mark_for,
+    read_public_key,
 )
 from fedloom.flower.server_app import OUTCOME, SERVER_LOG
 from fedloom.results.lock import hold
@@ -117,7 +118,7 @@ def check_certificates(settings: ServerSettings) -> None:
     """Refuse a folder that a server cannot be started with.
 
     Raises:
-        ConfigError: A file is missing, or there are fewer keys than clients.
+        ConfigError: A file is missing or no key, or there are fewer keys than clients.
     """
     folder = settings.certificates
     if folder is None:
@@ -128,6 +129,8 @@ def check_certificates(settings: ServerSettings) -> None:
                 f"--tls {folder}: expected {CA}, {SERVER} and {SERVER_KEY} in it, and "
                 f"there is no {name}. `fedloom certs {folder}` makes them for a trial."
             )
+    for key in settings.keys:
+        read_public_key(key)  # or it is refused
     if len(settings.keys) < settings.clients:
         raise ConfigError(
             f"--tls {folder}: {settings.clients} clients are to take part, and there "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import ssl
 import subprocess
@@ -66,6 +67,12 @@ def test_mistakes_of_a_server_are_named_before_anything_starts(
     assert "between 1 and" in refused(*command, "--clients", 0, "--tls", keys)
     assert "keys (*.pub) of 1" in refused(*command, "--clients", 2, "--tls", keys)
     assert "no ca.pem" in refused(*command, "--clients", 1, "--tls", tmp_path)
+    odd = tmp_path / "odd"
+    shutil.copytree(keys, odd)
+    (odd / "client-2.pub").write_text("ssh-ed25519 AAAA")
+    assert "client-2.pub: expected the public half" in refused(
+        *command, "--clients", 1, "--tls", odd
+    )
     one = [*command, "--clients", 1, "--tls", keys]
     assert "--port" in refused(*one, "--port", 70_000)
     assert "quorum" in refused(*one, "--quorum", 2)
