@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ _STATUS_S = 30.0
 """Time between two looks whether Flower still knows of a run that says nothing."""
 _ABOVE = "above"
 """Where the SuperNode of a team's server keeps its files."""
+_NOTHING = {".lock", ".run.lock", "run"}
+"""What lies in the folders of a server that nothing has come of."""
 _POLL_S = 0.5
 _TRY_S = 5.0
 """Time between two tries to reach a global server."""
@@ -336,8 +338,9 @@ def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
         ConfigError: Another process serves this run, or the port is taken.
         DataError: The folder for what it keeps cannot be written.
     """
-    state, is_new = settings.state, not settings.state.exists()
-    for folder in (state, settings.out):  # who views it need not wait for clients
+    state, out = settings.state, settings.out
+    new = [folder for folder in (state, out) if not folder.exists()]
+    for folder in (state, out):  # who views it need not wait for clients
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -353,10 +356,9 @@ def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
             finally:
                 server.end()
     finally:
-        with suppress(OSError):  # nothing came of it
-            settings.out.rmdir()
-        if is_new and {path.name for path in state.iterdir()} <= {".lock", "run"}:
-            shutil.rmtree(state)
+        for folder in new:
+            if {path.name for path in folder.iterdir()} <= _NOTHING:
+                shutil.rmtree(folder)
 
 
 def _refuse_taken(settings: ServerSettings) -> None:

@@ -297,7 +297,14 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             running_server(settings(None, tmp_path / "out", port)),
         ):
             pass
-    assert not list(tmp_path.iterdir())  # nothing is left of what did not start
+        assert not list(tmp_path.iterdir())  # nothing is left of what did not start
+        (tmp_path / "out").mkdir()
+        with (
+            pytest.raises(ConfigError, match=f"port {port}"),
+            running_server(settings(None, tmp_path / "out", port)),
+        ):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]  # it was there before
 
 
 def test_what_a_killed_process_left_running_is_ended(tmp_path: Path) -> None:
