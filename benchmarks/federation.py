@@ -50,8 +50,8 @@ def over_flower(folder: Path) -> list[Round]:
     try:
         link.wait_until_ready()
         flwr = FlowerCommands(link.link, folder / "flwr")
-        for n, (private, public) in enumerate(keys):
-            flwr.register(public, str(n))
+        flwr.register({public.stem: public for _, public in keys})
+        for n, (private, _) in enumerate(keys):
             config = {"client": n, "home": str(folder / f"home-{n}")}
             nodes.append(SuperNode(link.link, folder / str(n), config, key=private))
         for node in nodes:

@@ -46,7 +46,7 @@ class SecuredLink:
     def node(self, folder: Path, name: str, config: dict[str, Any]) -> SuperNode:
         """Admit a new client, and start it."""
         private, public = make_client_key(self.certificates, name)
-        self.flwr.register(public, name)
+        self.flwr.register({name: public})
         return SuperNode(self.process.link, folder, config, key=private)
 
 
@@ -67,8 +67,7 @@ class Federation:
         self.others: list[SuperNode] = []
         try:
             self.link.wait_until_ready()
-            for n, (_, public) in enumerate(self.keys):
-                self.flwr.register(public, f"client-{n}")
+            self.flwr.register({public.stem: public for _, public in self.keys})
             self.nodes = [self.start_node(n) for n in range(COUNT)]
             for node in self.nodes:
                 node.wait_until_connected()

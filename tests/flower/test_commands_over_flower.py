@@ -127,7 +127,7 @@ def test_a_federation_from_the_command_line_through_stops_and_kills(
     odd = commands.folder / "odd.csv"
     odd.write_text("age,ill\n" + "1.5,0\n2.5,1\n" * 20)
     assert commands.join("north", data=odd).wait(240) == 6
-    assert "features is ('age',)" in commands.said("north")
+    assert "features: found 'age', expected" in commands.said("north")
     north = commands.join("north")
     watch = Watch([commands.out])
     assert watch.state()["problems"] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +15,21 @@ from fedloom.commands.console import out as console
 from fedloom.commands.console import remark, say, stoppable
 from fedloom.commands.options import argument, option
 from fedloom.commands.report import write_and_show
-from fedloom.config import RunConfig, parse, read_toml, to_tables, to_toml
+from fedloom.config import (
+    RunConfig,
+    override,
+    parse,
+    read_toml,
+    to_tables,
+    to_toml,
+)
 from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import ConfigError, DataError, error_for, shown
 from fedloom.core.settings import Count, accepts, build
 from fedloom.core.wording import counted
 from fedloom.data.files import has_known_kind
-from fedloom.deploy import refuse_other_run
+from fedloom.deploy import OWN_SETTINGS, refuse_other_run
+from fedloom.deploy.server import global_tier
 from fedloom.progress import Watcher, watch
 from fedloom.remote import Policy
 from fedloom.results.directory import RunDirectory
@@ -27,6 +37,7 @@ from fedloom.server.schedule import ENDS, handling
 
 if TYPE_CHECKING:
     from fedloom.deploy import OwnResults
+    from fedloom.flower.processes import Link
     from fedloom.flower.serving import Outcome, RunningServer, ServerSettings
 
 _POLL_S = 0.5
@@ -51,17 +62,48 @@ def serve_command(
     host: Annotated[str, option("Address to listen at; by default all.")] = "0.0.0.0",
     port: Annotated[int, option("Port to listen at.")] = 9092,
     deadline_s: Annotated[
-        float | None,
+        float,
         option("Seconds after which a round goes on without those who are missing."),
-    ] = None,
+    ] = Policy.deadline_s,
     quorum: Annotated[
-        float | None, option("Share of the clients whose answers a round needs.")
-    ] = None,
+        float, option("Share of the clients whose answers a round needs.")
+    ] = Policy.quorum,
     patience_s: Annotated[
-        float | None, option("Seconds to wait for enough clients before it stops.")
-    ] = None,
+        float, option("Seconds to wait for enough clients before it stops.")
+    ] = Policy.patience_s,
     retry_s: Annotated[
-        float | None, option("Seconds after which who is silent is asked again.")
+        float, option("Seconds after which who is silent is asked again.")
+    ] = Policy.retry_s,
+    end_s: Annotated[
+        float, option("Seconds to wait at the end until all clients know of it.")
+    ] = Policy.end_s,
+    of_teams: Annotated[
+        bool,
+        option(
+            "Serve team servers in the place of clients; --clients is how many there "
+            "are.",
+            "--of-teams",
+        ),
+    ] = False,
+    team: Annotated[
+        str | None,
+        option(
+            "Serve a team: what the team is called at the global server. It needs "
+            "--above and --run, and --client-key and --ca unless --insecure."
+        ),
+    ] = None,
+    above: Annotated[
+        str | None, option("Host and port of the team's global server.")
+    ] = None,
+    client_key: Annotated[
+        Path | None, option("The team's private key; the global server has the public.")
+    ] = None,
+    ca: Annotated[
+        Path | None, option("Certificate of who vouches for the global server: ca.pem.")
+    ] = None,
+    run: Annotated[
+        str | None,
+        option("Id of the run, the same at the global server and at all teams."),
     ] = None,
     settings: options.Settings = None,
 ) -> None:
@@ -94,10 +136,12 @@ def serve_command(
         "quorum": quorum,
         "patience_s": patience_s,
         "retry_s": retry_s,
+        "end_s": end_s,
     }
+    if of_teams or team is not None:
+        global_tier(run_config)  # or the method has no team servers
     refuse_other_run(out, run_config, clients)
-    chosen = {name: value for name, value in policy.items() if value is not None}
-    build(Policy, chosen, "serve")  # says what is wrong with them
+    build(Policy, policy, "serve")  # says what is wrong with them
     serving = _flower("serve", "serving")
     server = serving.ServerSettings(
         config=to_toml(to_tables(run_config)),
@@ -106,7 +150,12 @@ def serve_command(
         host=host,
         port=port,
         certificates=tls,
-        policy={name.replace("_", "-"): float(v) for name, v in chosen.items()},
+        policy={name.replace("_", "-"): float(v) for name, v in policy.items()},
+        of_teams=of_teams,
+        team=_team(
+            team, above, client_key, ca, run, insecure=insecure, of_teams=of_teams
+        ),
+        run=_run_id(run),
     )
     serving.check_certificates(server)
     say(_understood(run_config, server))
@@ -173,6 +222,14 @@ def join_command(
         ),
     ] = False,
     data_dir: options.DataDir = None,
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "Setting of this client's own, in [data] or [split] of the run's file: "
+            'data.target=sick, data.drop=["note"], split.time=visit.',
+            "--set",
+        ),
+    ] = None,
 ) -> None:
     """Join a run with data that stay here, and leave with a model of one's own.
 
@@ -188,28 +245,18 @@ def join_command(
         node["tells-log-odds"] = True
     if begin_anew:
         node["begins-anew"] = True
+    if settings:
+        node[OWN_SETTINGS] = _own_settings(settings)
     joining = _flower("join", "joining")
-    processes = _flower("join", "processes")
-    joining.read_address(address)
-    if insecure == (ca is not None or client_key is not None):
-        raise ConfigError(
-            "join: give --ca ca.pem and --client-key KEY, or --insecure for a server "
-            "that does without; not both."
-        )
-    if not insecure:
-        for path, what in ((ca, "--ca ca.pem"), (client_key, "--client-key KEY")):
-            if path is None:
-                raise ConfigError(f"join: {what} is missing.")
-        joining.check_ca(ca)
-        joining.check_key(client_key)
-    link = processes.Link(address, None if ca is None else ca.resolve())
-    key = None if client_key is None else client_key.resolve()
+    server = joining.Server(
+        *_server_of("join", address, client_key, ca, insecure=insecure)
+    )
     with (
         joining.claimed_home(home, node) as claimed,
         stoppable("The same command goes on."),
         _ends_on_signals(),
     ):
-        results = joining.join(joining.Server(link, key), claimed, node, say)
+        results = joining.join(server, claimed, node, say)
     _show(results, home)
 
 
@@ -239,6 +286,40 @@ def _flower(command: str, module: str) -> Any:
         ) from error
 
 
+def _server_of(
+    command: str,
+    address: str,
+    client_key: Path | None,
+    ca: Path | None,
+    *,
+    insecure: bool,
+) -> tuple[Link, Path | None]:
+    """How a server is reached, and the key that is shown there, all of it checked."""
+    joining, processes = _flower(command, "joining"), _flower(command, "processes")
+    joining.read_address(address)
+    if insecure == (ca is not None or client_key is not None):
+        raise ConfigError(
+            f"{command}: give --ca ca.pem and --client-key KEY, or --insecure for a "
+            "server that does without; not both."
+        )
+    if not insecure:
+        for path, what in ((ca, "--ca ca.pem"), (client_key, "--client-key KEY")):
+            if path is None:
+                raise ConfigError(f"{command}: {what} is missing.")
+        joining.check_ca(ca)
+        joining.check_key(client_key)
+    link = processes.Link(address, None if ca is None else ca.resolve())
+    return link, None if client_key is None else client_key.resolve()
+
+
+def _refuse_name(option: str, whose: str, name: str | None) -> None:
+    if not name or not name.isprintable() or len(name) > 200:
+        raise ConfigError(
+            f"{option} must say what {whose} is called, in at most 200 letters; found "
+            f"{shown(name)}."
+        )
+
+
 def _refuse_what_needs_samples(config: RunConfig, file: Path) -> None:
     if config.finds_lr:
         raise ConfigError(
@@ -252,6 +333,48 @@ def _refuse_what_needs_samples(config: RunConfig, file: Path) -> None:
         )
 
 
+def _run_id(run: str | None) -> str | None:
+    """The id of a run, checked."""
+    if run is not None and re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", run) is None:
+        raise ConfigError(
+            "serve: --run must be up to 64 small letters, digits and hyphens, found "
+            f"{shown(run)}."
+        )
+    return run
+
+
+def _team(
+    team: str | None,
+    above: str | None,
+    client_key: Path | None,
+    ca: Path | None,
+    run: str | None,
+    *,
+    insecure: bool,
+    of_teams: bool,
+) -> Any:
+    """Where a team's server belongs; None for any other server."""
+    if team is None:
+        if above is not None or client_key is not None or ca is not None:
+            raise ConfigError("serve: --above, --client-key and --ca go with --team.")
+        return None
+    if of_teams:
+        raise ConfigError(
+            "serve: give --team NAME for a team's server, or --of-teams for the global "
+            "one; not both."
+        )
+    _refuse_name("serve: --team", "the team", team)
+    for value, what in ((above, "--above HOST:PORT"), (run, "--run ID")):
+        if value is None:
+            raise ConfigError(
+                f"serve: {what} is missing: a team's server takes part in the run of a "
+                "global one, which says where it listens and what the run is called."
+            )
+    joining, serving = _flower("serve", "joining"), _flower("serve", "serving")
+    server = _server_of("serve", above or "", client_key, ca, insecure=insecure)
+    return serving.Team(team, joining.Server(*server))
+
+
 def _understood(config: RunConfig, server: ServerSettings) -> str:
     """What is about to be done, in one line."""
     how = (
@@ -261,9 +384,14 @@ def _understood(config: RunConfig, server: ServerSettings) -> str:
     )
     return (
         f"{config.algorithm.name} for {counted(config.schedule.rounds, 'round')} with "
-        f"{counted(server.clients, 'client')}; listening at {server.host}, port "
+        f"{_expected(server)}; to be reached at {server.host}, port "
         f"{server.port}, {how}; the run is in {server.out}"
     )
+
+
+def _expected(server: ServerSettings) -> str:
+    """Who is to join: `2 clients`."""
+    return counted(server.clients, "team server" if server.of_teams else "client")
 
 
 def _has_ended(out: Path) -> bool:
@@ -278,7 +406,9 @@ def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
     serving = _flower("serve", "serving")
     with watch(console) as watcher, serving.running_server(settings) as server:
         server.start()
-        say(f"Waiting for {counted(settings.clients, 'client')} to join.")
+        say(f"Listening. Waiting for {_expected(settings)} to join.")
+        if settings.of_teams:
+            say(f"Team servers are started with --run {server.run}")
         rows = _Rows(config, settings.out, watcher)
         while True:
             outcome: Outcome | None = server.outcome()
@@ -327,8 +457,9 @@ class _Rows:
             for refusal in row.refusals:
                 name = names[refusal["client"]]
                 remark(f"round {row.round}: {name} was refused: {refusal['reason']}")
-            if row.missing:
-                remark(f"round {row.round}: {counted(row.missing, 'client')} missing")
+            silent = {*row.absent} - {refusal["client"] for refusal in row.refusals}
+            for number in sorted(silent):
+                remark(f"round {row.round}: {names[number]} did not answer in time")
 
     def _names(self) -> list[str]:
         table = read_checked_json(
@@ -355,14 +486,22 @@ def _node_config(
         raise DataError(f"--data {data}: there is no such file. Correct the path.")
     if not has_known_kind(data):
         raise DataError(f"--data {data}: expected a .csv, .tsv, .parquet or .npz file.")
-    if not name or not name.isprintable() or len(name) > 200:
-        raise ConfigError(
-            "join: --name must say what this client is called, in at most 200 "
-            f"letters; found {shown(name)}."
-        )
+    _refuse_name("join: --name", "this client", name)
     if not 0 <= team < 1 << 20:
         raise ConfigError(f"join: --team must be a number from 0, found {shown(team)}.")
-    return {"data": str(data.resolve()), "name": name, "team": team}
+    return {"data": str(data.resolve()), "name": name or "", "team": team}
+
+
+def _own_settings(settings: list[str]) -> str:
+    """What a client sets for itself, as its node config says it."""
+    for assignment in settings:
+        override({}, assignment)  # says what is wrong with it
+        if not assignment.strip().startswith(("data.", "split.")):
+            raise ConfigError(
+                f"join: --set {shown(assignment)}: expected a setting of [data] or "
+                "[split], which are this client's own. All others are the server's."
+            )
+    return json.dumps(settings)
 
 
 @contextmanager

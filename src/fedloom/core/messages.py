@@ -33,13 +33,14 @@ class Enrolment(NamedTuple):
     """Client to server, once: all that the server knows of it beforehand."""
 
     samples: Tensor
-    """Number of training samples, or `NOT_TOLD`: it then counts as one of equals."""
+    """Number of training samples; -1 if it is not told: it then counts as one of
+    equals."""
     team: Tensor
     """Number of its team, from 0."""
     validation: Tensor
-    """Number of validation samples, or `NOT_TOLD`."""
+    """Number of validation samples; -1 if it is not told."""
     test: Tensor
-    """Number of test samples, or `NOT_TOLD`."""
+    """Number of test samples; -1 if it is not told."""
 
 
 class Report(NamedTuple):

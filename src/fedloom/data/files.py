@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.core.errors import ConfigError, DataError, unknown
+from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.memory import lack_of_memory_explained
 from fedloom.core.reading import UNREADABLE
 from fedloom.data.dataset import (
     Dataset,
+    Targets,
     Task,
     assemble,
     check_finite,
@@ -52,6 +53,9 @@ class File(Source):
     task: Task = "auto"
     """What the target is. `auto` takes floating numbers for a regression, text and
     whole numbers for labels, and asks where numbers may be either."""
+    classes: tuple[str, ...] = ()
+    """Classes of the target, as it spells them, in the model's order; those that occur
+    if empty. Clients of a federation whose files may lack one need the same list."""
     features: tuple[str, ...] = ()
     """Columns of a table that are features, in the model's order; all that nothing else
     names if empty."""
@@ -79,6 +83,13 @@ class File(Source):
             raise ConfigError(
                 "File: features and drop are both set. Name the columns to use, or "
                 "those not to use."
+            )
+        if self.classes and self.task == "regression":
+            raise ConfigError("File: a regression has no classes. Leave out classes.")
+        if self.classes and len({*self.classes}) < max(2, len(self.classes)):
+            raise ConfigError(
+                "File: classes must name two classes or more, each once, found "
+                f"{', '.join(self.classes)}."
             )
         for what in ("features", "drop", "tags"):
             for name in getattr(self, what):
@@ -142,14 +153,17 @@ class File(Source):
         else:
             inputs = [arrays[name] for name in self.inputs]
         where = f"{path}: target {self.target!r}"
-        targets = read_targets(
-            arrays[self.target],
-            task=self.task,
-            where=where,
-            place_of=partial(place_of, path) if is_table else name_row,
-        )
-        values = targets.values
-        if values.ndim == 1 and len(values) > 1 and bool((values == values[0]).all()):
+        name_place = partial(place_of, path) if is_table else name_row
+        if self.classes:
+            targets = _labels(arrays[self.target], self.classes, where, name_place)
+        else:
+            targets = read_targets(
+                arrays[self.target], task=self.task, where=where, place_of=name_place
+            )
+        values, is_alike = targets.values, False
+        if not self.classes:  # who names them knows that a file may have one alone
+            is_alike = values.ndim == 1 and bool((values == values[:1]).all())
+        if is_alike and len(values) > 1:
             raise DataError(
                 f"{where}: expected different values, found the same in all "
                 f"{len(values)} rows, so that there is nothing to learn. Name "
@@ -198,6 +212,30 @@ class File(Source):
                 return place
         looked = " nor ".join(str(place) for place in dict.fromkeys(places))
         raise DataError(f"no file {looked}. Correct the path.")
+
+
+def _labels(
+    column: NDArray[Any],
+    classes: Sequence[str],
+    where: str,
+    place_of: Callable[[int], str],
+) -> Targets:
+    """The labels of targets whose classes are known, whichever of them occur."""
+    if column.dtype.kind == "f" and bool((column == np.floor(column)).all()):
+        column = column.astype(np.int64)  # 1.0 is the class 1
+    texts = column.astype(np.str_)
+    labels = np.full(texts.shape, -1, dtype=np.int64)
+    for label, name in enumerate(classes):
+        labels[texts == name] = label
+    is_other = np.argwhere(labels < 0)
+    if len(is_other):
+        place = tuple(is_other[0])
+        raise DataError(
+            f"{where}: expected one of {', '.join(classes)} (data.classes), "
+            f"{place_of(int(place[0]))} has {shown(str(texts[place]))}. Correct it, or "
+            "add the class."
+        )
+    return Targets(to_tensor(labels), len(classes), tuple(classes))
 
 
 _TEXTS = tuple(f"{text}{end}" for text in (".csv", ".tsv") for end in ("", *COMPRESSED))

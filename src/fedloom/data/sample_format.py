@@ -14,6 +14,8 @@ from fedloom.data.dataset import Dataset
 
 _LARGEST = 1 << 24
 """Most numbers of one sample that are believed."""
+_LONGEST = 300
+"""Characters of a list that a message shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +95,18 @@ class SampleFormat:
     def difference(self, other: SampleFormat) -> str:
         """In what another format differs, for a message; empty if in nothing."""
         mine, theirs = asdict(self), asdict(other)
-        return "; ".join(
-            f"{key} is {shown(theirs[key])}, expected {shown(mine[key])}"
-            for key in mine
-            if mine[key] != theirs[key]
+        odd = [key for key in mine if mine[key] != theirs[key]]
+        text = "; ".join(
+            f"{_TITLES.get(key, key)}: found {_listed(theirs[key])}, expected "
+            f"{_listed(mine[key])}"
+            for key in odd
         )
+        if {"classes", "class_names"} & {*odd} and None not in (
+            self.classes,
+            other.classes,
+        ):
+            text += " (classes in [data] of the run's settings gives all the same ones)"
+        return text
 
     def blank(self) -> Dataset:
         """A dataset of one sample that says nothing, of this format."""
@@ -131,6 +140,30 @@ class SampleFormat:
             standardise_targets=self.standardise_targets,
             features=self.features,
         )
+
+
+_TITLES = {
+    "inputs": "types and shapes of the inputs",
+    "target": "type and shape of the target",
+    "classes": "number of classes",
+    "class_names": "classes",
+    "vectors": "shape of the tokens' vectors",
+    "standardise": "whether features are standardised",
+    "standardise_targets": "whether targets are standardised",
+}
+"""What messages call a field, where its name does not say it."""
+
+
+def _listed(value: Any) -> str:
+    """A value as a sentence has it: names and numbers in a row."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, tuple):
+        return shown(value)
+    text = ", ".join(map(_listed, value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _word(dtype: torch.dtype) -> str:

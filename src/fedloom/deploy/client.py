@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from fedloom.clients import Federation, Iid
-from fedloom.config import RunConfig
-from fedloom.core.errors import DataError, unknown
+from fedloom.config import RunConfig, override, parse, to_tables
+from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.plan import built_in_module, make_clients, make_module, make_task
 from fedloom.remote import Node
+
+OWN_SETTINGS = "set"
+"""In the node config of a client: what it sets for itself, a JSON list of texts."""
+
+
+def with_own_settings(config: RunConfig, node_config: Mapping[str, Any]) -> RunConfig:
+    """The settings of a run with what a client says of its own data.
+
+    Args:
+        config: as the server sent it.
+        node_config: of the client.
+
+    Raises:
+        ConfigError: What it says is not valid.
+    """
+    text = node_config.get(OWN_SETTINGS)
+    if not text:
+        return config
+    tables = to_tables(config)
+    try:
+        for assignment in json.loads(str(text)):
+            override(tables, str(assignment))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"node config: {OWN_SETTINGS} must be a JSON list of texts such as "
+            f"data.target=sick, found {shown(text)}."
+        ) from error
+    parsed = parse(tables, "settings of this client")
+    return replace(config, data=parsed.data, split=parsed.split)
 
 
 def only_client(clients: Federation, client: str | int) -> Federation:

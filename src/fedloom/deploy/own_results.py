@@ -331,6 +331,8 @@ def _meanings(algorithm: AnyAlgorithm) -> dict[str, str]:
         for name, text in record_fields(record)
     }
     return meanings | {
+        "proof.token": "Number that follows from the secret in this client's folder; "
+        "it shows the server that whoever comes back is who enrolled.",
         "what a sample is like": "Types and shapes of the columns, names of features "
-        "and classes; no sample."
+        "and classes; no sample.",
     }

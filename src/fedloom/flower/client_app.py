@@ -14,6 +14,7 @@ Which client this is comes from the node config of its SuperNode
     tells-log-odds  whether, with two classes, scores tell how many samples have which
                 log-odds, in few bins; false by default
     begins-anew whether the client may go on without its memory; false by default
+    set         a JSON list of settings of [data] and [split] that are this client's own
 
 In Flower's own simulation nodes are numbered, and homes lie below `homes` of the run
 config.
@@ -39,9 +40,11 @@ from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
 from fedloom.deploy import (
+    OWN_SETTINGS,
     make_node,
     only_client,
     whole_dataset_as_client,
+    with_own_settings,
     write_own_results,
 )
 from fedloom.deploy.own_results import write_failure
@@ -57,6 +60,7 @@ from fedloom_flower_client import RUN, with_run_id
 _log = logging.getLogger(__name__)
 _KEYS = (
     *("home", "data", "name", "team", "client", "data-dir", "tells-sizes"),
+    OWN_SETTINGS,
     *("tells-log-odds", "begins-anew", "partition-id", "num-partitions"),
 )
 
@@ -294,6 +298,7 @@ def _client(
     clients: Federation | Callable[[], Federation] | None,
 ) -> Federation:
     """The client's data."""
+    config = with_own_settings(config, node_config)
     folder = node_config.get("data-dir")
     data_dir = None if folder is None else Path(str(folder))
     if "data" in node_config:
@@ -302,7 +307,8 @@ def _client(
         if not hasattr(config.data, "path"):
             raise ConfigError(
                 "node config: data names a file, and the run's [data] section has no "
-                "path. Choose a source of files in it, such as csv."
+                "path. Ask the server's people for a source of files in it: name = "
+                "'file'."
             )
         source: Any = config.data
         source = replace(source, path=str(node_config["data"]))

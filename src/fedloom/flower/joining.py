@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import socket
 import ssl
 import time
@@ -52,6 +54,8 @@ _UNTOLD_S = 20.0
 """A server that has just been started takes as long to admit its keys."""
 _DELIVERY_S = 8.0
 """Time that the last answer needs to reach the server."""
+_LOOK_S = 20.0
+"""Time between two looks whether the server of a client that waits is still there."""
 _MOST_RESTARTS = 20
 _ABOUT = "client.json"
 
@@ -128,10 +132,15 @@ def check_ca(path: Path) -> None:
         ) from error
 
 
+class UnknownHostError(MessageError):
+    """No machine goes by the server's name, at least not now."""
+
+
 def is_there(link: Link) -> bool:
     """Whether a server listens, and is the one that is expected.
 
     Raises:
+        UnknownHostError: Nobody knows the host.
         MessageError: It is another one, or encrypts and should not, or the reverse.
     """
     host, _, port = link.address.rpartition(":")
@@ -160,8 +169,9 @@ def is_there(link: Link) -> bool:
             "was sent. Is the port right?"
         ) from error
     except socket.gaierror as error:
-        raise MessageError(
-            f"{link.address}: there is no such host ({error.strerror})."
+        raise UnknownHostError(
+            f"{link.address}: the host is not known ({error.strerror}). Is the name "
+            "right, and this machine connected to the network?"
         ) from error
     except OSError:
         return False
@@ -177,7 +187,8 @@ def is_there(link: Link) -> bool:
 def claimed_home(home: Path, node_config: NodeConfig) -> Iterator[Home]:
     """A client's folder, held: a new one, or that of the same client.
 
-    What an earlier process has left running, since it was killed, is ended first.
+    What an earlier process has left running, since it was killed, is ended first. A new
+    folder into which nothing came until an error is removed.
 
     Raises:
         ConfigError: It is another client's, or another process uses it.
@@ -199,14 +210,20 @@ def claimed_home(home: Path, node_config: NodeConfig) -> Iterator[Home]:
             f"--home {home}: is not empty, and not the folder of a client. Name a new "
             "one."
         )
+    is_new = not home.exists()
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(home, error) from error
-    with hold(home / ".lock"):
-        end_left_behind(mark_for(home))
-        write_checked_json(file, {"node": dict(node_config)})
-        yield Home(home)
+    try:
+        with hold(home / ".lock"):
+            end_left_behind(mark_for(home))
+            write_checked_json(file, {"node": dict(node_config)})
+            yield Home(home)
+    except BaseException:
+        if is_new and {path.name for path in home.iterdir()} <= {".lock", _ABOUT}:
+            shutil.rmtree(home)
+        raise
 
 
 def _who(node_config: NodeConfig) -> str:
@@ -227,14 +244,26 @@ def join(
         tell: is given what happens, a line each.
 
     Returns:
-        What the client has of the run.
+        What the client has of the run; of its last one, if that is over and there is
+        no server.
 
     Raises:
         MessageError: The server is another one, or does not take this client in.
         FedloomError: What else keeps it from taking part.
     """
     began = time.time()
-    _wait_for_server(server.link, tell)
+    last = next(reversed(home.runs()), None)
+    if last is not None and not _answers(server.link):
+        results = read_own_results(home, last) if home.end_of(last) else None
+        if results is not None and not results.exit_code:
+            tell(f"Nobody answers at {server.link.address}: the run {last} is over.")
+            return results
+        tell(
+            f"If the run {last} is over, `fedloom leave "
+            f"{shlex.quote(str(home.path))}` makes this client's model and report "
+            "without the server."
+        )
+    _wait_for_server(server.link, tell, is_known=last is not None)
     node = SuperNode(
         server.link,
         home.path / "flower",
@@ -242,7 +271,7 @@ def join(
         key=server.key,
         mark=mark_for(home.path),
     )
-    connection = _Connection(node, server, tell)
+    connection = Connection(node, server, tell)
     follower = _Follower(home, began, tell)
     try:
         while True:
@@ -255,17 +284,40 @@ def join(
         node.end()
 
 
-def _wait_for_server(link: Link, tell: Callable[[str], None]) -> None:
+def _answers(link: Link) -> bool:
+    """Whether a server is there, be its host not known for the moment."""
+    try:
+        return is_there(link)
+    except UnknownHostError:
+        return False
+
+
+def _wait_for_server(
+    link: Link, tell: Callable[[str], None], *, is_known: bool
+) -> None:
+    """Wait until the server answers.
+
+    Args:
+        link: where it is.
+        tell: is given what happens.
+        is_known: whether it was there before, so that its name must be right.
+    """
     has_told = False
-    while not is_there(link):
+    while not (_answers(link) if is_known else is_there(link)):
         if not has_told:
             tell(f"Nobody answers at {link.address} yet. Waiting for the server.")
             has_told = True
         time.sleep(_TRY_S)
 
 
-class _Connection:
-    """Keeps a SuperNode connected."""
+class Connection:
+    """Keeps a SuperNode connected.
+
+    Args:
+        node: the SuperNode, started.
+        server: whom it is connected to.
+        tell: is given what happens, a line each.
+    """
 
     def __init__(
         self, node: SuperNode, server: Server, tell: Callable[[str], None]
@@ -277,14 +329,23 @@ class _Connection:
         self._refused_since: float | None = None
         self._has_told = False
         self._restarts = 0
+        self._looked = time.monotonic()
+        self._is_lost = False
 
     def look(self) -> None:
-        """Say when it is connected, and start it again if it has ended."""
+        """Say when it is connected or not, and start it again if it has ended.
+
+        Raises:
+            MessageError: The server is another one, or refuses the key for good.
+        """
         node = self._node
         if not self._is_connected and node.is_connected:
             self._is_connected, self._refused_since, self._restarts = True, None, 0
             self._tell(f"Connected to {self._server.link.address}.")
         if node.is_running:
+            if self._is_connected and time.monotonic() - self._looked > _LOOK_S:
+                self._looked = time.monotonic()
+                self._tell_if_lost()
             return
         self._is_connected = False
         if node.is_unknown:
@@ -298,8 +359,19 @@ class _Connection:
                 )
             self._tell("The connection has ended. Connecting again.")
         time.sleep(_TRY_S)
-        _wait_for_server(self._server.link, self._tell)
+        _wait_for_server(self._server.link, self._tell, is_known=True)
         node.restart()
+
+    def _tell_if_lost(self) -> None:
+        """Say that the server has gone, or is back; a SuperNode tries by itself."""
+        was_lost, self._is_lost = self._is_lost, not _answers(self._server.link)
+        if self._is_lost and not was_lost:
+            self._tell(
+                f"Nobody answers at {self._server.link.address} any more. Waiting for "
+                "the server to come back."
+            )
+        elif was_lost and not self._is_lost:
+            self._tell("The server is back.")
 
     def _bear_refusal(self) -> None:
         now = time.monotonic()
@@ -381,7 +453,10 @@ class _Follower:
             self._tell("The run is over. Training alone at home, to compare.")
         elif answer.kind == "enrolled":
             self._ended = None
-            self._tell(f"Enrolled in the run {run}.")
+            self._tell(
+                f"Asked to be taken into the run {run}, which begins when all its "
+                "clients are there. Who comes after that is not taken in."
+            )
         elif answer.kind == "refused":
             self._tell(f"Refused what the server asked for: {answer.text}")
         elif answer.kind == "trained":

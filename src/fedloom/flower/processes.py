@@ -18,14 +18,28 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import tomli_w
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StreamLogsRequest,
+)
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
 
 from fedloom.core.errors import ConfigError, MessageError
+from fedloom_flower_client import TEAM_HOME, socket_path
 
 _MARK = "FEDLOOM_FLOWER_PROCESS"
 _GRACE_S = 5.0
@@ -33,11 +47,9 @@ _RESTART_S = 5.0
 _CONNECTED = "SuperNode ID:"
 _NOT_ACTIVATED = "Failed to activate SuperNode"
 """What a SuperNode prints when it is taken in, and when it is not."""
-_IN_USE = "already in use"
-"""What Flower says of a key that it knows already."""
 _POLL_S = 0.2
-_STATUS_S = 4.0
-"""Time between two looks at a run; each starts a process of Flower's."""
+_STATUS_S = 1.0
+"""Time between two looks at a run."""
 CONNECTION = "fedloom"
 """What the connection to the SuperLink is called in Flower's own config."""
 
@@ -259,8 +271,8 @@ class SuperNode(FlowerProcess):
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         command = [
-            *(program("flower-supernode"), "--superlink", link.address),
-            *("--port", str(free_port())),
+            *(sys.executable, "-m", "fedloom_supernode"),
+            *("--superlink", link.address, "--port", str(free_port())),
             *("--node-config", spell_config(node_config)),
         ]
         if link.ca is None:
@@ -269,7 +281,16 @@ class SuperNode(FlowerProcess):
             command += ["--root-certificates", str(link.ca)]
         if key is not None:
             command += ["--auth-supernode-private-key", str(key)]
+        self._node_config = dict(node_config)
         super().__init__(command, folder / "flwr", folder / f"{name}.log", mark)
+
+    def kill(self) -> None:
+        """As for every process; what its worker listened at is removed, too."""
+        super().kill()
+        if TEAM_HOME not in self._node_config:  # that is another process's
+            place = socket_path(self._node_config)
+            for file in (place, place.with_suffix(".lock")):
+                file.unlink(missing_ok=True)
 
     @property
     def is_connected(self) -> bool:
@@ -316,7 +337,10 @@ class SuperNode(FlowerProcess):
 
 
 class FlowerCommands:
-    """The `flwr` command line, connected to one SuperLink.
+    """What the `flwr` command line does, at one SuperLink.
+
+    Runs are started by that command. What is asked often, or for every key, is asked
+    from here: the command takes seconds to start.
 
     Args:
         link: the SuperLink.
@@ -325,6 +349,7 @@ class FlowerCommands:
     """
 
     def __init__(self, link: Link, home: Path, *, simulated: int = 0) -> None:
+        self.link = link
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
         connection: dict[str, Any] = {"address": link.address}
@@ -340,18 +365,27 @@ class FlowerCommands:
         table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
         (home / "config.toml").write_text(tomli_w.dumps(table))
 
-    def register(self, public_key: Path, name: str) -> None:
-        """Admit a client by its public key; one that is admitted already stays so.
+    def register(self, public_keys: Mapping[str, Path]) -> int:
+        """Admit clients by their public keys; who is admitted already stays so.
+
+        Args:
+            public_keys: by the client's name, the file.
+
+        Returns:
+            How many were not admitted before.
 
         Raises:
+            ConfigError: A file is no public key that Flower takes.
             MessageError: Flower refuses.
         """
-        arguments = ("supernode", "register", str(public_key), CONNECTION)
-        try:
-            self._run(*arguments, "--name", name)
-        except MessageError as error:
-            if _IN_USE not in str(error).lower():
-                raise
+        keys = {read_public_key(path): name for name, path in public_keys.items()}
+        with self._control("supernode register") as control:
+            nodes = control.ListNodes(ListNodesRequest()).nodes_info
+            known = {node.public_key for node in nodes}
+            new = {key: name for key, name in keys.items() if key not in known}
+            for key, name in new.items():
+                control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+        return len(new)
 
     def submit(self, app: Path, run_config: Mapping[str, Any]) -> int:
         """Start a run of an app.
@@ -376,20 +410,36 @@ class FlowerCommands:
 
     def status(self, run: int) -> str:
         """What Flower says of a run, such as "running" or "finished:completed"."""
-        table = self._run("list", CONNECTION, "--run-id", str(run))
-        return str(table["runs"][0]["status"])
+        with self._control("list") as control:
+            runs = control.ListRuns(ListRunsRequest(run_id=run)).run_dict
+        status = runs[run].status
+        return ":".join(filter(None, (status.status, status.sub_status)))
 
     def output(self, run: int) -> str:
         """What the server app of a run has printed."""
-        command = [program("flwr"), "log", str(run), CONNECTION, "--show"]
-        answer = subprocess.run(
-            command,
-            env=_environment(self.home),
-            capture_output=True,
-            text=True,
-            timeout=60,
+        with self._control("log") as control:
+            lines = control.StreamLogs(StreamLogsRequest(run_id=run))
+            return str(next((line.log_output for line in lines), ""))
+
+    @contextlib.contextmanager
+    def _control(self, what: str) -> Iterator[ControlHttpClient]:
+        """A connection to what starts runs and admits keys."""
+        ca = self.link.ca
+        control = ControlHttpClient.from_server_address(
+            server_address=self.link.address,
+            insecure=ca is None,
+            root_certificates=None if ca is None else ca.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
         )
-        return answer.stdout + answer.stderr
+        try:
+            yield control
+        except httpx.HTTPStatusError as error:
+            said = error.response.text or str(error)
+            raise MessageError(f"flwr {what} failed: {said}") from error
+        except httpx.HTTPError as error:
+            raise MessageError(f"flwr {what} failed: {error}") from error
+        finally:
+            control.close()
 
     def wait(self, run: int, timeout_s: float) -> None:
         """Wait until a run is finished.
@@ -443,10 +493,42 @@ def program(name: str) -> str:
     return path
 
 
+def read_public_key(path: Path) -> bytes:
+    """A client's public key as Flower has it.
+
+    Raises:
+        ConfigError: The file is something else.
+    """
+    try:
+        key = load_ssh_public_key(path.read_bytes())
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not uses_nist_ec_curve(
+            key
+        ):
+            raise ValueError(f"it is a {type(key).__name__}")
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(
+            f"{path}: expected the public half of a client's ECDSA key ({error}). "
+            "ssh-keygen -t ecdsa -b 384 -N '' -f NAME makes one."
+        ) from error
+    return public_key_to_bytes(key)
+
+
 def spell_config(table: Mapping[str, str | int | float | bool]) -> str:
     """A node config as Flower reads it: key=value, values as in TOML."""
-    lines = tomli_w.dumps(dict(table)).strip().splitlines()
-    return " ".join(line.replace(" = ", "=", 1) for line in lines)
+    values = {key: _spell_value(value) for key, value in table.items()}
+    return " ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _spell_value(value: str | int | float | bool) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    # To Flower a text ends at the next quotation mark, whatever stands before it.
+    return '"' + "".join(map(_spell_character, value)) + '"'
+
+
+def _spell_character(character: str) -> str:
+    is_plain = character.isprintable() and character not in '"\\'
+    return character if is_plain else f"\\U{ord(character):08x}"
 
 
 def free_port() -> int:

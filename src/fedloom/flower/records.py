@@ -1,4 +1,8 @@
-"""Our messages as Flower's records: named arrays, and a config record beside them."""
+"""Our messages as Flower's records: named arrays, and a config record beside them.
+
+To Flower every array is two objects, and each is a request of its own, at the SuperLink
+and at the SuperNode. A score has dozens of small tensors, so these go together.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from fedloom.core.errors import MessageError, shown
@@ -21,9 +27,14 @@ from fedloom.remote.wire import (
 )
 
 ARRAYS = "arrays"
-"""The record with a message's tensors, each under its dotted name."""
+"""The record with a message's large tensors, each under its dotted name."""
 HEADER = "header"
-"""The record with a message's header and digest."""
+"""The record with a message's header and digest, and with its small tensors."""
+SMALL = "small"
+"""Where in it these are, in the format of safetensors."""
+
+_SMALL_BYTES = 4096
+"""Largest tensor that does not become an array."""
 
 _NUMPY = "numpy.ndarray"
 _LONGEST_ARRAY_HEADER = 10_000
@@ -39,8 +50,15 @@ MESSAGE_TYPES: dict[Kind, str] = {
 
 def to_records(message: WireMessage) -> RecordDict:
     """A message as Flower carries it."""
-    arrays = {n: Array(t.detach().cpu().numpy()) for n, t in message.tensors.items()}
-    header = {**asdict(message.header), "digest": message.digest}
+    arrays: dict[str, Array] = {}
+    small: dict[str, Tensor] = {}
+    for name, tensor in message.tensors.items():
+        if tensor.nbytes > _SMALL_BYTES:
+            arrays[name] = Array(tensor.detach().cpu().numpy())
+        else:
+            # Cloned, because safetensors refuses tensors that share memory.
+            small[name] = tensor.detach().cpu().contiguous().clone()
+    header = {**asdict(message.header), "digest": message.digest, SMALL: save(small)}
     return RecordDict({ARRAYS: ArrayRecord(arrays), HEADER: ConfigRecord(header)})
 
 
@@ -64,9 +82,37 @@ def from_records(content: RecordDict, *, largest: int = LARGEST_BYTES) -> WireMe
             f"message: expected the records {ARRAYS} and {HEADER}, found "
             f"{shown(sorted(content))}."
         )
-    refuse_large(sum(len(array.data) for array in arrays.values()), largest)
-    tensors = {name: _tensor(name, array) for name, array in arrays.items()}
-    return from_parts(dict(header), tensors)
+    table = dict(header)
+    raw = table.pop(SMALL, None)
+    size = len(raw) if isinstance(raw, bytes) else 0
+    refuse_large(size + sum(len(array.data) for array in arrays.values()), largest)
+    tensors = _small_tensors(raw)
+    for name, array in arrays.items():
+        if name in tensors:
+            raise MessageError(f"message: tensor {shown(name)} is there twice.")
+        tensors[name] = _tensor(name, array)
+    return from_parts(table, tensors)
+
+
+def _small_tensors(raw: object) -> dict[str, Tensor]:
+    """The tensors that lie beside the header."""
+    try:
+        if not isinstance(raw, bytes):
+            raise TypeError(f"expected bytes, found {type(raw).__name__}")
+        tensors = load(raw)
+    except (
+        *(SafetensorError, ValueError, KeyError, TypeError),
+        *(RecursionError, OverflowError, RuntimeError, MemoryError),
+    ) as error:
+        raise MessageError(
+            f"message: its small tensors are not whole ({error})."
+        ) from error
+    if save(tensors) != raw:
+        raise MessageError(
+            "message: its small tensors are not written as their content is. It was "
+            "damaged on its way."
+        )
+    return tensors
 
 
 def _tensor(name: str, array: Array) -> Tensor:

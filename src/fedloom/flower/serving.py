@@ -6,39 +6,57 @@ What it keeps lies beside the run's directory OUT, in OUT.server:
     superlink.db    Flower's state: admitted keys, messages under way
     superlink.log, server.log   what the SuperLink and the run's server said
     outcome.json    how the run ended
+    team/, above/   of a team's server: what the global one asked for; its SuperNode
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+import shutil
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 
 from fedloom.core.digests import read_checked_json
-from fedloom.core.errors import ConfigError, DataError, MessageError
+from fedloom.core.errors import ConfigError, DataError, FedloomError, MessageError
 from fedloom.core.files import atomic_write, cannot_write, remove
 from fedloom.flower.app import write_app
 from fedloom.flower.certificates import CA, SERVER, SERVER_KEY
+from fedloom.flower.joining import Connection, Server, is_there
 from fedloom.flower.processes import (
     FlowerCommands,
     SuperLink,
+    SuperNode,
     end_left_behind,
     mark_for,
+    read_public_key,
 )
 from fedloom.flower.server_app import OUTCOME, SERVER_LOG
 from fedloom.results.lock import hold
+from fedloom_flower_client import TEAM_HOME
 
 _STATUS_S = 30.0
 """Time between two looks whether Flower still knows of a run that says nothing."""
-_REGISTER_AT_ONCE = 2
+_ABOVE = "above"
+"""Where the SuperNode of a team's server keeps its files."""
+_NOTHING = {".lock", ".run.lock", "run"}
+"""What lies in the folders of a server that nothing has come of."""
+_POLL_S = 0.5
+_TRY_S = 5.0
+"""Time between two tries to reach a global server."""
+_GRACE_S = 10.0
+"""Longest that ending waits for a look at the global server."""
+_DELIVERY_S = 8.0
+"""Time that a team's last answer needs to reach the global server."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +67,15 @@ class Outcome:
     error: str
     """Why it could not go on; empty if it came to its last round."""
     notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Team:
+    """What makes a server that of a team."""
+
+    name: str
+    above: Server
+    """The global server, and the key by which the team takes part there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +93,17 @@ class ServerSettings:
     means no encryption, and anybody may take part."""
     policy: Mapping[str, float] = field(default_factory=dict)
     """As in the run config of `fedloom.flower.server_app`."""
+    of_teams: bool = False
+    """Whether the clients are team servers."""
+    team: Team | None = None
+    """Which team the server is of, if it is a team's."""
+    run: str | None = None
+    """Id of the run; drawn by default. Servers of one run in several tiers share it."""
+
+    @property
+    def team_home(self) -> Path:
+        """The folder in which a team's server keeps what the global one asked for."""
+        return self.state / "team"
 
     @property
     def state(self) -> Path:
@@ -82,7 +120,7 @@ def check_certificates(settings: ServerSettings) -> None:
     """Refuse a folder that a server cannot be started with.
 
     Raises:
-        ConfigError: A file is missing, or there are fewer keys than clients.
+        ConfigError: A file is missing or no key, or there are fewer keys than clients.
     """
     folder = settings.certificates
     if folder is None:
@@ -93,6 +131,8 @@ def check_certificates(settings: ServerSettings) -> None:
                 f"--tls {folder}: expected {CA}, {SERVER} and {SERVER_KEY} in it, and "
                 f"there is no {name}. `fedloom certs {folder}` makes them for a trial."
             )
+    for key in settings.keys:
+        read_public_key(key)  # or it is refused
     if len(settings.keys) < settings.clients:
         raise ConfigError(
             f"--tls {folder}: {settings.clients} clients are to take part, and there "
@@ -140,6 +180,7 @@ class RunningServer:
     def __init__(self, settings: ServerSettings, run: str) -> None:
         self.settings = settings
         self.run = run
+        self._above: _Above | None = None
         self._log_at = 0
         self._looked = time.monotonic()
         state = settings.state
@@ -165,40 +206,44 @@ class RunningServer:
         settings, state = self.settings, self.settings.state
         self.link.wait_until_ready()
         self._flwr = FlowerCommands(self.link.link, state / "flwr")
-        with ThreadPoolExecutor(_REGISTER_AT_ONCE) as pool:
-            for done in [
-                pool.submit(self._flwr.register, key, key.stem) for key in settings.keys
-            ]:
-                done.result()
-        self._id = self._flwr.submit(
-            write_app(state / "app"),
-            {
-                "config": settings.config,
-                "clients": settings.clients,
-                "out": str(settings.out.resolve()),
-                "run": self.run,
-                "state": str(state.resolve()),
-                **settings.policy,
-            },
-        )
+        self._flwr.register({key.stem: key for key in settings.keys})
+        run_config: dict[str, Any] = {
+            "config": settings.config,
+            "clients": settings.clients,
+            "out": str(settings.out.resolve()),
+            "run": self.run,
+            "state": str(state.resolve()),
+            "tier": "global" if settings.of_teams else "only",
+            **settings.policy,
+        }
+        if settings.team is not None:
+            home = str(settings.team_home.resolve())
+            run_config |= {"tier": "team", "team": settings.team.name, TEAM_HOME: home}
+        self._id = self._flwr.submit(write_app(state / "app"), run_config)
+        if settings.team is not None:
+            self._above = _Above(settings.team.above, state, settings.team_home)
 
     def new_lines(self) -> list[str]:
         """What the run's server has said since this was asked last."""
+        lines = self._above.new_lines() if self._above is not None else []
         try:
             with (self.settings.state / SERVER_LOG).open("rb") as file:
                 file.seek(self._log_at)
                 text, newline, _ = file.read().rpartition(b"\n")
         except OSError:
-            return []
+            return lines
         self._log_at += len(text) + len(newline)
-        return text.decode(errors="replace").splitlines()
+        return [*lines, *text.decode(errors="replace").splitlines()]
 
     def outcome(self) -> Outcome | None:
         """How the run ended; None if it goes on.
 
         Raises:
-            MessageError: A process has ended without a word.
+            MessageError: A process has ended without a word, or the global server does
+                not take this team in.
         """
+        if self._above is not None and self._above.error is not None:
+            raise self._above.error
         file = self.settings.state / OUTCOME
         if file.is_file():
             keys = ("exit_code", "error", "notes")
@@ -221,33 +266,99 @@ class RunningServer:
 
     def end(self) -> None:
         """End all processes."""
+        if self._above is not None:
+            if (self.settings.state / OUTCOME).is_file():
+                time.sleep(_DELIVERY_S)
+            self._above.end()
         self.link.end()
+
+
+class _Above:
+    """A team's place at the global server: a SuperNode that is kept connected.
+
+    Args:
+        server: the global server.
+        state: folder for what the SuperNode keeps.
+        home: the team server's own folder.
+    """
+
+    def __init__(self, server: Server, state: Path, home: Path) -> None:
+        self.error: FedloomError | None = None
+        """Why the team cannot take part."""
+        self._server = server
+        self._state = state
+        self._node_config = {TEAM_HOME: str(home.resolve())}
+        self._lines: deque[str] = deque()
+        self._node: SuperNode | None = None
+        self._is_ending = threading.Event()
+        # A server that is not there yet is waited for, while clients enrol.
+        self._thread = threading.Thread(target=self._keep_connected, daemon=True)
+        self._thread.start()
+
+    def new_lines(self) -> list[str]:
+        """What has happened since this was asked last."""
+        return [self._lines.popleft() for _ in range(len(self._lines))]
+
+    def end(self) -> None:
+        """End the SuperNode."""
+        self._is_ending.set()
+        self._thread.join(_GRACE_S)
+        if self._node is not None:
+            self._node.end()
+
+    def _keep_connected(self) -> None:
+        link = self._server.link
+        try:
+            while not is_there(link) and not self._is_ending.wait(_TRY_S):
+                pass
+            if self._is_ending.is_set():
+                return
+            self._node = SuperNode(
+                link,
+                self._state / _ABOVE,
+                self._node_config,
+                key=self._server.key,
+                mark=mark_for(self._state / _ABOVE),
+            )
+            connection = Connection(self._node, self._server, self._lines.append)
+            while not self._is_ending.wait(_POLL_S):
+                connection.look()
+        except FedloomError as error:
+            self.error = error
 
 
 @contextmanager
 def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
     """A server that runs until the end of the block, however that comes.
 
-    What an earlier one has left running, since it was killed, is ended first.
+    What an earlier one has left running, since it was killed, is ended first. New
+    folders into which nothing came are removed in the end.
 
     Raises:
         ConfigError: Another process serves this run, or the port is taken.
         DataError: The folder for what it keeps cannot be written.
     """
-    state = settings.state
-    for folder in (state, settings.out):  # who views it need not wait for clients
+    state, out = settings.state, settings.out
+    new = [folder for folder in (state, out) if not folder.exists()]
+    for folder in (state, out):  # who views it need not wait for clients
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(folder, error) from error
-    with hold(state / ".lock"):
-        end_left_behind(mark_for(state))
-        _refuse_taken(settings)
-        server = RunningServer(settings, _run_id(settings))
-        try:
-            yield server
-        finally:
-            server.end()
+    try:
+        with hold(state / ".lock"):
+            for folder in (state, state / _ABOVE):
+                end_left_behind(mark_for(folder))
+            _refuse_taken(settings)
+            server = RunningServer(settings, _run_id(settings))
+            try:
+                yield server
+            finally:
+                server.end()
+    finally:
+        for folder in new:
+            if {path.name for path in folder.iterdir()} <= _NOTHING:
+                shutil.rmtree(folder)
 
 
 def _refuse_taken(settings: ServerSettings) -> None:
@@ -264,13 +375,20 @@ def _refuse_taken(settings: ServerSettings) -> None:
 
 
 def _run_id(settings: ServerSettings) -> str:
-    """The id of the run, drawn when the server is first started."""
+    """The id of the run, drawn or taken when the server is first started."""
     file = settings.state / "run"
     if not file.is_file():
         name = re.sub(r"[^a-z0-9]+", "-", settings.out.name.lower()).strip("-")[:40]
+        run = settings.run or f"{name or 'run'}-{secrets.token_hex(4)}"
         with atomic_write(file, lasting=True) as part:
-            part.write_text(f"{name or 'run'}-{secrets.token_hex(4)}\n")
+            part.write_text(f"{run}\n")
     try:
-        return file.read_text().strip()
+        run = file.read_text().strip()
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}).") from error
+    if settings.run not in (None, run):
+        raise ConfigError(
+            f"{settings.out}: is for the run {run}, found --run {settings.run}. Give "
+            "that one, or choose another --out."
+        )
+    return run

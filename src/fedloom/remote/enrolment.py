@@ -277,7 +277,10 @@ def _refuse_odd(
             f"{name}: its samples are not like those of the run: {difference}."
         )
     if name not in known.roster.names:
-        raise MessageError(f"{name}: is not one of this run's clients.")
+        raise MessageError(
+            f"{name}: is not one of this run's clients, who were all there before it "
+            "began. It can take part in the next run."
+        )
     number = known.roster.names.index(name)
     before = [int(column[number]) for column in known.roster.enrolments]
     now = [int(value) for value in candidate.sent.enrolment]
@@ -287,10 +290,16 @@ def _refuse_odd(
         # Which number a team has is for the global server to say.
         before[1], now[1] = known.team_sizes[number], candidate.sent.clients
     if before != now:
-        teams = "clients" if known.team_sizes else "team"
+        teams = "clients" if known.team_sizes else "number of the team"
+        titles = ("training samples", teams, "validation samples", "test samples")
+        changed = [
+            f"{title} {was} then and {is_} now"
+            for title, was, is_ in zip(titles, before, now, strict=True)
+            if was != is_
+        ]
         raise MessageError(
-            f"{name}: enrolled with {before} (samples, {teams}, validation, test) and "
-            f"says {now} now. Put its data back as they were."
+            f"{name}: is not as it was when it enrolled: {', '.join(changed)}. Put its "
+            "data back as they were."
         )
     if not known.is_same(number, candidate.address, candidate.sent.proof):
         raise MessageError(

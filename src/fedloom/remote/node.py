@@ -298,7 +298,8 @@ class Node(Participant):
                 f"{self.name}: the server took this client's upload of exchange {taken}"
                 ", and its memory "
                 + ("is gone" if known == FRESH else f"is that of exchange {known}")
-                + ". Put the folder of the client back, or let it begin anew."
+                + ". Put the folder of the client back, or let it begin anew: "
+                "fedloom join ... --begin-anew."
             )
         return last
 

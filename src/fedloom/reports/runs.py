@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedloom.core.errors import DataError
+from fedloom.core.digests import read_checked_json
+from fedloom.core.errors import DataError, FedloomError
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import Outcomes
 from fedloom.results.reader import ClientData, ClientScores, RunReader
@@ -51,6 +52,15 @@ class Run:
     def is_federation(self) -> bool:
         """Whether its clients were elsewhere, and sent what they had to alone."""
         return (self.path / "federation.json").is_file()
+
+    @cached_property
+    def enrolled(self) -> tuple[str, ...]:
+        """Names of the clients of a federation, by number; empty if not known."""
+        try:
+            file = self.path / "federation.json"
+            return tuple(read_checked_json(file, "a federation", ("names",))["names"])
+        except (OSError, FedloomError):
+            return ()
 
     @property
     def algorithm(self) -> str:

@@ -18,6 +18,7 @@ from fedloom.reports.headline import (
     on_more_data,
     subject,
 )
+from fedloom.reports.participation import participation
 from fedloom.reports.units import SPACE, is_zero, p_value, words
 from fedloom.results.evidence import ALPHA
 from fedloom.results.observations import LONGER, ORDINARY, POOLED
@@ -36,9 +37,10 @@ def summary(findings: Findings) -> list[str]:
     """What goes with the answer: what to mind, how sure it is, and who gains."""
     decision = findings.decision
     about = decision.best or decision.pick
+    texts = participation(findings.collection)
     if about is None:
-        return []
-    texts = [
+        return texts
+    texts += [
         _alone_for_longer(findings),
         " ".join(
             cautions(findings.collection, findings.gains, findings.evidence, about)

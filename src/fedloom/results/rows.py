@@ -18,6 +18,8 @@ class Round:
     """Clients that trained and arrived."""
     missing: int = 0
     """Answers of called clients that did not arrive, all exchanges together."""
+    absent: list[int] = field(default_factory=list)
+    """Whose answers these were: numbers of clients, once for every exchange."""
     train_loss: float | None = None
     """Mean loss that the gradient steps met; None if there were none."""
     steps: int = 0
@@ -55,7 +57,7 @@ class Round:
         numbers = {
             name: value
             for name, value in asdict(self).items()
-            if name not in ("round", "refusals", "server_log", "scores")
+            if name not in ("round", "absent", "refusals", "server_log", "scores")
             and value is not None
         }
         numbers |= {

@@ -45,6 +45,8 @@ class RoundCost:
     """Clients that trained and arrived."""
     missing: int = 0
     """Answers of called clients that did not arrive, all exchanges together."""
+    absent: list[int] = field(default_factory=list)
+    """As in `fedloom.results.rows.Round`."""
     bytes_down: int = 0
     """Server (or team) to clients, all of them."""
     bytes_up: int = 0
@@ -329,9 +331,11 @@ def _cost(
 ) -> RoundCost:
     reports = arrivals.reports
     steps = int(reports.steps.sum())
+    has_arrived = torch.isin(order.clients, arrivals.clients)
     return RoundCost(
         participants=len(arrivals.clients),
         missing=len(order.clients) - len(arrivals.clients),
+        absent=order.clients[~has_arrived].tolist(),
         bytes_down=order.bytes_down,
         bytes_up=arrivals.bytes_up,
         steps=steps,

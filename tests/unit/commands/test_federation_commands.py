@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,15 +27,16 @@ from driver import fedloom, refused
 import fedloom_superlink
 from fedloom.config import parse, to_toml
 from fedloom.core.errors import ConfigError, DataError, MessageError
-from fedloom.deploy import serve
-from fedloom.flower import joining, processes
+from fedloom.deploy import own_results, serve
+from fedloom.flower import joining, processes, serving
 from fedloom.flower.certificates import make_client_key, make_server_certificate
 from fedloom.flower.client_app import client_node
 from fedloom.flower.joining import claimed_home, is_there
-from fedloom.flower.processes import Link
+from fedloom.flower.processes import Link, free_port
 from fedloom.flower.serving import ServerSettings, own_address, running_server
-from fedloom.remote import InProcessChannel
+from fedloom.remote import InProcessChannel, Policy
 from fedloom.remote.home import Home
+from fedloom_flower_client import socket_path
 from fedloom_superlink import is_allowed
 
 CONFIG = 'algorithm = { name = "ditto" }\ndata = { name = "file", path = "own" }\n'
@@ -63,6 +67,12 @@ def test_mistakes_of_a_server_are_named_before_anything_starts(
     assert "between 1 and" in refused(*command, "--clients", 0, "--tls", keys)
     assert "keys (*.pub) of 1" in refused(*command, "--clients", 2, "--tls", keys)
     assert "no ca.pem" in refused(*command, "--clients", 1, "--tls", tmp_path)
+    odd = tmp_path / "odd"
+    shutil.copytree(keys, odd)
+    (odd / "client-2.pub").write_text("ssh-ed25519 AAAA")
+    assert "client-2.pub: expected the public half" in refused(
+        *command, "--clients", 1, "--tls", odd
+    )
     one = [*command, "--clients", 1, "--tls", keys]
     assert "--port" in refused(*one, "--port", 70_000)
     assert "quorum" in refused(*one, "--quorum", 2)
@@ -71,6 +81,81 @@ def test_mistakes_of_a_server_are_named_before_anything_starts(
     assert "found a file of samples" in refused("serve", "my.csv", *one[2:])
     assert not out.exists()
     assert not out.with_name("out.server").exists()
+
+
+def test_mistakes_of_a_teams_server_are_named_before_anything_starts(
+    keys: Path, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    file.write_text(CONFIG)
+    serve = ["serve", file, "--out", out, "--clients", 1, "--tls", keys]
+    assert "ditto: has no team servers" in refused(*serve, "--of-teams")
+    file.write_text(CONFIG.replace("ditto", "pfedmt"))
+    assert "go with --team" in refused(*serve, "--above", "host:1")
+    team = [*serve, "--team", "north"]
+    assert "--above HOST:PORT is missing" in refused(*team)
+    assert "--run ID is missing" in refused(*team, "--above", "host:1")
+    team += ["--above", "host:1", "--run", "tiers"]
+    assert "not both" in refused(*team, "--of-teams")
+    assert "--ca ca.pem" in refused(*team)
+    proof = ["--ca", keys / "ca.pem", "--client-key", keys / "client-1"]
+    assert "small letters" in refused(*team, *proof, "--run", "Two Teams")
+    assert "host and port" in refused(*team, *proof, "--above", "host")
+    assert not out.exists()
+
+
+class Started:
+    """What `RunningServer` starts, with nothing behind it."""
+
+    log = Path("log")
+    is_running = is_connected = True
+    is_unknown = False
+    runs: ClassVar[list[dict[str, Any]]] = []
+    nodes: ClassVar[list[Any]] = []
+
+    def __init__(self, *given: Any, **_: Any) -> None:
+        self.link = Link("here:1", None)
+        Started.nodes.append(given)
+
+    def wait_until_ready(self) -> None:
+        pass
+
+    def register(self, _: Any) -> None:
+        pass
+
+    def submit(self, _: Path, run_config: dict[str, Any]) -> int:
+        Started.runs.append(run_config)
+        return 1
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_teams_server_takes_part_at_the_global_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SuperLink", "FlowerCommands", "SuperNode"):
+        monkeypatch.setattr(serving, name, Started)
+    monkeypatch.setattr(serving, "is_there", lambda _: True)
+    above = joining.Server(Link("top:1", None), None)
+    own = settings(None, tmp_path / "out", free_port())
+    own = replace(own, run="tiers", team=serving.Team("north", above))
+    with running_server(own) as server:
+        server.start()
+        while not (lines := server.new_lines()):
+            time.sleep(0.01)
+    assert lines == ["Connected to top:1."]
+    (run_config,) = Started.runs
+    home = str((tmp_path / "out.server" / "team").resolve())
+    expected = {"tier": "team", "team": "north", "team-home": home, "run": "tiers"}
+    assert expected.items() <= run_config.items()
+    assert Started.nodes[-1][0] == above.link
+    assert Started.nodes[-1][2] == {"team-home": home}
+    with (
+        pytest.raises(ConfigError, match="is for the run tiers, found --run other"),
+        running_server(replace(own, run="other")),
+    ):
+        pass
 
 
 def test_mistakes_of_a_client_are_named_before_anything_starts(
@@ -105,6 +190,8 @@ def test_mistakes_of_a_client_are_named_before_anything_starts(
         *join, *own, "--ca", ca, "--client-key", keys / "client-1.pub"
     )
     assert "as PEM" in refused(*join, *own, "--ca", samples, "--client-key", key)
+    assert "[data] or [split]" in refused(*join, *own, *proof, "--set", "rounds=3")
+    assert "section.key=value" in refused(*join, *own, *proof, "--set", "data")
     assert not home.exists()
     assert "not the folder of a client" in refused("leave", tmp_path)
 
@@ -210,6 +297,14 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             running_server(settings(None, tmp_path / "out", port)),
         ):
             pass
+        assert not list(tmp_path.iterdir())  # nothing is left of what did not start
+        (tmp_path / "out").mkdir()
+        with (
+            pytest.raises(ConfigError, match=f"port {port}"),
+            running_server(settings(None, tmp_path / "out", port)),
+        ):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]  # it was there before
 
 
 def test_what_a_killed_process_left_running_is_ended(tmp_path: Path) -> None:
@@ -238,6 +333,138 @@ def test_from_elsewhere_only_what_clients_need_is_answered(host: str | None) -> 
         assert is_allowed((here, 4000), "/v1/control/start-run")
 
 
+def test_help_says_how_long_a_server_waits() -> None:
+    shown = fedloom("serve", "--help").output
+    for field in fields(Policy):
+        if field.name != "largest_norm":
+            assert f"--{field.name.replace('_', '-')}" in shown
+            assert f"[default: {field.default}]" in shown
+
+
+def test_a_home_that_nothing_came_into_is_removed(tmp_path: Path) -> None:
+    """Such as that of a client whose server is another one."""
+    path = tmp_path / "home"
+    with pytest.raises(MessageError, match="one"), claimed_home(path, {"name": "ward"}):
+        raise MessageError("it is another one")
+    assert not (tmp_path / "home").exists()
+
+    def begin() -> None:
+        with claimed_home(path, {"name": "ward"}) as home:
+            home.secret()
+            raise MessageError("it went on without this client")
+
+    with pytest.raises(MessageError, match="went on"):
+        begin()
+    assert (path / "secret").is_file()
+
+
+def _known_names(monkeypatch: pytest.MonkeyPatch, answers: list[bool | None]) -> None:
+    """Let a server be there or not, one look after the other; None: no such host."""
+
+    def look(_: Link) -> bool:
+        answer = answers.pop(0)
+        if answer is None:
+            raise joining.UnknownHostError("the host is not known")
+        return answer
+
+    monkeypatch.setattr(joining, "_TRY_S", 0.0)
+    monkeypatch.setattr(joining, "is_there", look)
+
+
+def test_a_name_that_nobody_knows_ends_a_client_at_its_start_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    link = Link("host:1", None)
+    _known_names(monkeypatch, [False, None])
+    with pytest.raises(MessageError, match="host is not known"):
+        joining._wait_for_server(link, lines.append, is_known=False)
+    _known_names(monkeypatch, [None, False, None, True])
+    joining._wait_for_server(link, lines.append, is_known=True)
+    _known_names(monkeypatch, [None, None, True])
+    node: Any = Node()
+    node.is_unknown = False
+    joining.Connection(node, joining.Server(link, None), lines.append).look()
+    assert "Connecting again" in "".join(lines)
+
+
+def test_a_client_whose_run_is_over_says_so_and_where_its_results_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    home, server = Home(tmp_path), joining.Server(Link("host:1", None), None)
+    (tmp_path / "a-run").mkdir()
+    (tmp_path / "a-run" / "memory.safetensors").touch()
+    _known_names(monkeypatch, [False, False, None])
+    monkeypatch.setattr(joining, "_TRY_S", 0.0)
+    with pytest.raises(IndexError):  # it waits, for the server may come back
+        joining.join(server, home, {}, lines.append)
+    assert f"`fedloom leave {tmp_path}`" in lines[0]
+    home.keep_end("a-run", 5, "")
+    done = own_results.OwnResults("a-run", "ward gains 2 points.", 0, "")
+    own_results._write(home, done)
+    for is_there_now in (False, None):
+        _known_names(monkeypatch, [is_there_now])
+        assert joining.join(server, home, {}, lines.append) == done
+        assert lines[-1] == "Nobody answers at host:1: the run a-run is over."
+
+
+def test_only_an_answer_of_the_server_says_that_a_client_is_taken_in(
+    tmp_path: Path,
+) -> None:
+    home, lines = Home(tmp_path), list[str]()
+    follower = joining._Follower(home, 0.0, lines.append)
+    line = joining.Answer(
+        time=time.time(), asked="enrol", kind="enrolled", round=0, number=0
+    )
+    home._add_line("a-run", line)
+    assert follower.look() is None
+    assert lines == [
+        "Asked to be taken into the run a-run, which begins when all its clients are "
+        "there. Who comes after that is not taken in."
+    ]
+
+
+def test_what_a_client_sets_for_itself_is_about_its_own_data(tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text("age,note,sick\n" + "30,a,0\n40,b,1\n" * 10)
+    config = parse({"data": {"name": "file", "path": "own", "target": "ill"}})
+    about = {"data": str(tmp_path / "my.csv"), "name": "ward", "home": str(tmp_path)}
+    with pytest.raises(DataError, match="ill"):
+        client_node(config, about, {})
+    own = {"set": '["data.target=sick", "data.drop=[\\"note\\"]"]'}
+    node = client_node(config, about | own, {})
+    assert node.format.features == ("age",)
+    with pytest.raises(ConfigError, match="JSON list"):
+        client_node(config, about | {"set": "data.target=sick"}, {})
+
+
+def test_what_a_worker_listened_at_goes_with_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    node_config = {"home": str(tmp_path)}
+    place = socket_path(node_config)
+    place.touch()
+    place.with_suffix(".lock").touch()
+    monkeypatch.setattr(processes.SuperNode, "_start", lambda self: Finished())
+    node = processes.SuperNode(Link("host:1", None), tmp_path / "node", node_config)
+    node.end()
+    assert not list(place.parent.iterdir())
+
+
+class Finished:
+    """A process that has ended."""
+
+    pid = -1
+    returncode = 0
+
+    def poll(self) -> int:
+        return 0
+
+    def wait(self) -> int:
+        return 0
+
+
 class Node:
     """A SuperNode that the server does not know."""
 
@@ -259,12 +486,28 @@ def test_a_key_that_the_server_does_not_take_is_given_up(
     monkeypatch.setattr(joining, "is_there", lambda _: True)
     server = joining.Server(Link("host:1", None), Path("key"))
     node: Any = Node()
-    connection = joining._Connection(node, server, lines.append)
+    connection = joining.Connection(node, server, lines.append)
     connection.look()
     time.sleep(0.02)
     with pytest.raises(MessageError, match=r"refuses the key key. Send its public"):
         connection.look()
     assert "does not take this client's key" in lines[0]
+
+
+def test_a_client_says_that_its_server_has_gone_and_that_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(joining, "_LOOK_S", -1.0)
+    _known_names(monkeypatch, [True, False, None, True])
+    node: Any = Node()
+    node.is_running = node.is_connected = True
+    server = joining.Server(Link("host:1", None), None)
+    connection = joining.Connection(node, server, lines.append)
+    for _ in range(4):
+        connection.look()
+    assert [line.split(" ")[0] for line in lines] == ["Connected", "Nobody", "The"]
+    assert "Waiting for the server to come back" in lines[1]
 
 
 def test_a_client_whose_data_do_not_fit_ends_with_the_reason(

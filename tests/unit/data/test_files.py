@@ -362,3 +362,27 @@ def test_blanks_around_the_name_of_a_column_are_no_part_of_it(tmp_path: Path) ->
     (tmp_path / "t.csv").write_text(" age , site,y \n1,u,0\n2,v,1\n")
     dataset = read(tmp_path / "t.csv", client="site")
     assert dataset.features == ("age",)
+
+
+def test_named_classes_are_those_of_every_file(tmp_path: Path) -> None:
+    """A client that has rows of one class alone has the outputs of all others."""
+    names = ["cat", "dog", "emu"]
+    table = {"a": [1, 2], "y": ["emu", "emu"]}
+    dataset = read(save(table, tmp_path / "t.csv"), classes=names)  # type: ignore[arg-type]
+    assert (dataset.classes, dataset.class_names) == (3, tuple(names))
+    assert dataset.targets.tolist() == [2, 2]
+    for values in ([1, 2], [1.0, 2.0]):
+        path = save({"a": [1, 2], "y": values}, tmp_path / "n.csv")  # type: ignore[dict-item]
+        assert read(path, classes=["0", "1", "2"]).targets.tolist() == [1, 2]
+
+
+def test_a_class_that_is_not_named_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = save({"a": [1, 2], "y": ["cat", "cow"]}, tmp_path / "t.csv")
+    with pytest.raises(DataError, match=r"one of cat, dog .* line 3 has 'cow'"):
+        read(path, classes=["cat", "dog"])
+    with pytest.raises(ConfigError, match="each once"):
+        read(path, classes=["cat", "cat"])
+    with pytest.raises(ConfigError, match="two classes or more"):
+        read(path, classes=["cat"])
+    with pytest.raises(ConfigError, match="no classes"):
+        read(path, classes=["cat", "dog"], task="regression")

@@ -13,6 +13,7 @@ pytest.importorskip("flwr")
 
 from cryptography import x509
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from safetensors.torch import load, save
 
 from fedloom.core.errors import ConfigError, MessageError
 from fedloom.flower.app import write_app
@@ -26,7 +27,7 @@ from fedloom.remote import Header, WireMessage
 MESSAGE = WireMessage(
     Header(kind="trained", run="a-run", settings="digest", name="clinic", client=3),
     {
-        "upload.shared": torch.arange(6.0).reshape(2, 3),
+        "upload.shared": torch.arange(6000.0).reshape(2, 3000),
         "report.steps": torch.tensor(7),
         "nothing": torch.zeros(0, 3, dtype=torch.float64),
         "flag": torch.tensor([True, False]),
@@ -43,7 +44,7 @@ def test_records_give_back_the_message() -> None:
 def test_flower_users_find_named_arrays() -> None:
     records = to_records(MESSAGE)
     shared = records["arrays"]["upload.shared"].numpy()  # type: ignore[index,union-attr]
-    assert np.array_equal(shared, np.arange(6.0).reshape(2, 3))
+    assert np.array_equal(shared, np.arange(6000.0).reshape(2, 3000))
     assert records["header"]["client"] == 3  # type: ignore[index]
 
 
@@ -54,27 +55,60 @@ def _with(name: str, array: Array) -> RecordDict:
     return records
 
 
-GENUINE = Array(np.arange(6, dtype=np.float32).reshape(2, 3))
+SMALL: bytes = to_records(MESSAGE).config_records["header"]["small"]  # type: ignore[assignment]
+VALUES = np.arange(6000, dtype=np.float32).reshape(2, 3000)
+GENUINE = Array(VALUES)
 
 
 @pytest.mark.parametrize(
     "array",
     [
-        Array("float32", (2, 3), "numpy.ndarray", GENUINE.data[:-1]),
-        Array("float32", (2, 3), "numpy.ndarray", GENUINE.data + b"0"),
-        Array("float32", (3, 2), "numpy.ndarray", GENUINE.data),
-        Array("float64", (2, 3), "numpy.ndarray", GENUINE.data),
-        Array("float32", (2, 3), "pickle", GENUINE.data),
-        Array("float32", (2, 3), "numpy.ndarray", b""),
+        Array("float32", (2, 3000), "numpy.ndarray", GENUINE.data[:-1]),
+        Array("float32", (2, 3000), "numpy.ndarray", GENUINE.data + b"0"),
+        Array("float32", (3000, 2), "numpy.ndarray", GENUINE.data),
+        Array("float64", (2, 3000), "numpy.ndarray", GENUINE.data),
+        Array("float32", (2, 3000), "pickle", GENUINE.data),
+        Array("float32", (2, 3000), "numpy.ndarray", b""),
         Array("float32", (10**12,), "numpy.ndarray", GENUINE.data),
-        Array(np.arange(6, dtype=np.float32).reshape(2, 3) + 1),
-        Array(np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))),
+        Array(VALUES + 1),
+        Array(np.asfortranarray(VALUES)),
         Array(np.array(["text"])),
     ],
 )
 def test_an_array_that_is_not_whole_or_not_the_one_is_refused(array: Array) -> None:
     with pytest.raises(MessageError):
         from_records(_with("upload.shared", array))
+
+
+def test_small_tensors_cost_no_object_each() -> None:
+    records = to_records(MESSAGE)
+    assert set(records.array_records["arrays"]) == {"upload.shared"}
+
+
+def _with_small(raw: object) -> RecordDict:
+    records = to_records(MESSAGE)
+    records.config_records["header"]["small"] = raw  # type: ignore[assignment]
+    return records
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        save({}),
+        SMALL[:-1],
+        SMALL + b"0",
+        SMALL.replace(b"[0", b"[ 0", 1),
+        save({**load(SMALL), "report.steps": torch.tensor(8)}),
+        save({**load(SMALL), "upload.shared": torch.tensor(8)}),
+        "text",
+    ],
+)
+def test_small_tensors_that_are_not_whole_or_not_the_ones_are_refused(
+    raw: object,
+) -> None:
+    with pytest.raises(MessageError):
+        from_records(_with_small(raw))
 
 
 def test_other_records_and_other_headers_are_refused() -> None:
@@ -121,7 +155,13 @@ def test_the_app_folder_names_what_there_is(tmp_path: Path) -> None:
 def test_node_config_is_spelt_as_flower_reads_it() -> None:
     from flwr.common.config import parse_config_args
 
-    table = {"home": "/a folder/b", "client": 3, "tells-sizes": False}
+    table = {
+        "home": "/a folder/b",
+        "name": "the \"old\" ward\\, a\tb = 'c' ü",
+        "client": 3,
+        "tells-sizes": False,
+        "weight": 0.5,
+    }
     assert parse_config_args([spell_config(table)]) == table
 
 

@@ -115,6 +115,17 @@ def test_a_client_gains_what_it_gains_in_the_simulation(ended: Run) -> None:
             assert np.allclose(value, ours.state_dict()[name], atol=1e-12)
 
 
+def test_the_report_says_what_every_field_is_in_words(ended: Run) -> None:
+    ended.results(0)
+    text = (ended.folder / "home-0" / "a-run" / "report.md").read_text()
+    rows = text.partition("## What was sent")[2].splitlines()
+    cells = [row.split(" | ") for row in rows if row.startswith("| ")][2:]
+    assert len(cells) > 8
+    assert [row for row in cells if not row[2].strip()] == []
+    assert "proof.token" in text
+    assert "TOLD" not in text
+
+
 def test_the_report_names_all_that_was_sent(ended: Run) -> None:
     ended.results(0)
     home = ended.folder / "home-0" / "a-run"
