@@ -61,13 +61,15 @@ def seeded(seed: int, purpose: str, *counters: int) -> Iterator[None]:
 
 def mix(bits: Tensor) -> Tensor:
     """SplitMix64's finaliser on int64 tensors; arithmetic wraps, shifts are logical."""
-    bits = (bits ^ _shift(bits, 30)) * _signed(_FIRST)
-    bits = (bits ^ _shift(bits, 27)) * _signed(_SECOND)
-    return bits ^ _shift(bits, 31)
+    # In place on what was just made: noise for large models is all about memory.
+    bits = _shift(bits, 30).bitwise_xor_(bits).mul_(_signed(_FIRST))
+    bits = _shift(bits, 27).bitwise_xor_(bits).mul_(_signed(_SECOND))
+    return _shift(bits, 31).bitwise_xor_(bits)
 
 
 def _shift(bits: Tensor, by: int) -> Tensor:
-    return (bits >> by) & ((1 << (64 - by)) - 1)
+    """A tensor of its own with the bits moved down."""
+    return (bits >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
 def _stride(counter: Tensor) -> Tensor:
