@@ -45,8 +45,6 @@ class RoundCost:
     """Clients that trained and arrived."""
     missing: int = 0
     """Answers of called clients that did not arrive, all exchanges together."""
-    absent: list[int] = field(default_factory=list)
-    """As in `fedloom.results.rows.Round`."""
     bytes_down: int = 0
     """Server (or team) to clients, all of them."""
     bytes_up: int = 0
@@ -60,6 +58,8 @@ class RoundCost:
     """Mean training loss over gradient steps, all clients together."""
     seconds: float = 0.0
     refusals: list[dict[str, Any]] = field(default_factory=list)
+    """As in `fedloom.results.rows.Round`."""
+    absent: list[int] = field(default_factory=list)
     """As in `fedloom.results.rows.Round`."""
 
     def add(self, other: RoundCost) -> None:
