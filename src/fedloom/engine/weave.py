@@ -242,7 +242,10 @@ def _without_steps(
 
     none = torch.zeros_like(participants.rows)
     report = Report(participants.client.size * 0, none, none)
-    result = sent.over(ends)(participants.memory, participants.client)
+    # Memories are rows of their own, also of clients that were never here: what comes
+    # out as one row repeated depends on nothing of theirs.
+    memory = map_record(_settled, participants.memory)
+    result = sent.over(ends)(memory, participants.client)
     return LocalResults(result, report)
 
 
