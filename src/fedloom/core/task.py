@@ -149,7 +149,10 @@ class Task(ParameterLayout):
         for x in inputs:
             if x.dtype == torch.uint8 or (self.scales_floats and x.is_floating_point()):
                 shift, scale = along(self.shift, x), along(self.scale, x)
-                ready.append((x.to(self.dtype) - shift) / scale)
+                numbers = x.to(self.dtype)
+                if isinstance(shift, Tensor) or shift:
+                    numbers = numbers - shift
+                ready.append(numbers / scale)
             else:
                 ready.append(x.to(self.dtype) if x.is_floating_point() else x)
         return tuple(ready)

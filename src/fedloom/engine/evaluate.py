@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.measures import Outcome, Sums
@@ -13,27 +15,40 @@ from fedloom.core.metrics import METRICS, Statistic, metrics_for, statistics
 from fedloom.core.task import Task
 from fedloom.engine.job import Runner, Samples
 
-_WIDTH = 256
+_WIDTH = 1024
 """Samples of one client that are evaluated in one call."""
+_ROWS = 2048
+"""Samples of several clients, padding included, that are evaluated in one call."""
+_AT_ONCE = 4096
+"""Samples that one model is shown in one call."""
+_GATHERED = 1 << 20
+"""Samples of all clients whose numbers are put beside each other at a time."""
 
 
 def sums_of_shared(task: Task, theta: Tensor, samples: Samples) -> Sums:
-    """What each client sends of one model, (d,), on its own samples."""
+    """What each client sends of one model, (d,), on its own samples.
+
+    A sample that several clients have is looked at once.
+    """
     totals = _Totals(task, samples)
-    places = torch.arange(len(samples.indices), device=theta.device)
-    for part in torch.split(places, 4096) if len(places) else ():
-        chosen = samples.indices[part]
+    distinct, place = samples.distinct
+    measured: list[list[Tensor]] = [[] for _ in totals.statistics]
+    for chosen in torch.split(distinct, _AT_ONCE) if len(distinct) else ():
         inputs = tuple(x[chosen] for x in samples.inputs)
         outcome = task.measure(theta, inputs, samples.targets[chosen])
-        part = part.cpu()
-        for statistic, values in zip(
-            totals.statistics, totals.measure(outcome), strict=True
-        ):
+        for column, values in zip(measured, totals.measure(outcome), strict=True):
+            column.append(_on_host(values))
+    place = place.cpu()
+    for statistic, parts in zip(totals.statistics, measured, strict=True):
+        if not parts:
+            break
+        of_distinct = torch.cat(parts)
+        for some in torch.split(torch.arange(len(place)), _GATHERED):
+            values = of_distinct[place[some]]
             if statistic.reduce is None:
-                total = totals.of[statistic]
-                total.index_add_(0, totals.owner[part], _on_host(values))
+                totals.of[statistic].index_add_(0, totals.owner[some], values)
             else:
-                totals.keep(statistic, part, values)
+                totals.keep(statistic, some, values)
     return totals.sums()
 
 
@@ -44,6 +59,7 @@ def sums_of_own(
     models: Callable[[Tensor], Tensor],
     *,
     is_average: bool = False,
+    shared: tuple[Tensor, Sums] | None = None,
     block: int = 64,
 ) -> Sums:
     """What each client sends of its own model or models, on its own samples.
@@ -55,8 +71,16 @@ def sums_of_own(
         models: gives the parameters of clients by their rows, (n, d), or (n, k, d) for
             an average.
         is_average: whether the average prediction of a client's k models is scored.
+        shared: the shared model, and what the clients send of it: not computed again
+            for a personal model that is the same.
         block: how many clients' models are held at once.
     """
+    if not is_average and len(samples.sizes):
+        theta = _only_one(models, samples)
+        if theta is not None:
+            if shared is not None and torch.equal(theta, shared[0]):
+                return shared[1]
+            return sums_of_shared(task, theta, samples)
     totals = _Totals(task, samples)
     outcome_of = task.measure_average if is_average else task.measure
     each = runner.each(lambda *one: totals.measure(outcome_of(*one)))
@@ -123,10 +147,12 @@ def _blocks(
     """Every client's model on its own samples, clients of about equal size together."""
     order = samples.sizes.argsort(stable=True)
     order = order[samples.sizes[order] > 0]
-    for rows in torch.split(order, block) if len(order) else ():
+    on_host = samples.sizes[order].cpu().numpy()
+    for group in _groups(on_host, block):
+        rows, longest = order[group], int(on_host[group.stop - 1])
         thetas, sizes = models(rows), samples.sizes[rows]
-        for start in range(0, int(sizes.max()), _WIDTH):
-            width = min(_WIDTH, int(sizes.max()) - start)
+        for start in range(0, longest, _WIDTH):
+            width = min(_WIDTH, longest - start)
             place = start + torch.arange(width, device=thetas.device)
             mask = place < sizes[:, None]
             places = torch.where(mask, samples.offsets[rows][:, None] + place, 0)
@@ -134,6 +160,33 @@ def _blocks(
             inputs = tuple(x[chosen] for x in samples.inputs)
             measured = each(thetas, inputs, samples.targets[chosen])
             yield _Block(rows, places, mask, measured)
+
+
+def _groups(sizes: NDArray[np.int64], block: int) -> Iterator[slice]:
+    """Neighbours whose samples, padded to the largest, are about one call's worth.
+
+    Args:
+        sizes: (n,) samples of each client, ascending.
+        block: the most clients of a group.
+    """
+    start = 0
+    while start < len(sizes):
+        near = sizes[start : start + block]
+        padded = near * np.arange(1, len(near) + 1)
+        count = max(1, int(np.searchsorted(padded, _ROWS, side="right")))
+        yield slice(start, start + count)
+        start += count
+
+
+def _only_one(models: Callable[[Tensor], Tensor], samples: Samples) -> Tensor | None:
+    """The model that all clients have, if it depends on nothing of theirs.
+
+    `vmap` says so by a tensor that repeats one row. Two clients are asked, since the
+    rows of one look the same either way.
+    """
+    rows = torch.zeros(2, dtype=torch.int64, device=samples.sizes.device)
+    thetas = models(rows)
+    return thetas[0] if thetas.stride(0) == 0 else None
 
 
 class _Totals:

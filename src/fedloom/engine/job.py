@@ -82,6 +82,12 @@ class Samples:
         mine, theirs = (*self.inputs, self.targets), (*other.inputs, other.targets)
         return all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
+    @cached_property
+    def distinct(self) -> tuple[Tensor, Tensor]:
+        """The samples without repetition, and where each of `indices` is among them."""
+        values, place = torch.unique(self.indices, return_inverse=True)
+        return values, place
+
     def only(self, rows: Tensor) -> Samples:
         """The same of some clients; the samples themselves are not copied."""
         if len(rows) == len(self.sizes):

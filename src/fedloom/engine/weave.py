@@ -75,6 +75,8 @@ class Weave:
         self, job: Job, sent: CohortDownload, participants: Participants
     ) -> LocalResults:
         """Run the job for all clients, chunk by chunk, those with most steps first."""
+        if not job.phases:
+            return _without_steps(job, sent, participants)
         lengths = self._lengths(job, sent, participants)
         sizes = job.train.sizes[participants.rows]
         host = Extents(sizes.cpu(), lengths.cpu())  # a GPU is waited for just once
@@ -227,6 +229,24 @@ class Weave:
             self._jobs.append(job)
             self._made[key] = steps
         return self._made[key]
+
+
+def _without_steps(
+    job: Job, sent: CohortDownload, participants: Participants
+) -> LocalResults:
+    """A job that is no more than its ends; what all clients share stays one row."""
+
+    def ends(down: Any, memory: Any, client: Any) -> Any:
+        work = job.begin(down, memory, client, job.task)
+        return job.finish(work, down, memory, client, job.task)
+
+    none = torch.zeros_like(participants.rows)
+    report = Report(participants.client.size * 0, none, none)
+    # Memories are rows of their own, also of clients that were never here: what comes
+    # out as one row repeated depends on nothing of theirs.
+    memory = map_record(_settled, participants.memory)
+    result = sent.over(ends)(memory, participants.client)
+    return LocalResults(result, report)
 
 
 class _Streams:

@@ -193,18 +193,15 @@ class LocalFleet:
         task, rows = self.task, self._rows(request.clients)
         samples = self._part(request.part).only(rows)
         by_kind: dict[str, Sums] = {}
+        shared = None
         if request.shared is not None:
             by_kind["shared"] = sums_of_shared(task, request.shared, samples)
+            shared = request.shared, by_kind["shared"]
         if request.teams is not None:
-            teams = self.roster.enrolments.team[rows].cpu()
-            by_team = [sums_of_shared(task, theta, samples) for theta in request.teams]
-            by_kind["team"] = map_record(
-                lambda *columns: torch.stack(columns)[teams, torch.arange(len(teams))],
-                *by_team,
-            )
+            by_kind["team"] = self._sums_of_teams(request.teams, rows, samples)
         adapted = self._adapted_models(request)
         by_kind["personal"] = sums_of_own(
-            task, self.runner, samples, lambda at: adapted(at).result
+            task, self.runner, samples, lambda at: adapted(at).result, shared=shared
         )
         if self.algorithm.has_posterior:
             by_kind["averaged"] = sums_of_own(
@@ -215,6 +212,18 @@ class LocalFleet:
                 is_average=True,
             )
         return by_kind
+
+    def _sums_of_teams(self, models: Tensor, rows: Tensor, samples: Samples) -> Sums:
+        """What each client sends of its team's model; models are (teams, d)."""
+        team_of = self.roster.enrolments.team[rows]
+        by_team, members = [], []
+        for team in torch.unique(team_of).tolist():
+            own = (team_of == team).nonzero()[:, 0]
+            by_team.append(sums_of_shared(self.task, models[team], samples.only(own)))
+            members.append(own.cpu())
+        back = torch.cat(members).argsort()
+        sums: Sums = map_record(lambda *parts: torch.cat(parts)[back], *by_team)
+        return sums
 
     def outcomes(self, request: ScoreRequest) -> PersonalOutcomes:
         """What the personal models of the clients asked say of every sample."""

@@ -8,10 +8,13 @@ import torch
 import torch.nn.functional as F
 from patchwork import COUNT, TESTS, Patchwork, simulation_of, small_federation
 from sklearn.metrics import f1_score, mean_absolute_error, r2_score, roc_auc_score
-from torch import nn
+from torch import Tensor, nn
 
 from fedloom.algorithms import FedAvg, Local, PFedMT
 from fedloom.clients.federation import Federation
+from fedloom.clients.ragged import Ragged
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.measures import Outcome
 from fedloom.core.metrics import (
     CONFIDENCE_BINS,
     MARGIN_BINS,
@@ -23,7 +26,7 @@ from fedloom.core.metrics import (
 from fedloom.core.records import take
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.evaluate import sums_of_own, sums_of_shared
+from fedloom.engine.evaluate import _ROWS, _groups, sums_of_own, sums_of_shared
 from fedloom.engine.job import Samples
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
@@ -319,6 +322,85 @@ def test_a_clients_sums_are_the_same_whoever_is_scored_beside_it() -> None:
         assert alone.samples.tolist() == [TESTS[n]]
         for mine, ours in zip(alone.values, take(together, [n]).values, strict=True):
             torch.testing.assert_close(mine, ours, equal_nan=True)
+
+
+class Watched(Task):
+    """A task that remembers how many samples its models were shown."""
+
+    shown = 0
+
+    def measure(
+        self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+    ) -> Outcome:
+        self.shown += len(targets)
+        return super().measure(theta, inputs, targets)
+
+
+def overlapping() -> Federation:
+    """Three clients that test on 7, 5 and 7 of the same 9 samples."""
+    draw = np.random.default_rng(0)
+    x, y = torch.from_numpy(draw.normal(size=(15, 3))), torch.arange(15) % 2
+    tests = [np.arange(9, 15), np.arange(6, 11), np.arange(6, 15)]
+    return Federation(
+        dataset=Dataset("tiny", (x,), y, classes=2),
+        train=Ragged.of([np.arange(2 * n, 2 * n + 2) for n in range(3)]),
+        validation=Ragged.of([np.arange(0)] * 3),
+        test=Ragged.of(tests),
+        names=("a", "b", "c"),
+        teams=np.array([0, 1, 0]),
+        shares_test=True,
+    )
+
+
+def test_a_sample_that_clients_share_is_shown_to_a_shared_model_once() -> None:
+    federation = overlapping()
+    task = Watched(nn.Linear(3, 2), dtype=torch.float64)
+    together = sums_of_shared(task, task.start, placed(federation))
+    one_more = 1  # shows the shapes
+    assert task.shown == 9 + one_more
+    for n in range(3):
+        alone = sums_of_shared(task, task.start, placed(federation.only([n])))
+        for mine, ours in zip(alone.values, take(together, [n]).values, strict=True):
+            torch.testing.assert_close(mine, ours, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "shown"),
+    [(FedAvg(), 10), (Local(), 10), (PFedMT(), 10 + 10 + 6 + 10)],
+    ids=["fedavg", "local", "pfedmt"],
+)
+def test_models_that_are_the_same_are_scored_once(
+    method: AnyAlgorithm, shown: int
+) -> None:
+    """Of FedAvg the shared model alone; of pFedMT each team's on its own clients.
+
+    One sample more each time shows the shapes; personal models are padded to the
+    largest client, and those of all clients are one call.
+    """
+    scores = []
+    for runner in (Loop(), Weave(2)):
+        task = Watched(nn.Linear(3, 2), dtype=torch.float64)
+        with torch.no_grad():
+            task.start.copy_(torch.linspace(-1, 1, task.d))
+        simulation = simulation_of(method, runner, federation=overlapping(), task=task)
+        simulation.run_exchange()
+        task.shown = 0
+        scores.append(simulation.evaluate("test").scores)
+    assert task.shown == shown
+    for looped, woven in zip(*scores, strict=True):
+        np.testing.assert_allclose(woven.of("loss"), looped.of("loss"), rtol=1e-10)
+
+
+@pytest.mark.parametrize("sizes", [[1], [3, 3, 3], [1] * 500, [1, 5, 900, 2000, 9999]])
+def test_groups_of_clients_fill_a_call_and_leave_nobody_out(sizes: list[int]) -> None:
+    groups = list(_groups(np.array(sizes), 64))
+    assert [n for group in groups for n in range(group.start, group.stop)] == list(
+        range(len(sizes))
+    )
+    for group in groups:
+        count = group.stop - group.start
+        assert count <= 64
+        assert count == 1 or count * sizes[group.stop - 1] <= _ROWS
 
 
 def test_a_client_sends_sums_for_the_metrics_of_its_task_and_no_others() -> None:
