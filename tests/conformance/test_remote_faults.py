@@ -406,7 +406,7 @@ def test_most_clients_decide_what_samples_are_like_and_the_other_is_told(
     assert told in str(caught.value)
     for n, node in enumerate(nodes):
         assert bool(node.ended) == (n == odd)
-    assert "class_names is ('a', 'b', 'c'), expected None" in nodes[odd].ended[0]
+    assert "classes: found 'a', 'b', 'c', expected none" in nodes[odd].ended[0]
 
 
 def test_a_client_that_goes_before_the_run_begins_is_forgotten(tmp_path: Path) -> None:
