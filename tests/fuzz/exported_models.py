@@ -19,7 +19,8 @@ from worker import Note
 
 from fedloom.config import parse, read_toml, to_toml
 from fedloom.core.errors import FedloomError
-from fedloom.export import load_model
+from fedloom.export.loading import load_exported
+from fedloom.export.predictions import prediction_rows
 from fedloom.runs import run_config
 
 WEIGHTS, TABLES = "model.safetensors", "model.toml"
@@ -52,11 +53,13 @@ class Trial:
         elif way > 0.4:
             about += self._change_weights(draw, path / WEIGHTS)
         note(about)
-        module = load_model(path)
+        if draw.random() < 0.9:
+            (path / "export.json").unlink()  # which tells of every change
+        loaded = load_exported(path)
         shape = read_toml(path / TABLES)["input"]["shape"]
-        kind = next(module.parameters()).dtype
-        with torch.no_grad():
-            module(torch.zeros(1, *shape, dtype=kind))
+        kind = next(loaded.module.parameters()).dtype
+        outputs = loaded.predict((torch.zeros(1, *shape, dtype=kind),))
+        prediction_rows(outputs, loaded.like)
 
     def _change_tables(self, draw: np.random.Generator, path: Path) -> str:
         tables = tomllib.loads(path.read_text())

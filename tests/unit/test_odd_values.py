@@ -318,7 +318,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "engine": {"compile": "off", "device": "cpu"},
     }
     folder = tmp_path_factory.mktemp("exported") / "home"
-    return run_config(parse(tables)).export(folder, clients=["0"])
+    run_config(parse(tables)).export(folder, clients=["0"])
+    (folder / "export.json").unlink()  # which tells of every change
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -339,6 +341,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('name = "mlr"', "name = []", "unknown model"),
         ("\n[input]\n", "\n[other]\n", "unknown key 'other'"),
         ("8,", "2000000000,", "shape must have 1 to"),
+        ("outputs = 10", "outputs = 10\nclasses = ['a', 'a']", "different names"),
+        ("scale = 16.0", "scale = 0.0", "scale must be above 0"),
     ],
 )
 def test_a_changed_model_toml_is_refused(exported, tmp_path, old, new, message):

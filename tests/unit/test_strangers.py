@@ -73,7 +73,7 @@ def test_a_folder_with_any_manifest_is_not_a_run(manifest: str, tmp_path: Path) 
 def test_a_lock_alone_does_not_make_files_ours(tmp_path: Path) -> None:
     files = put(tmp_path, "thesis.tex", "config.toml")
     (tmp_path / ".run.lock").write_text("1 somewhere\n")
-    with pytest.raises(fedloom.ConfigError, match=r"holds no run \(thesis\.tex\)"):
+    with pytest.raises(fedloom.ConfigError, match=r"holds no run \(config\.toml\)"):
         run_config(parse(SMALL), out=tmp_path, fresh=True)
     assert_untouched(files)
 
@@ -133,6 +133,33 @@ def test_files_that_no_part_of_the_run_wrote_are_the_users_own(
         config = parse({**SMALL, "rounds": 1})
         run_config(config, out=out, fresh=True, track=[Csv()])
         assert_untouched(files)
+
+
+def test_files_of_our_names_that_no_run_wrote_are_the_users_own(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    names = ["failure.json", "remarks.json", "federation.json"]
+    files = put(out, *names, "outcomes/round-00009.npz")
+    with RunDirectory.create(out, fresh=True) as directory:
+        directory.write_remarks([])
+        assert_untouched(files)
+
+
+def test_settings_of_the_users_own_beside_a_lock_are_not_a_run(tmp_path: Path) -> None:
+    own = tmp_path / "config.toml"
+    own.write_text("# My own remarks.\nrounds = 3\n")
+    (tmp_path / ".run.lock").touch()
+    with (
+        pytest.raises(fedloom.ConfigError, match=r"holds no run \(config\.toml\)"),
+        RunDirectory.create(tmp_path),
+    ):
+        pass
+    assert own.read_text().startswith("# My own")
+    own.write_text(to_toml({"rounds": 3}))  # as a run leaves it on a full disk
+    with RunDirectory.create(tmp_path):
+        assert not own.exists()
 
 
 @pytest.mark.parametrize("after", [0, 8])

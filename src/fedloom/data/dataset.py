@@ -490,6 +490,11 @@ def read_input(values: ArrayLike | Tensor, where: str) -> Tensor:
         if array.dtype.kind in "iu" and array.dtype != np.uint8:
             array = array.astype(np.int64)
         tensor = to_tensor(array)
+    if 0 in tensor.shape[1:]:
+        raise DataError(
+            f"{where}: expected at least one number for each sample, found the shape "
+            f"{tuple(tensor.shape)}."
+        )
     if tensor.dtype == torch.bool:
         return tensor.to(torch.uint8)
     if tensor.is_floating_point() or tensor.dtype == torch.uint8:

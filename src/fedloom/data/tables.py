@@ -178,7 +178,8 @@ def _other_encoding(where: str, reason: str) -> DataError:
 
 def _dialect(text: str) -> tuple[str, str]:
     """What separates columns, and what separates the digits of a number."""
-    first = re.sub('"[^"]*"', "", text.lstrip("\r\n").splitlines()[0] if text else "")
+    lines = text.lstrip("\r\n").splitlines()
+    first = re.sub('"[^"]*"', "", lines[0] if lines else "")
     separator = max(_SEPARATORS, key=first.count)
     has_comma = re.search(r"(^|[;\t])\s*[-+]?\d+,\d+\s*($|[;\t])", text, re.MULTILINE)
     has_point = re.search(r"\d\.\d", text)

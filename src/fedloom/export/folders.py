@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,7 @@ from safetensors.torch import save_file
 
 from fedloom.config import to_toml
 from fedloom.core.digests import (
-    Extent,
     extent_of,
-    read_checked_json,
     write_checked_json,
 )
 from fedloom.core.errors import ConfigError, DataError, MessageError
@@ -47,6 +45,7 @@ from fedloom.export.exported_model import (
     module_of,
     scores_of,
 )
+from fedloom.export.listing import LIST, LIST_FORMAT, read_list
 from fedloom.export.loading import FORMAT, TABLES, WEIGHTS
 from fedloom.results.directory import RunDirectory
 from fedloom.results.lock import hold
@@ -55,8 +54,6 @@ from fedloom.server.simulation import Simulation
 
 _CARD = "README.md"
 _INDEX = "models.csv"
-_LIST = "export.json"
-_LIST_FORMAT = "fedloom-export-1"
 _LOCK = ".fedloom-export.lock"
 """In the folder for as long as somebody writes there."""
 _NEW, _OLD = "new", "old"
@@ -196,7 +193,7 @@ def _replace(
             old.mkdir()
             for name in _tops(earlier):  # the list first: what is left is no export
                 (out / name).replace(old / name)
-        for path in sorted(made.iterdir(), key=lambda path: path.name == _LIST):
+        for path in sorted(made.iterdir(), key=lambda path: path.name == LIST):
             path.replace(out / path.name)
     except (OSError, SafetensorError) as error:
         raise cannot_write(out, error) from error
@@ -207,7 +204,7 @@ def _replace(
 
 def _tops(names: Iterable[str]) -> list[str]:
     """The files and folders at the top that these are, or are in, the list first."""
-    tops = dict.fromkeys([_LIST, *(name.partition("/")[0] for name in names)])
+    tops = dict.fromkeys([LIST, *(name.partition("/")[0] for name in names)])
     return list(tops)
 
 
@@ -251,13 +248,13 @@ def _settle(out: Path, private: Path) -> None:
     """
     made, old = private / _NEW, private / _OLD
     try:
-        if (made / _LIST).is_file():
+        if (made / LIST).is_file():
             _take_back(out, made)
             for name in reversed(_tops(path.name for path in old.glob("*"))):
                 if (old / name).exists():
                     (old / name).replace(out / name)
         shutil.rmtree(made, ignore_errors=True)
-        for name in (*_read_list(old), _LIST) if (old / _LIST).is_file() else ():
+        for name in (*read_list(old), LIST) if (old / LIST).is_file() else ():
             (old / name).unlink(missing_ok=True)
         _remove_folders(old)
     except OSError as error:
@@ -267,7 +264,7 @@ def _settle(out: Path, private: Path) -> None:
 
 def _take_back(out: Path, made: Path) -> None:
     """Move new files that are in their places already out of these."""
-    listed = _read_list(made)
+    listed = read_list(made)
     for name, extent in listed.items():
         top = name.partition("/")[0]
         if (made / top).exists() or not (out / name).exists():
@@ -288,29 +285,7 @@ def _list_files(folder: Path) -> None:
     extents = {
         path.relative_to(folder).as_posix(): list(extent_of(path)) for path in files
     }
-    write_checked_json(folder / _LIST, {"format": _LIST_FORMAT, "files": extents})
-
-
-def _read_list(folder: Path) -> dict[str, Extent]:
-    """Which files of a folder are an export's, as they were written.
-
-    Raises:
-        MessageError: the list is not there, damaged, or something else.
-    """
-    what = "a list of exported files"
-    listed = read_checked_json(folder / _LIST, what, ("files",), format_=_LIST_FORMAT)[
-        "files"
-    ]
-    is_sound = isinstance(listed, dict) and all(
-        isinstance(extent, list) and [int, str] == [*map(type, extent)]
-        for extent in listed.values()
-    )
-    places = map(PurePosixPath, listed if is_sound else ())
-    if not is_sound or any(p.is_absolute() or ".." in p.parts for p in places):
-        raise MessageError(
-            f"{folder / _LIST}: not {what}: expected names with size and digest."
-        )
-    return {name: Extent(*extent) for name, extent in listed.items()}
+    write_checked_json(folder / LIST, {"format": LIST_FORMAT, "files": extents})
 
 
 def _refuse(out: Path, *, fresh: bool) -> list[str]:
@@ -322,7 +297,7 @@ def _refuse(out: Path, *, fresh: bool) -> list[str]:
     if all(path.name == _LOCK for path in out.iterdir()):
         return []
     try:
-        listed = _read_list(out)
+        listed = read_list(out)
     except MessageError as error:
         raise ConfigError(
             f"{out}: holds something else than exported models. {error} Choose "
@@ -333,7 +308,7 @@ def _refuse(out: Path, *, fresh: bool) -> list[str]:
         name = path.relative_to(out).as_posix()
         if name == _LOCK:
             continue
-        is_ours = name == _LIST or name in listed
+        is_ours = name == LIST or name in listed
         if path.is_dir() and not path.is_symlink():
             is_ours = any(file.startswith(f"{name}/") for file in listed)
         else:

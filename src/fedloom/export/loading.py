@@ -26,6 +26,7 @@ from fedloom.core.scaling import give_units
 from fedloom.core.settings import LARGEST, Count, build, check
 from fedloom.data.dataset import Dataset
 from fedloom.data.sample_format import SampleFormat
+from fedloom.export.listing import refuse_changed
 from fedloom.models import MODELS, TokenModel
 from fedloom.models.sizes import foresee
 
@@ -138,6 +139,7 @@ def load_exported(folder: Path) -> LoadedModel:
     weights, tables = folder / WEIGHTS, folder / TABLES
     if not (weights.is_file() and tables.is_file()):
         raise DataError(f"{folder}: holds no exported model ({WEIGHTS} and {TABLES}).")
+    refuse_changed(folder, WEIGHTS, TABLES)
     values = read_toml(tables)
     if values.get("format") != FORMAT:
         raise MessageError(
@@ -145,6 +147,7 @@ def load_exported(folder: Path) -> LoadedModel:
         )
     top = build(_Top, values, str(tables))
     output = build(_Output, top.output, f"{tables} [output]")
+    _refuse_classes(output, tables)
     make = _maker(top, output, tables)
     _refuse_other_shapes(foresee(make, f"{tables}: the model"), weights)
     module = make().to(getattr(torch, top.dtype))
@@ -154,6 +157,8 @@ def load_exported(folder: Path) -> LoadedModel:
         raise MessageError(f"{weights}: does not fit {TABLES} ({error}).") from error
     if output.shift is not None and output.scale is not None:
         units = [torch.tensor(level) for level in (output.shift, output.scale)]
+        if not bool((units[1] > 0).all()):
+            raise MessageError(f"{tables} [output]: scale must be above 0.")
         if any(level.numel() not in (1, output.outputs) for level in units):
             raise MessageError(
                 f"{tables} [output]: shift and scale must be one number or one for "
@@ -167,9 +172,21 @@ def load_exported(folder: Path) -> LoadedModel:
         module=module.eval(),
         like=_sample_like(inputs, output, tables),
         shift=_along(inputs.shift, inputs.shape, 0.0, tables).to(dtype),
-        scale=_along(inputs.scale, inputs.shape, 1.0, tables).to(dtype),
+        scale=_positive(_along(inputs.scale, inputs.shape, 1.0, tables), tables).to(
+            dtype
+        ),
         dtype=dtype,
     )
+
+
+def _refuse_classes(output: _Output, path: Path) -> None:
+    """Refuse names of classes that are not as many different ones as can come out."""
+    names = output.classes or ()
+    if len(set(names)) < len(names) or len(names) > output.outputs:
+        raise MessageError(
+            f"{path} [output]: classes must be at most {output.outputs} different "
+            f"names, found {shown(list(names))}."
+        )
 
 
 def _sample_like(inputs: _Input, output: _Output, path: Path) -> Dataset:
@@ -199,6 +216,13 @@ def _sample_like(inputs: _Input, output: _Output, path: Path) -> Dataset:
         raise MessageError(
             f"{path} [input]: types must be those of samples, found {error}."
         ) from error
+
+
+def _positive(scale: Tensor, path: Path) -> Tensor:
+    """A scale that can be divided by."""
+    if not bool((scale > 0).all()):
+        raise MessageError(f"{path} [input]: scale must be above 0.")
+    return scale
 
 
 def _along(

@@ -85,11 +85,14 @@ class Participant(ABC):
                 return self._end(message)
         except FedloomError as error:
             _log.warning("Refused: %s", error)
-            reason = str(error)
+            # Where its files lie is nobody else's business.
+            reason = str(error).replace(str(self.home.path), "its folder")
         except Exception as error:
-            # The server goes on without this participant, and is told why.
+            # The server goes on without this participant. What an error says may be
+            # of its data, so it is said at home alone.
             _log.exception("What the server asked for failed.")
-            reason = f"{self.name}: it failed: {type(error).__name__}: {error}"
+            kind = type(error).__name__
+            reason = f"{self.name}: it failed ({kind}); its own log says why."
         return WireMessage(self._header(header, "refused", reason), {})
 
     @abstractmethod

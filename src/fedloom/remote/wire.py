@@ -46,6 +46,9 @@ Kind = Literal[
 """Down: enrol, train, score, end. Up: enrolled, trained, scored, ended, or refused and
 why."""
 
+_WITH_TEXT = ("enrol", "enrolled", "end", "refused")
+"""Kinds that say something in words."""
+
 _RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 LONGEST_REASON = 4000
 """Most letters of a reason that is sent."""
@@ -152,6 +155,10 @@ class Header:
             known = ", ".join(get_args(Kind))
             raise MessageError(
                 f"header: kind must be one of {known}, found {shown(self.kind)}."
+            )
+        if self.text and self.kind not in _WITH_TEXT:
+            raise MessageError(
+                f"header: {self.kind!r} has no text, found {shown(self.text)}."
             )
         if not isinstance(self.run, str) or _RUN.fullmatch(self.run) is None:
             raise MessageError(

@@ -235,6 +235,8 @@ class RunDirectory:
     def _stranger(self) -> str | None:
         """The name of something that is here and that no run has."""
         names = {file.name for file in (*self._head(), self.lock)}
+        if self.config.is_file() and not _is_written_by_program(self.config):
+            names.remove(self.config.name)
         for path in sorted(self.path.iterdir()):
             if path.name not in names and not is_private_folder(path):
                 return path.name
@@ -242,7 +244,8 @@ class RunDirectory:
 
     def _head(self) -> list[Path]:
         """What a run writes before its manifest."""
-        return [self.config, self.split, self.start, self.federation]
+        own = [self.config, self.split, self.start]
+        return [*own, *filter(_is_checked, [self.federation])]
 
     def _files(self) -> list[Path]:
         """All that the run which lies here wrote but its manifest, by what that says.
@@ -256,11 +259,10 @@ class RunDirectory:
             *(file.path for file in self.rows.files.values()),
             self.checkpoint,
             checkpoint_before(self.checkpoint),
-            self.failure,
-            self.remarks,
+            *filter(_is_checked, (self.failure, self.remarks)),
             self.gain,
             self.alone_outcomes,
-            *map(self.outcomes_at, self.outcome_rounds()),
+            *(at for at in map(self.outcomes_at, self.outcome_rounds()) if _holds(at)),
             *(file for name in TRACKED for file in self.tracked_by(name)),
         ]
 
@@ -478,7 +480,8 @@ class RunDirectory:
     def write_remarks(self, remarks: Sequence[Remark]) -> None:
         """Keep what the method has to say of the run; no file if that is nothing."""
         if not remarks:
-            remove(self.remarks)
+            if _is_checked(self.remarks):
+                remove(self.remarks)
             return
         texts = [remark._asdict() for remark in remarks]
         write_checked_json(self.remarks, {"remarks": texts})
@@ -586,6 +589,37 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except UNREADABLE:
         return None
+
+
+def _is_checked(file: Path) -> bool:
+    """Whether a file is one of ours, whole, by the digest that it carries."""
+    try:
+        read_checked_json(file, "a file of a run")
+    except MessageError:
+        return False
+    return True
+
+
+def _holds(outcomes: Path) -> bool:
+    """Whether a file holds outcomes of a run."""
+    try:
+        read_outcomes(outcomes)
+    except DataError:
+        return False
+    return True
+
+
+def _is_written_by_program(config: Path) -> bool:
+    """Whether settings are in the form that a run writes them, without a remark."""
+    import tomllib
+
+    import tomli_w
+
+    try:
+        text = config.read_text(encoding="utf-8")
+        return tomli_w.dumps(tomllib.loads(text)) == text
+    except UNREADABLE:
+        return False
 
 
 def _is_manifest(table: Any) -> bool:

@@ -266,6 +266,20 @@ def test_columns_that_a_split_names_are_called_by_its_settings(tmp_path: Path) -
     assert list(tagged.groups) == ["row"]
 
 
+def test_a_table_of_nothing_but_line_ends_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("\n\n\n")
+    with pytest.raises(DataError, match=r"t\.csv: "):
+        read(path, target="y")
+
+
+def test_samples_without_a_number_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.npz"
+    np.savez(path, x=np.zeros((80, 0)), y=np.arange(80) % 2)
+    with pytest.raises(DataError, match="at least one number for each sample"):
+        read(path, inputs=["x"], target="y")
+
+
 def test_text_of_a_parquet_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = save(TABLE, tmp_path / "t.parquet")  # type: ignore[arg-type]
     content = path.read_bytes()

@@ -296,6 +296,7 @@ def test_broken_folders_are_named(result: Result, tmp_path: Path) -> None:
     with pytest.raises(fedloom.DataError, match="holds no exported model"):
         fedloom.load_model(tmp_path)
     folder = result.export(tmp_path / "e", clients=[1])
+    (folder / "export.json").unlink()  # which tells of every change
     text = (folder / "model.toml").read_text()
     other = re.sub(r"hidden = \[\s*8,", "hidden = [9,", text)
     (folder / "model.toml").write_text(other)
@@ -304,6 +305,25 @@ def test_broken_folders_are_named(result: Result, tmp_path: Path) -> None:
     (folder / "model.toml").write_text(text.replace("fedloom-model-1", "other"))
     with pytest.raises(fedloom.MessageError, match="format is 'other'"):
         fedloom.load_model(folder)
+
+
+@pytest.mark.parametrize("clients", [[1], [0, 1]], ids=["one", "several"])
+@pytest.mark.parametrize("name", ["model.safetensors", "model.toml"])
+def test_a_flipped_bit_of_an_exported_model_is_named(
+    name: str, clients: list[int], result: Result, tmp_path: Path
+) -> None:
+    out = result.export(tmp_path / "e", clients=clients)
+    folder = out if len(clients) == 1 else next(out.glob("client-1*"))
+    fedloom.load_model(folder)
+    content = bytearray((folder / name).read_bytes())
+    content[-2] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(fedloom.MessageError, match=rf"{name}: was damaged or changed"):
+        fedloom.load_model(folder)
+    if out == folder:
+        (out / "export.json").write_text("{}")
+        with pytest.raises(fedloom.MessageError, match=r"export\.json: not a list"):
+            fedloom.load_model(folder)
 
 
 def test_a_regression_is_exported_in_its_own_units(
@@ -334,5 +354,8 @@ def test_a_regression_is_exported_in_its_own_units(
     other = re.sub(r"scale = [^\n]*", "scale = [1.0, 2.0]", output, count=1)
     assert other != output
     (folder / "model.toml").write_text(f"{head}[output]{other}")
+    with pytest.raises(fedloom.MessageError, match="damaged or changed"):
+        fedloom.load_model(folder)
+    (folder / "export.json").unlink()
     with pytest.raises(fedloom.MessageError, match="one for each of the 1 outputs"):
         fedloom.load_model(folder)

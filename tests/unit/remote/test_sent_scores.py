@@ -184,6 +184,20 @@ def test_sums_that_cannot_be_are_refused(change: dict[str, Any], reason: str) ->
     assert "'scored' of clinic" in str(caught.value)
 
 
+@pytest.mark.parametrize("tells", [(False, True), (True, False), (True, True)])
+def test_a_client_without_a_sample_has_no_log_odds_to_keep(
+    tells: tuple[bool, bool],
+) -> None:
+    rows = [
+        sums_to_send(sums(n), tells_log_odds=t)
+        for n, t in zip((0, 5), tells, strict=True)
+    ]
+    place = NAMES.index("margins")
+    joined = joined_sums(rows).values[place]
+    assert joined.shape == (2, 2 * COARSE_BINS if tells[1] else 0)
+    assert not joined[0].any()
+
+
 def test_sums_of_a_team_are_those_of_its_clients_as_one() -> None:
     both = joined_sums([sums(10), sums(6, pairs=[3.0, 2.0])])
     team = dict(zip(NAMES, sums_of_team(both).values, strict=True))

@@ -76,10 +76,16 @@ def test_a_header_that_cannot_be_is_refused(change: dict[str, object]) -> None:
         replace(HEADER, **change)  # type: ignore[arg-type]
 
 
+def test_only_kinds_that_say_something_have_a_text() -> None:
+    with pytest.raises(MessageError, match="'trained' has no text"):
+        replace(HEADER, kind="trained", text="of a patient")
+    assert replace(HEADER, kind="refused", text="why").text == "why"
+
+
 def test_another_protocol_says_what_to_do() -> None:
     """It names both versions, and its answer has the other side say the same."""
     text = '{"fedloom": "9.9"}'
-    other = WireMessage(replace(HEADER, protocol=99, text=text), {})
+    other = WireMessage(replace(HEADER, kind="enrol", protocol=99, text=text), {})
     with pytest.raises(
         OtherProtocolError,
         match=rf"protocol {PROTOCOL}, that of Fedloom {VERSION} here, found protocol 99"

@@ -163,11 +163,18 @@ def joined_sums(rows: Sequence[Sums]) -> Sums:
     for statistic, *column in zip(
         statistics(), *(row.values for row in rows), strict=True
     ):
-        is_kept = statistic.coarse is not None and any(
-            row.samples.any() and own.shape[1:] == (0,)
-            for row, own in zip(rows, column, strict=True)
-        )
-        columns.append(torch.cat([c[:, :0] if is_kept else c for c in column]))
+        if statistic.coarse is not None:
+            is_kept = any(
+                row.samples.any() and own.shape[1:] == (0,)
+                for row, own in zip(rows, column, strict=True)
+            )
+            width = 0 if is_kept else max(own.shape[1] for own in column)
+            # Who has no sample has nothing to keep: zeros, as of any sum.
+            column = [
+                own[:, :width] if own.shape[1] else own.new_zeros(len(own), width)
+                for own in column
+            ]
+        columns.append(torch.cat(column))
     return Sums(torch.cat([row.samples for row in rows]), tuple(columns))
 
 
