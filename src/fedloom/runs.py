@@ -415,8 +415,8 @@ def load(
     if not checkpoint.exists(directory.checkpoint):
         _refuse_diverged(directory)
         raise DataError(
-            f"{path}: the run was stopped before its first checkpoint. Go on with it: "
-            f"{_command(directory)}."
+            f"{path}: the run has no checkpoint yet. If it is going on, wait for the "
+            f"first; if it was stopped, go on with it: {_command(directory)}."
         )
     plan = plan_from_directory(
         directory,

@@ -377,6 +377,11 @@ def read_targets(
                 f"{where}: labels must be whole numbers, {place_of(row)} has "
                 f"{values[row]!s}. For regression, set the task or leave out classes."
             )
+    if values.size and values.dtype.kind in "uf" and values.max() >= 2**63:
+        raise DataError(
+            f"{where}: labels must be below 2**63, found {values.max()!s}. For "
+            "regression, set the task or leave out classes."
+        )
     labels = to_tensor(values.astype(np.int64))
     if classes is None:
         classes = max(int(labels.max()) + 1, 1) if labels.numel() else 1

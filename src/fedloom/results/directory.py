@@ -240,7 +240,7 @@ class RunDirectory:
         for path in sorted(self.path.iterdir()):
             if path.name not in names and not is_private_folder(path):
                 return path.name
-        return self.lock.name if not self.lock.is_file() else None
+        return f"no {self.lock.name}" if not self.lock.is_file() else None
 
     def _head(self) -> list[Path]:
         """What a run writes before its manifest."""

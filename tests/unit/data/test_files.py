@@ -273,6 +273,16 @@ def test_a_table_of_nothing_but_line_ends_is_refused(tmp_path: Path) -> None:
         read(path, target="y")
 
 
+@pytest.mark.parametrize("y", [[2**64 - 1, 2**64 - 2] * 9, [1e300, 3.0] * 9])
+def test_labels_beyond_whole_numbers_are_shown_as_they_are(
+    y: list[float], tmp_path: Path
+) -> None:
+    path = tmp_path / "t.npz"
+    np.savez(path, x=np.zeros((18, 1)), y=np.array(y, np.uint64 if y[1] > 3 else None))
+    with pytest.raises(DataError, match=r"labels must be below 2\*\*63, found (18|1e)"):
+        read(path, inputs=["x"], target="y", task="classification")
+
+
 def test_samples_without_a_number_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
     np.savez(path, x=np.zeros((80, 0)), y=np.arange(80) % 2)
