@@ -12,6 +12,8 @@ from fedloom.core.errors import FedloomError, MessageError, shown
 from fedloom.core.scaling import PerChannel
 from fedloom.data.dataset import Dataset
 
+_MOST_DIMENSIONS = 16
+"""Of a sample; PyTorch has room for 64, and none has so many."""
 _LARGEST = 1 << 24
 """Most numbers of one sample that are believed."""
 _LONGEST = 300
@@ -116,6 +118,11 @@ class SampleFormat:
                 raise MessageError(f"samples: {number} {name} are too many, or none.")
         first = []
         for word, shape in self.inputs:
+            if len(shape) > _MOST_DIMENSIONS:
+                raise MessageError(
+                    f"samples: expected at most {_MOST_DIMENSIONS} dimensions, found "
+                    f"{len(shape)}."
+                )
             if sum(shape) > _LARGEST or torch.Size(shape).numel() > _LARGEST:
                 raise MessageError(f"samples: the shape {shape} is too large.")
             first.append(torch.zeros((1, *shape), dtype=_dtype(word)))

@@ -127,6 +127,13 @@ def test_tokens_of_a_type_that_holds_none_are_refused() -> None:
         replace(SampleFormat.of(data), tokens=700).blank()
 
 
+def test_samples_of_too_many_dimensions_are_refused() -> None:
+    data = federation(np.zeros((20, 4)), np.arange(20) % 3, clients=[0, 1] * 10).dataset
+    odd = replace(SampleFormat.of(data), inputs=(("float32", (1,) * 64),))
+    with pytest.raises(MessageError, match="at most 16 dimensions, found 64"):
+        odd.blank()
+
+
 def test_moments_of_clients_are_those_of_all_samples() -> None:
     draw = np.random.default_rng(1)
     rows = torch.from_numpy(draw.normal(1.7e9, 3.0, size=(90, 3)))
