@@ -227,9 +227,12 @@ def _answers_greeting(delivery: Delivery) -> bool:
     return header.client == UNNUMBERED and header.kind in ("enrolled", "refused")
 
 
-def _place(header: Header) -> tuple[int, int, int, int]:
-    """Where in a run a message belongs."""
-    return header.round, header.exchange, header.number, header.session
+def _place(header: Header) -> str:
+    """Where in a run a message belongs, in words."""
+    return (
+        f"round {header.round}, exchange {header.exchange} (number {header.number} of "
+        f"the run, start {header.session} of the server)"
+    )
 
 
 def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
@@ -256,7 +259,6 @@ def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
         raise MessageError(header.text or "it refused without a reason.")
     if at != expected or header.kind != kind:
         raise _OtherExchangeError(
-            f"it sent {header.kind!r} of (round, exchange, number, session) "
-            f"{at}, expected {kind!r} of {expected}."
+            f"it sent {header.kind!r} of {at}, expected {kind!r} of {expected}."
         )
     return message

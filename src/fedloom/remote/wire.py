@@ -141,9 +141,10 @@ class Header:
                     f"header: {name} must be a whole number of at least {least}, found "
                     f"{shown(value)}."
                 )
+        most = LONGEST_REASON if self.kind == "refused" else _LONGEST_TEXT
         for name, longest in (
             *(("settings", _LONGEST_NAME), ("name", _LONGEST_NAME)),
-            ("text", _LONGEST_TEXT),
+            ("text", most),
         ):
             value = getattr(self, name)
             if not isinstance(value, str) or len(value) > longest:

@@ -80,6 +80,8 @@ def test_only_kinds_that_say_something_have_a_text() -> None:
     with pytest.raises(MessageError, match="'trained' has no text"):
         replace(HEADER, kind="trained", text="of a patient")
     assert replace(HEADER, kind="refused", text="why").text == "why"
+    with pytest.raises(MessageError, match="text of at most 4000"):
+        replace(HEADER, kind="refused", text="why" * 2000)
 
 
 def test_another_protocol_says_what_to_do() -> None:
