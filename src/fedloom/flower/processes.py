@@ -39,6 +39,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
 
 from fedloom.core.errors import ConfigError, MessageError
+from fedloom.flower.logs import without_tracebacks
 from fedloom_flower_client import TEAM_HOME, socket_path
 
 _MARK = "FEDLOOM_FLOWER_PROCESS"
@@ -103,11 +104,12 @@ class FlowerProcess:
         return self._process.poll() is None
 
     def said(self) -> str:
-        """The end of what it has printed since it was started."""
+        """The end of what it has printed since it was started, without tracebacks."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_start)
-                return file.read().decode(errors="replace")[-20_000:]
+                text = file.read().decode(errors="replace")[-20_000:]
+                return without_tracebacks(text)
         except OSError:
             return ""
 
@@ -419,7 +421,8 @@ class FlowerCommands:
         """What the server app of a run has printed."""
         with self._control("log") as control:
             lines = control.StreamLogs(StreamLogsRequest(run_id=run))
-            return str(next((line.log_output for line in lines), ""))
+            output = next((line.log_output for line in lines), "")
+            return without_tracebacks(str(output))
 
     @contextlib.contextmanager
     def _control(self, what: str) -> Iterator[ControlHttpClient]:
@@ -474,6 +477,7 @@ class FlowerCommands:
             table = {}
         if answer.returncode or not table.get("success"):
             said = table.get("error-message") or answer.stdout + answer.stderr
+            said = without_tracebacks(said)
             raise MessageError(f"flwr {' '.join(arguments[:2])} failed: {said.strip()}")
         return dict(table)
 

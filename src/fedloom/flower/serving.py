@@ -30,7 +30,12 @@ from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import ConfigError, DataError, FedloomError, MessageError
 from fedloom.core.files import atomic_write, cannot_write, remove
 from fedloom.flower.app import write_app
-from fedloom.flower.certificates import CA, SERVER, SERVER_KEY
+from fedloom.flower.certificates import (
+    CA,
+    SERVER,
+    SERVER_KEY,
+    check_server_certificate,
+)
 from fedloom.flower.joining import Connection, Server, is_there
 from fedloom.flower.processes import (
     FlowerCommands,
@@ -120,7 +125,8 @@ def check_certificates(settings: ServerSettings) -> None:
     """Refuse a folder that a server cannot be started with.
 
     Raises:
-        ConfigError: A file is missing or no key, or there are fewer keys than clients.
+        ConfigError: A file is missing or no key, or the server's do not go together,
+            or there are fewer keys than clients.
     """
     folder = settings.certificates
     if folder is None:
@@ -131,6 +137,7 @@ def check_certificates(settings: ServerSettings) -> None:
                 f"--tls {folder}: expected {CA}, {SERVER} and {SERVER_KEY} in it, and "
                 f"there is no {name}. `fedloom certs {folder}` makes them for a trial."
             )
+    check_server_certificate(folder)
     for key in settings.keys:
         read_public_key(key)  # or it is refused
     if len(settings.keys) < settings.clients:

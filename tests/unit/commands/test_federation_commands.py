@@ -83,6 +83,30 @@ def test_mistakes_of_a_server_are_named_before_anything_starts(
     assert not out.with_name("out.server").exists()
 
 
+def test_a_servers_files_that_do_not_go_together_are_named(
+    keys: Path, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    file.write_text(CONFIG)
+    other = tmp_path / "other"
+    make_server_certificate(other, ["localhost"])
+    for wrong, message in (
+        ("server.key", "server.key: is not the key of the certificate"),
+        ("ca.pem", "ca.pem: does not vouch for"),
+    ):
+        tls = tmp_path / wrong
+        shutil.copytree(keys, tls)
+        shutil.copy(other / wrong, tls)
+        command = ["serve", file, "--out", out, "--clients", 1, "--tls", tls]
+        said = refused(*command)
+        assert message in said
+        assert str(tls / "server.pem") in said
+        assert fedloom(*command).exception.exit_code == 2
+        (tls / wrong).write_text("something else")
+        assert f"{wrong}: expected" in refused(*command)
+    assert not out.with_name("out.server").exists()
+
+
 def test_mistakes_of_a_teams_server_are_named_before_anything_starts(
     keys: Path, tmp_path: Path
 ) -> None:
