@@ -406,6 +406,11 @@ def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
     serving = _flower("serve", "serving")
     with watch(console) as watcher, serving.running_server(settings) as server:
         server.start()
+        if server.keys_removed:
+            say(
+                f"No longer admitted, since not in {settings.certificates} any more: "
+                f"{counted(server.keys_removed, 'key')}."
+            )
         say(f"Listening. Waiting for {_expected(settings)} to join.")
         if settings.of_teams:
             say(f"Team servers are started with --run {server.run}")

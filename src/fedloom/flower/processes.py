@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
     StreamLogsRequest,
+    UnregisterNodeRequest,
 )
+from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
@@ -377,17 +379,51 @@ class FlowerCommands:
             How many were not admitted before.
 
         Raises:
-            ConfigError: A file is no public key that Flower takes.
+            ConfigError: A file is no public key that Flower takes, or one that was
+                unregistered before.
             MessageError: Flower refuses.
         """
         keys = {read_public_key(path): name for name, path in public_keys.items()}
         with self._control("supernode register") as control:
             nodes = control.ListNodes(ListNodesRequest()).nodes_info
-            known = {node.public_key for node in nodes}
+            known = {node.public_key: node.status for node in nodes}
+            for key, name in keys.items():
+                if known.get(key) == NodeStatus.UNREGISTERED:
+                    raise ConfigError(
+                        f"{public_keys[name]}: this key was taken out of the folder "
+                        "before, and Flower does not admit a key twice. Put the public "
+                        "half of a new one in its place: ssh-keygen -t ecdsa -b 384 "
+                        "-N '' -f NAME makes one."
+                    )
             new = {key: name for key, name in keys.items() if key not in known}
             for key, name in new.items():
                 control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
         return len(new)
+
+    def unregister_others(self, public_keys: Collection[Path]) -> int:
+        """Admit nobody any more who was admitted by another key than these.
+
+        Args:
+            public_keys: the files of those who stay.
+
+        Returns:
+            How many were admitted until now.
+
+        Raises:
+            ConfigError: A file is no public key that Flower takes.
+            MessageError: Flower refuses.
+        """
+        keys = {read_public_key(path) for path in public_keys}
+        with self._control("supernode unregister") as control:
+            others = [
+                node.node_id
+                for node in control.ListNodes(ListNodesRequest()).nodes_info
+                if node.status != NodeStatus.UNREGISTERED
+                and node.public_key not in keys
+            ]
+            for node_id in others:
+                control.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
+        return len(others)
 
     def submit(self, app: Path, run_config: Mapping[str, Any]) -> int:
         """Start a run of an app.

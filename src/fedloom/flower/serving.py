@@ -187,6 +187,8 @@ class RunningServer:
     def __init__(self, settings: ServerSettings, run: str) -> None:
         self.settings = settings
         self.run = run
+        self.keys_removed = 0
+        """How many keys were admitted before, and are not in the folder any more."""
         self._above: _Above | None = None
         self._log_at = 0
         self._looked = time.monotonic()
@@ -205,7 +207,7 @@ class RunningServer:
         )
 
     def start(self) -> None:
-        """Wait until it listens, admit the clients' keys, and start the run.
+        """Wait until it listens, admit the clients' keys alone, and start the run.
 
         Raises:
             MessageError: Flower refuses.
@@ -213,6 +215,8 @@ class RunningServer:
         settings, state = self.settings, self.settings.state
         self.link.wait_until_ready()
         self._flwr = FlowerCommands(self.link.link, state / "flwr")
+        if settings.certificates is not None:
+            self.keys_removed = self._flwr.unregister_others(settings.keys)
         self._flwr.register({key.stem: key for key in settings.keys})
         run_config: dict[str, Any] = {
             "config": settings.config,

@@ -13,9 +13,10 @@ import threading
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -147,6 +148,9 @@ class Started:
     def register(self, _: Any) -> None:
         pass
 
+    def unregister_others(self, _: Any) -> int:
+        return 2
+
     def submit(self, _: Path, run_config: dict[str, Any]) -> int:
         Started.runs.append(run_config)
         return 1
@@ -169,7 +173,7 @@ def test_a_teams_server_takes_part_at_the_global_one(
         while not (lines := server.new_lines()):
             time.sleep(0.01)
     assert lines == ["Connected to top:1."]
-    (run_config,) = Started.runs
+    run_config = Started.runs[-1]
     home = str((tmp_path / "out.server" / "team").resolve())
     expected = {"tier": "team", "team": "north", "team-home": home, "run": "tiers"}
     assert expected.items() <= run_config.items()
@@ -180,6 +184,59 @@ def test_a_teams_server_takes_part_at_the_global_one(
         running_server(replace(own, run="other")),
     ):
         pass
+
+
+class Control:
+    """Who is admitted, as Flower keeps it."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+
+    def ListNodes(self, _: Any) -> Any:
+        return SimpleNamespace(nodes_info=self.nodes)
+
+    def RegisterNode(self, request: Any) -> None:
+        self.nodes.append(
+            SimpleNamespace(
+                node_id=len(self.nodes),
+                public_key=request.public_key,
+                status="registered",
+            )
+        )
+
+    def UnregisterNode(self, request: Any) -> None:
+        self.nodes[request.node_id].status = "unregistered"
+
+
+def test_a_key_that_is_taken_out_of_the_folder_is_not_admitted_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = Control()
+    monkeypatch.setattr(
+        processes.FlowerCommands, "_control", lambda *_: nullcontext(control)
+    )
+    flwr = processes.FlowerCommands(Link("here:1", None), tmp_path / "flwr")
+    old, new = (make_client_key(tmp_path, name)[1] for name in ("old", "new"))
+    assert flwr.register({"old": old}) == 1
+    assert flwr.unregister_others([old]) == 0
+    assert flwr.unregister_others([new]) == 1
+    assert flwr.register({"new": new}) == 1
+    assert [node.status for node in control.nodes] == ["unregistered", "registered"]
+    assert flwr.unregister_others([new]) == 0
+    with pytest.raises(ConfigError, match=r"old.pub: this key was taken out"):
+        flwr.register({"old": old, "new": new})
+
+
+@pytest.mark.parametrize("is_secured", [True, False])
+def test_a_server_admits_the_keys_of_its_folder_alone(
+    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_secured: bool
+) -> None:
+    for name in ("SuperLink", "FlowerCommands"):
+        monkeypatch.setattr(serving, name, Started)
+    own = settings(keys if is_secured else None, tmp_path / "out", free_port())
+    with running_server(own) as server:
+        server.start()
+    assert server.keys_removed == (2 if is_secured else 0)
 
 
 def test_mistakes_of_a_client_are_named_before_anything_starts(
