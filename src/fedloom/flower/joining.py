@@ -28,10 +28,10 @@ from fedloom.core.errors import (
     error_for,
     shown,
 )
-from fedloom.core.files import cannot_write
+from fedloom.core.files import cannot_write, remove
 from fedloom.deploy import OwnResults, read_own_results
 from fedloom.engine.threads import on_threads
-from fedloom.flower.client_app import client_node, finish
+from fedloom.flower.client_app import ASKED, client_node, finish
 from fedloom.flower.processes import (
     Link,
     SuperNode,
@@ -56,6 +56,8 @@ _DELIVERY_S = 8.0
 """Time that the last answer needs to reach the server."""
 _LOOK_S = 20.0
 """Time between two looks whether the server of a client that waits is still there."""
+_UNANSWERED_S = 900.0
+"""How long a client that was never taken in waits for a server that has gone."""
 _MOST_RESTARTS = 20
 _ABOUT = "client.json"
 
@@ -264,6 +266,8 @@ def join(
             "without the server."
         )
     _wait_for_server(server.link, tell, is_known=last is not None)
+    asked = home.path / ASKED
+    write_checked_json(asked, {"run": None})
     node = SuperNode(
         server.link,
         home.path / "flower",
@@ -275,6 +279,7 @@ def join(
     follower = _Follower(home, began, tell)
     try:
         while True:
+            connection.asked = follower.asked
             connection.look()
             results = follower.look()
             if results is not None:
@@ -282,6 +287,7 @@ def join(
             time.sleep(_POLL_S)
     finally:
         node.end()
+        remove(asked)
 
 
 def _answers(link: Link) -> bool:
@@ -322,6 +328,8 @@ class Connection:
     def __init__(
         self, node: SuperNode, server: Server, tell: Callable[[str], None]
     ) -> None:
+        self.asked: str | None = None
+        """The run that this client has asked to be taken into, and has not been."""
         self._node = node
         self._server = server
         self._tell = tell
@@ -330,13 +338,14 @@ class Connection:
         self._has_told = False
         self._restarts = 0
         self._looked = time.monotonic()
-        self._is_lost = False
+        self._lost_since: float | None = None
 
     def look(self) -> None:
         """Say when it is connected or not, and start it again if it has ended.
 
         Raises:
-            MessageError: The server is another one, or refuses the key for good.
+            MessageError: The server is another one, or refuses the key for good, or
+                has been gone for long and never took this client in.
         """
         node = self._node
         if not self._is_connected and node.is_connected:
@@ -345,7 +354,7 @@ class Connection:
         if node.is_running:
             if self._is_connected and time.monotonic() - self._looked > _LOOK_S:
                 self._looked = time.monotonic()
-                self._tell_if_lost()
+                self._is_lost()
             return
         self._is_connected = False
         if node.is_unknown:
@@ -359,19 +368,31 @@ class Connection:
                 )
             self._tell("The connection has ended. Connecting again.")
         time.sleep(_TRY_S)
-        _wait_for_server(self._server.link, self._tell, is_known=True)
+        while self._is_lost():
+            time.sleep(_TRY_S)
         node.restart()
 
-    def _tell_if_lost(self) -> None:
-        """Say that the server has gone, or is back; a SuperNode tries by itself."""
-        was_lost, self._is_lost = self._is_lost, not _answers(self._server.link)
-        if self._is_lost and not was_lost:
+    def _is_lost(self) -> bool:
+        """Whether the server has gone, and say so, or that it is back."""
+        address, now = self._server.link.address, time.monotonic()
+        if _answers(self._server.link):
+            if self._lost_since is not None:
+                self._tell("The server is back.")
+            self._lost_since = None
+            return False
+        if self._lost_since is None:
+            self._lost_since = now
             self._tell(
-                f"Nobody answers at {self._server.link.address} any more. Waiting for "
-                "the server to come back."
+                f"Nobody answers at {address} any more. Waiting for the server to come "
+                "back."
             )
-        elif was_lost and not self._is_lost:
-            self._tell("The server is back.")
+        if self.asked is not None and now - self._lost_since > _UNANSWERED_S:
+            raise MessageError(
+                f"{address}: nobody has answered for {_UNANSWERED_S / 60:g} minutes, "
+                f"and the run {self.asked} had not taken this client in. It is over, "
+                "or was given up. The same command joins when a server is there again."
+            )
+        return True
 
     def _bear_refusal(self) -> None:
         now = time.monotonic()
@@ -402,6 +423,8 @@ class _Follower:
         self._home = home
         self._began = began
         self._tell = tell
+        self.asked: str | None = None
+        """The run that this client has asked to be taken into, and has not been."""
         self._seen: dict[str, int] = {}
         self._sizes: dict[Path, int] = {}
         self._ended: tuple[str, float] | None = None
@@ -445,6 +468,8 @@ class _Follower:
         if answer.kind == "refused" and answer.asked == "enrol":
             time.sleep(_DELIVERY_S)
             raise MessageError(answer.text)
+        is_question = answer.kind == "enrolled" and run not in self._home.runs()
+        self.asked = run if is_question else None
         end = self._home.end_of(run) if answer.asked == "end" else None
         if end is not None:
             if end[1] and not end[0]:

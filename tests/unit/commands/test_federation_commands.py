@@ -27,15 +27,17 @@ from driver import fedloom, refused
 
 import fedloom_superlink
 from fedloom.config import parse, to_toml
+from fedloom.core.digests import write_checked_json
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.deploy import own_results, serve
 from fedloom.flower import joining, processes, serving
 from fedloom.flower.certificates import make_client_key, make_server_certificate
-from fedloom.flower.client_app import client_node
+from fedloom.flower.client_app import ASKED, answer_records, client_node
 from fedloom.flower.joining import claimed_home, is_there
 from fedloom.flower.processes import Link, free_port
+from fedloom.flower.records import to_records
 from fedloom.flower.serving import ServerSettings, own_address, running_server
-from fedloom.remote import InProcessChannel, Policy
+from fedloom.remote import InProcessChannel, Policy, WireMessage, greeting_for
 from fedloom.remote.home import Home
 from fedloom_flower_client import socket_path
 from fedloom_superlink import is_allowed
@@ -480,6 +482,7 @@ def test_a_client_whose_run_is_over_says_so_and_where_its_results_are(
     monkeypatch.setattr(joining, "_TRY_S", 0.0)
     with pytest.raises(IndexError):  # it waits, for the server may come back
         joining.join(server, home, {}, lines.append)
+    assert not (tmp_path / ASKED).exists()
     assert f"`fedloom leave {tmp_path}`" in lines[0]
     home.keep_end("a-run", 5, "")
     done = own_results.OwnResults("a-run", "ward gains 2 points.", 0, "")
@@ -589,6 +592,74 @@ def test_a_client_says_that_its_server_has_gone_and_that_it_is_back(
         connection.look()
     assert [line.split(" ")[0] for line in lines] == ["Connected", "Nobody", "The"]
     assert "Waiting for the server to come back" in lines[1]
+
+
+def test_a_client_that_was_never_taken_in_waits_for_a_server_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joining, "_LOOK_S", -1.0)
+    monkeypatch.setattr(joining, "_TRY_S", 0.0)
+    monkeypatch.setattr(joining, "_UNANSWERED_S", 0.0)
+    monkeypatch.setattr(joining, "is_there", lambda _: False)
+    server = joining.Server(Link("host:1", None), None)
+    for is_running in (True, False):
+        node: Any = Node()
+        node.is_running, node.is_unknown = is_running, False
+        node.is_connected = True
+        connection = joining.Connection(node, server, lambda _: None)
+        if is_running:
+            connection.look()  # who was taken in waits
+            connection.look()
+        connection.asked = "a-run"
+        with pytest.raises(MessageError, match="a-run had not taken this client in"):
+            connection.look()
+
+
+def test_a_client_knows_whether_it_was_taken_in(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    follower = joining._Follower(home, 0.0, lambda _: None)
+    for asked, kind, waits_for in (
+        ("enrol", "enrolled", "a"),
+        ("train", "trained", None),
+    ):
+        line = joining.Answer(
+            time=time.time(), asked=asked, kind=kind, round=0, number=0
+        )
+        home._add_line("a", line)
+        follower.look()
+        assert follower.asked == waits_for
+
+
+def test_a_client_that_asked_for_a_run_does_not_enrol_in_another_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_DELIVERY_S", 0.0)
+    text = """
+        algorithm = { name = "fedavg" }
+        data = { name = "synthetic", clients = 2, features = 4, classes = 2 }
+        model = { name = "mlr" }
+        engine = { device = "cpu", compile = "off", threads = 1 }
+    """
+    config = parse(tomllib.loads(text))
+    about = {"client": 0, "home": str(tmp_path)}
+
+    def enrol(run: str) -> Any:
+        greeting = greeting_for(config.algorithm, run=run, seed=config.schedule.seed)
+        return answer_records(
+            to_records(WireMessage(greeting, {})),
+            about,
+            {"config": text, "run": run},
+            lambda: (config, client_node(config, about, {"run": run})),
+        ).header
+
+    assert [enrol(run).kind for run in "ab"] == ["enrolled", "enrolled"]  # by Flower
+    write_checked_json(tmp_path / ASKED, {"run": None})  # by `fedloom join`
+    follower = joining._Follower(Home(tmp_path), time.time(), lambda _: None)
+    assert [enrol(run).kind for run in "aba"] == ["enrolled", "refused", "enrolled"]
+    assert "another run" in enrol("b").text
+    with pytest.raises(MessageError, match="another run is there now: b") as raised:
+        follower.look()
+    assert raised.value.exit_code == 6
 
 
 def test_a_client_whose_data_do_not_fit_ends_with_the_reason(
