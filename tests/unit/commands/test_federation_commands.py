@@ -522,6 +522,21 @@ def test_what_a_client_sets_for_itself_is_about_its_own_data(tmp_path: Path) -> 
         client_node(config, about | {"set": "data.target=sick"}, {})
 
 
+def test_a_client_whose_rows_have_one_class_reads_how_to_name_all(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "my.csv").write_text("age,sick\n" + "30,no\n40,no\n" * 10)
+    about = {"data": str(tmp_path / "my.csv"), "name": "ward", "home": str(tmp_path)}
+    data = {"name": "file", "path": "own", "target": "sick"}
+    with pytest.raises(DataError, match=r"in \[data\] of .*: classes = \[...\]"):
+        client_node(parse({"data": data}), about, {})
+    named = parse({"data": data | {"classes": ["no", "yes"]}})
+    assert client_node(named, about, {}).format.classes == 2
+    (tmp_path / "my.csv").write_text("age,sick\n" + "30,0.5\n40,0.5\n" * 10)
+    with pytest.raises(DataError, match=r"learn. Name another column as data.target"):
+        client_node(parse({"data": data}), about, {})
+
+
 def test_what_a_worker_listened_at_goes_with_its_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
