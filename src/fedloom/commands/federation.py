@@ -33,6 +33,7 @@ from fedloom.deploy.server import global_tier
 from fedloom.progress import Watcher, watch
 from fedloom.remote import Policy
 from fedloom.results.directory import RunDirectory
+from fedloom.server.checkpoint import whole_positions
 from fedloom.server.schedule import ENDS, handling
 
 if TYPE_CHECKING:
@@ -377,16 +378,30 @@ def _team(
 
 def _understood(config: RunConfig, server: ServerSettings) -> str:
     """What is about to be done, in one line."""
+    return (
+        f"{config.algorithm.name} for {counted(config.schedule.rounds, 'round')} with "
+        f"{_expected(server)}; the run is in {server.out}"
+    )
+
+
+def _listening(config: RunConfig, server: ServerSettings) -> str:
+    """What is true once a server has started: where it is, and for whom it waits."""
     how = (
         f"encrypted, {counted(len(server.keys), 'key')} admitted"
         if server.certificates is not None
         else "NOT ENCRYPTED, anybody may take part"
     )
-    return (
-        f"{config.algorithm.name} for {counted(config.schedule.rounds, 'round')} with "
-        f"{_expected(server)}; to be reached at {server.host}, port "
-        f"{server.port}, {how}; the run is in {server.out}"
+    text = (
+        f"Listening at {server.host}, port {server.port}, {how}. Waiting for "
+        f"{_expected(server)} to join."
     )
+    positions = whole_positions(RunDirectory(server.out).checkpoint)
+    if not positions:
+        return text
+    done, rounds = positions[0].round, config.schedule.rounds
+    if done >= rounds:
+        return f"{text} Its last round is done; clients are told so."
+    return f"{text} The run goes on with round {done + 1} of {rounds}."
 
 
 def _expected(server: ServerSettings) -> str:
@@ -411,7 +426,7 @@ def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
                 f"No longer admitted, since not in {settings.certificates} any more: "
                 f"{counted(server.keys_removed, 'key')}."
             )
-        say(f"Listening. Waiting for {_expected(settings)} to join.")
+        say(_listening(config, settings))
         if settings.of_teams:
             say(f"Team servers are started with --run {server.run}")
         rows = _Rows(config, settings.out, watcher)
