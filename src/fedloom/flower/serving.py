@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -53,8 +54,8 @@ _STATUS_S = 30.0
 """Time between two looks whether Flower still knows of a run that says nothing."""
 _ABOVE = "above"
 """Where the SuperNode of a team's server keeps its files."""
-_NOTHING = {".lock", ".run.lock", "run"}
-"""What lies in the folders of a server that nothing has come of."""
+_NOTHING = {".lock", ".run.lock"}
+"""What lies in the directory of a run that has not begun."""
 _POLL_S = 0.5
 _TRY_S = 5.0
 """Time between two tries to reach a global server."""
@@ -343,7 +344,7 @@ def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
     """A server that runs until the end of the block, however that comes.
 
     What an earlier one has left running, since it was killed, is ended first. New
-    folders into which nothing came are removed in the end.
+    folders are removed in the end if nobody came, unless Flower's logs say why.
 
     Raises:
         ConfigError: Another process serves this run, or the port is taken.
@@ -351,13 +352,15 @@ def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
     """
     state, out = settings.state, settings.out
     new = [folder for folder in (state, out) if not folder.exists()]
-    for folder in (state, out):  # who views it need not wait for clients
+    # Keys and messages of others are for nobody else; who views OUT need not wait.
+    for folder, mode in ((state, 0o700), (out, 0o777)):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=mode, parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(folder, error) from error
     try:
         with hold(state / ".lock"):
+            state.chmod(0o700)  # it may be there from before
             for folder in (state, state / _ABOVE):
                 end_left_behind(mark_for(folder))
             _refuse_taken(settings)
@@ -367,9 +370,20 @@ def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
             finally:
                 server.end()
     finally:
-        for folder in new:
-            if {path.name for path in folder.iterdir()} <= _NOTHING:
+        is_for_logs = isinstance(sys.exception(), MessageError)
+        if not is_for_logs and _is_unbegun(settings):
+            for folder in new:
                 shutil.rmtree(folder)
+
+
+def _is_unbegun(settings: ServerSettings) -> bool:
+    """Whether nobody has come to a server: no client, and none that was refused."""
+    log = settings.state / SERVER_LOG
+    has_lines = log.is_file() and log.stat().st_size > 0
+    # Team servers may have been started with the id of the run.
+    is_awaited = settings.of_teams and (settings.state / "run").is_file()
+    is_empty = {path.name for path in settings.out.iterdir()} <= _NOTHING
+    return is_empty and not has_lines and not is_awaited
 
 
 def _refuse_taken(settings: ServerSettings) -> None:

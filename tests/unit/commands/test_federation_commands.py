@@ -176,6 +176,7 @@ def test_a_teams_server_takes_part_at_the_global_one(
         server.start()
         while not (lines := server.new_lines()):
             time.sleep(0.01)
+        (own.state / "server.log").write_text("ward has enrolled (1 of 3).\n")
     assert lines == ["Connected to top:1."]
     run_config = Started.runs[-1]
     home = str((tmp_path / "out.server" / "team").resolve())
@@ -413,6 +414,50 @@ def test_a_server_says_that_it_listens_and_where_it_goes_on_when_it_does(
     assert isinstance(refused_at_once.exception, ConfigError)
     assert "ditto for" in refused_at_once.output
     assert "admitted" not in refused_at_once.output
+
+
+def test_what_a_server_keeps_is_for_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SuperLink", "FlowerCommands"):
+        monkeypatch.setattr(serving, name, Started)
+    own = settings(None, tmp_path / "out", free_port())
+    for _ in range(2):  # a folder that was there before, too
+        with running_server(own):
+            (own.state / "server.log").write_text("ward has enrolled (1 of 3).\n")
+            assert own.state.stat().st_mode & 0o777 == 0o700
+        own.state.chmod(0o755)
+
+
+def test_a_server_to_which_nobody_came_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SuperLink", "FlowerCommands"):
+        monkeypatch.setattr(serving, name, Started)
+    own = settings(None, tmp_path / "out", free_port())
+
+    def begin(*, error: BaseException | None = None, line: str = "") -> None:
+        with running_server(own) as server:
+            server.start()
+            (own.state / "superlink.db").touch()
+            (own.state / "server.log").write_text(line)
+            if error is not None:
+                raise error
+
+    begin()
+    with pytest.raises(KeyboardInterrupt):
+        begin(error=KeyboardInterrupt())
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(MessageError):
+        begin(error=MessageError("superlink.log: the SuperLink has ended."))
+    assert (own.state / "superlink.db").is_file()
+    shutil.rmtree(own.state)
+    begin(line="ward has enrolled (1 of 3).\n")  # and waits for this run
+    assert (own.state / "run").is_file()
+    shutil.rmtree(own.state)
+    own = replace(own, of_teams=True)
+    begin()  # team servers wait for this run
+    assert (own.state / "run").is_file()
 
 
 def test_what_a_killed_process_left_running_is_ended(tmp_path: Path) -> None:
