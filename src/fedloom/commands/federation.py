@@ -467,7 +467,7 @@ class _Rows:
         if self._shown is None:
             self._shown = max((row.round for row in rows), default=0)
             metric = str(self._directory.read_manifest()["metric"])
-            self._watcher.begin(self._rounds, self._shown, metric)
+            self._watcher.begin(self._rounds, self._shown, metric, is_elsewhere=True)
         for row in rows:
             if row.round <= self._shown:
                 continue
