@@ -310,7 +310,9 @@ def test_a_client_whose_memory_is_gone_says_so_or_begins_anew(tmp_path: Path) ->
     cost = remote.run_exchange()
     assert cost is not None
     assert cost.participants == len(CLIENTS) - 1
-    assert "memory is gone" in cost.refusals[0]["reason"]
+    reason = cost.refusals[0]["reason"]
+    assert "memory is gone" in reason
+    assert reason.startswith("the server took")  # the name stands beside it
     willing = make_node(algorithm, 1, tmp_path, begins_anew=True)
     remote.channel.nodes["address 1"] = willing.answer
     cost = remote.run_exchange()

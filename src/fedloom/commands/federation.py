@@ -25,11 +25,11 @@ from fedloom.config import (
 )
 from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import ConfigError, DataError, error_for, shown
-from fedloom.core.settings import Count, accepts, build
+from fedloom.core.settings import Count, accepts
 from fedloom.core.wording import counted
 from fedloom.data.files import has_known_kind
 from fedloom.deploy import OWN_SETTINGS, refuse_other_run
-from fedloom.deploy.server import global_tier
+from fedloom.deploy.server import global_tier, refuse_what_needs_samples
 from fedloom.progress import Watcher, watch
 from fedloom.remote import Policy
 from fedloom.results.directory import RunDirectory
@@ -131,7 +131,7 @@ def serve_command(
     tables = read_toml(config)
     options.apply_options(tables, {}, settings)
     run_config = parse(tables, str(config))
-    _refuse_what_needs_samples(run_config, config)
+    refuse_what_needs_samples(run_config, str(config))
     policy = {
         "deadline_s": deadline_s,
         "quorum": quorum,
@@ -142,7 +142,7 @@ def serve_command(
     if of_teams or team is not None:
         global_tier(run_config)  # or the method has no team servers
     refuse_other_run(out, run_config, clients)
-    build(Policy, policy, "serve")  # says what is wrong with them
+    _refuse_policy(policy)
     serving = _flower("serve", "serving")
     server = serving.ServerSettings(
         config=to_toml(to_tables(run_config)),
@@ -179,7 +179,7 @@ def join_command(
         Path, option("Folder of this client's own: its memory, model and report.")
     ],
     data: Annotated[
-        Path | None, option("This client's samples: .csv, .parquet or .npz.")
+        Path | None, option("This client's samples: .csv, .tsv, .parquet or .npz.")
     ] = None,
     name: Annotated[
         str | None, option("What this client is called, with --data.")
@@ -297,7 +297,7 @@ def _server_of(
 ) -> tuple[Link, Path | None]:
     """How a server is reached, and the key that is shown there, all of it checked."""
     joining, processes = _flower(command, "joining"), _flower(command, "processes")
-    joining.read_address(address)
+    joining.read_address(address, "serve: --above" if command == "serve" else command)
     if insecure == (ca is not None or client_key is not None):
         raise ConfigError(
             f"{command}: give --ca ca.pem and --client-key KEY, or --insecure for a "
@@ -317,21 +317,18 @@ def _refuse_name(option: str, whose: str, name: str | None) -> None:
     if not name or not name.isprintable() or len(name) > 200:
         raise ConfigError(
             f"{option} must say what {whose} is called, in at most 200 letters; found "
-            f"{shown(name)}."
+            f"{'nothing' if not name else shown(name)}."
         )
 
 
-def _refuse_what_needs_samples(config: RunConfig, file: Path) -> None:
-    if config.finds_lr:
-        raise ConfigError(
-            f"{file}: lr = 'auto' is found from samples, which the server does not "
-            "have. Give a learning rate."
-        )
-    if config.schedule.warm_start is not None:
-        raise ConfigError(
-            f"{file}: warm_start is the folder of another run, which clients do not "
-            "have. Leave it out."
-        )
+def _refuse_policy(policy: dict[str, float]) -> None:
+    """Refuse an option on how long to wait, by its name."""
+    for name, value in policy.items():
+        try:
+            Policy(**{name: value})
+        except ConfigError as error:
+            text = str(error).removeprefix(f"Policy: {name} ")
+            raise ConfigError(f"serve: --{name.replace('_', '-')} {text}") from error
 
 
 def _run_id(run: str | None) -> str | None:

@@ -71,8 +71,12 @@ class Server:
     """The client's private key, where the server asks for one."""
 
 
-def read_address(text: str) -> str:
+def read_address(text: str, where: str = "join") -> str:
     """An address, host and port.
+
+    Args:
+        text: what was given.
+        where: the command, and the option if it is one's.
 
     Raises:
         ConfigError: It is something else.
@@ -81,7 +85,7 @@ def read_address(text: str) -> str:
     is_port = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
     if "://" in text or not colon or not host or not is_port:
         raise ConfigError(
-            "join: expected the server's host and port, such as "
+            f"{where}: expected the server's host and port, such as "
             f"fl.hospital.org:9092, found {shown(text)}."
         )
     return text
@@ -402,16 +406,19 @@ class Connection:
         if waited > _UNTOLD_S and not self._has_told:
             self._has_told = True
             self._tell(
-                "The server does not take this client's key: it does not know it, or "
-                "has not noticed yet that an earlier process of this client has "
-                f"ended. Trying for {_PATIENCE_S:g} s."
+                "The server does not take this client's key: it does not know it, "
+                "another client uses it, or the server has not noticed yet that an "
+                f"earlier process of this client has ended. Trying for {_PATIENCE_S:g} "
+                "s."
             )
         if waited > _PATIENCE_S:
             key = self._server.key
             what = f"the key {key}" if key is not None else "a client without a key"
             raise MessageError(
-                f"{self._server.link.address}: the server refuses {what}. Send its "
-                "public half (.pub) to the server's people, who put it beside their "
+                f"{self._server.link.address}: the server refuses {what}. If "
+                "another client uses it, on this machine or elsewhere, end that one or "
+                "give this one a key of its own. If the server's people do not have "
+                "its public half (.pub), send it to them; they put it beside their "
                 "certificate and start the server again."
             )
 
@@ -501,7 +508,11 @@ def leave(home: Path, run: str | None = None) -> OwnResults:
     """
     file = home / _ABOUT
     if not file.is_file():
-        raise DataError(f"{home}: is not the folder of a client (no {_ABOUT}).")
+        what = f"there is no {_ABOUT} in it" if home.is_dir() else "there is none"
+        raise DataError(
+            f"{home}: expected the folder of a client, and {what}. Name the one that "
+            "was the --home of `fedloom join`."
+        )
     node_config = read_checked_json(file, "whose folder this is", ("node",))["node"]
     runs = Home(home).runs()
     run = run if run is not None else next(reversed(runs), None)

@@ -217,7 +217,8 @@ class Exchange:
                     "it answered twice, and not the same; the first counts."
                 )
         except MessageError as error:
-            refusal = Refusal(client, str(error))
+            name = self._book.names[client]  # which whoever shows it says already
+            refusal = Refusal(client, str(error).removeprefix(f"{name}: "))
             if message is None or refusal not in self._refused:
                 self._refused.append(refusal)
             if isinstance(error, _OtherExchangeError):

@@ -80,7 +80,8 @@ def test_mistakes_of_a_server_are_named_before_anything_starts(
     )
     one = [*command, "--clients", 1, "--tls", keys]
     assert "--port" in refused(*one, "--port", 70_000)
-    assert "quorum" in refused(*one, "--quorum", 2)
+    assert "serve: --quorum must be" in refused(*one, "--quorum", 2)
+    assert "serve: --end-s must be" in refused(*one, "--end-s", -1)
     assert "learning rate" in refused(*one, "--set", "algorithm.lr=auto")
     assert "unknown key" in refused(*one, "--set", "algorithm.speed=1")
     assert "found a file of samples" in refused("serve", "my.csv", *one[2:])
@@ -129,7 +130,9 @@ def test_mistakes_of_a_teams_server_are_named_before_anything_starts(
     assert "--ca ca.pem" in refused(*team)
     proof = ["--ca", keys / "ca.pem", "--client-key", keys / "client-1"]
     assert "small letters" in refused(*team, *proof, "--run", "Two Teams")
-    assert "host and port" in refused(*team, *proof, "--above", "host")
+    assert "serve: --above: expected the server's host and port" in refused(
+        *team, *proof, "--above", "host"
+    )
     assert not out.exists()
 
 
@@ -260,7 +263,10 @@ def test_mistakes_of_a_client_are_named_before_anything_starts(
     assert ".parquet" in refused(
         *join, "--data", key, "--name", "a", "--home", home, *proof
     )
-    assert "--name" in refused(*join, "--data", samples, "--home", home, *proof)
+    assert "--name must say what this client is called" in (
+        nameless := refused(*join, "--data", samples, "--home", home, *proof)
+    )
+    assert nameless.endswith("found nothing.")
     assert "--data FILE" in refused(*join, "--home", home, *proof)
     assert "go with --data" in refused(
         *join, "--client", "1", "--team", "1", "--home", home, *proof
@@ -279,7 +285,8 @@ def test_mistakes_of_a_client_are_named_before_anything_starts(
     assert "[data] or [split]" in refused(*join, *own, *proof, "--set", "rounds=3")
     assert "section.key=value" in refused(*join, *own, *proof, "--set", "data")
     assert not home.exists()
-    assert "not the folder of a client" in refused("leave", tmp_path)
+    assert "there is no client.json in it. Name the one" in refused("leave", tmp_path)
+    assert "there is none. Name the one" in refused("leave", tmp_path / "nope")
 
 
 @pytest.mark.usefixtures("hasty")
@@ -494,6 +501,13 @@ def test_help_says_how_long_a_server_waits() -> None:
             assert f"[default: {field.default}]" in shown
 
 
+def test_help_shows_what_stands_in_brackets_and_every_kind_of_file() -> None:
+    shown = " ".join(fedloom("join", "--help").output.replace("│", " ").split())
+    assert "in [data] or [split] of the run's file" in shown
+    assert ".csv, .tsv, .parquet or .npz" in shown
+    assert 'data.drop=["note"]' in shown
+
+
 def test_a_home_that_nothing_came_into_is_removed(tmp_path: Path) -> None:
     """Such as that of a client whose server is another one."""
     path = tmp_path / "home"
@@ -658,7 +672,7 @@ def test_a_key_that_the_server_does_not_take_is_given_up(
     connection = joining.Connection(node, server, lines.append)
     connection.look()
     time.sleep(0.02)
-    with pytest.raises(MessageError, match=r"refuses the key key. Send its public"):
+    with pytest.raises(MessageError, match=r"the key key. If another client uses it"):
         connection.look()
     assert "does not take this client's key" in lines[0]
 
