@@ -28,6 +28,7 @@ class Watcher:
         self._metric = "accuracy"
         self._started = time.perf_counter()
         self._scores = ""
+        self._is_elsewhere = False
 
     def _say(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True)
@@ -71,15 +72,19 @@ class Watcher:
             self._say(f"note: {reason}")
         self.begin(schedule.rounds, simulation.state.round, simulation.task.metric)
 
-    def begin(self, rounds: int, first: int, metric: str) -> None:
+    def begin(
+        self, rounds: int, first: int, metric: str, *, is_elsewhere: bool = False
+    ) -> None:
         """Count from here.
 
         Args:
             rounds: how many there will be.
             first: how many are done already.
             metric: what scores are shown of.
+            is_elsewhere: whether clients are elsewhere, whose rounds take seconds.
         """
         self._rounds, self._first, self._metric = rounds, first, metric
+        self._is_elsewhere = is_elsewhere
         self._started = time.perf_counter()
         if self._bar is not None:
             self._task = self._bar.add_task("", total=rounds, completed=first)
@@ -89,21 +94,23 @@ class Watcher:
         done = row.round - self._first
         elapsed = time.perf_counter() - self._started
         left = elapsed / done * (self._rounds - row.round)
+        scores = ""
         for kind, parts in row.scores.items():
-            if kind == next(iter(row.scores)):
-                self._scores = ""
             part = "test" if "test" in parts else next(iter(parts))
             score = parts[part][self._metric]
             # Each in its own size, which may grow without bound from round to round.
-            self._scores += f"  {kind} {unit_of(self._metric, [score]).score(score)}"
+            scores += f"  {kind} {unit_of(self._metric, [score]).score(score)}"
+        if scores:
+            self._scores = f"{scores} (round {row.round})"
+        elif self._bar is not None:
+            scores = self._scores  # those of the last round that has some
         speed = row.participants / max(row.seconds, 1e-9)
-        pace = (
-            f"{speed:.0f} clients/s" if speed >= 1 else f"{row.seconds:.0f} s a round"
-        )
+        is_slow = self._is_elsewhere or speed < 1
+        pace = f"{row.seconds:.0f} s a round" if is_slow else f"{speed:.0f} clients/s"
         loss = "-"
         if row.train_loss is not None:
             loss = unit_of("loss", [row.train_loss]).number(row.train_loss)
-        text = f"round {row.round}/{self._rounds}  loss {loss}{self._scores}  {pace}"
+        text = f"round {row.round}/{self._rounds}  loss {loss}{scores}  {pace}"
         if self._bar is not None:
             self._bar.update(self._task, completed=row.round, description=text)
             return

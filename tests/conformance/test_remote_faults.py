@@ -310,7 +310,9 @@ def test_a_client_whose_memory_is_gone_says_so_or_begins_anew(tmp_path: Path) ->
     cost = remote.run_exchange()
     assert cost is not None
     assert cost.participants == len(CLIENTS) - 1
-    assert "memory is gone" in cost.refusals[0]["reason"]
+    reason = cost.refusals[0]["reason"]
+    assert "memory is gone" in reason
+    assert reason.startswith("the server took")  # the name stands beside it
     willing = make_node(algorithm, 1, tmp_path, begins_anew=True)
     remote.channel.nodes["address 1"] = willing.answer
     cost = remote.run_exchange()
@@ -388,9 +390,10 @@ class _Format:
 
 @pytest.mark.parametrize("odd", [0, 1, 2])
 def test_most_clients_decide_what_samples_are_like_and_the_other_is_told(
-    odd: int, tmp_path: Path
+    odd: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not who came first; and it is told in what it differs."""
+    caplog.set_level("INFO", logger="fedloom.remote")
     changes: list[dict[str, Any]] = [{"features": None}] * 3
     changes[odd] = {"class_names": ("a", "b", "c")}
     nodes = [
@@ -404,6 +407,8 @@ def test_most_clients_decide_what_samples_are_like_and_the_other_is_told(
         f"{name}: its samples are not like most others': classes: found 'a', 'b', 'c'"
     )
     assert told in str(caught.value)
+    assert "has enrolled (2 of 3)" in caplog.text
+    assert "has enrolled (3 of 3)" not in caplog.text
     for n, node in enumerate(nodes):
         assert bool(node.ended) == (n == odd)
     assert "classes: found 'a', 'b', 'c', expected none" in nodes[odd].ended[0]

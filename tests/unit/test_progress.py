@@ -1,6 +1,7 @@
 """What a person sees while a run goes on."""
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -46,6 +47,39 @@ def test_scores_have_the_digits_of_reports_and_their_own_exponents():
     scores = {"personal": {"test": {"accuracy": 0.4230769}}}
     watcher.round(Round(round=1, train_loss=None, scores=scores))
     assert "loss -  personal 42.3\N{NO-BREAK SPACE}% " in console.file.getvalue()
+
+
+def test_a_round_without_scores_does_not_show_those_of_another():
+    scores = {"personal": {"test": {"accuracy": 0.5}}}
+    rows = [
+        Round(round=1, train_loss=1.0, scores=scores),
+        Round(round=2, train_loss=1.0, scores={}),
+    ]
+    text = io.StringIO()
+    with watch(Console(file=text, width=110)) as watcher:
+        watcher.begin(2, 0, "accuracy")
+        for row in rows:
+            watcher.round(row)
+    first, second = text.getvalue().splitlines()
+    assert "personal 50.0" in first
+    assert "personal" not in second
+    with watch(Console(file=io.StringIO(), width=110, force_terminal=True)) as watcher:
+        watcher.begin(2, 0, "accuracy")
+        for row in rows:
+            watcher.round(row)
+        (task,) = watcher._bar.tasks
+    assert "(round 1)" in task.description  # a line that stays says whose they are
+
+
+def test_rounds_with_clients_elsewhere_are_all_in_one_unit():
+    text = io.StringIO()
+    with watch(Console(file=text, width=110)) as watcher:
+        watcher.begin(2, 0, "accuracy", is_elsewhere=True)
+        for number, seconds in ((1, 11.0), (2, 2.6)):
+            row = Round(round=number, train_loss=1.0, scores={})
+            watcher.round(replace(row, participants=3, seconds=seconds))
+    paces = [line.split("  ")[2] for line in text.getvalue().splitlines()]
+    assert paces == ["11 s a round", "3 s a round"]
 
 
 def test_clients_smaller_than_a_batch_are_mentioned():

@@ -25,14 +25,15 @@ from fedloom.config import (
 )
 from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import ConfigError, DataError, error_for, shown
-from fedloom.core.settings import Count, accepts, build
+from fedloom.core.settings import Count, accepts
 from fedloom.core.wording import counted
 from fedloom.data.files import has_known_kind
 from fedloom.deploy import OWN_SETTINGS, refuse_other_run
-from fedloom.deploy.server import global_tier
+from fedloom.deploy.server import global_tier, refuse_what_needs_samples
 from fedloom.progress import Watcher, watch
 from fedloom.remote import Policy
 from fedloom.results.directory import RunDirectory
+from fedloom.server.checkpoint import whole_positions
 from fedloom.server.schedule import ENDS, handling
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def serve_command(
     tables = read_toml(config)
     options.apply_options(tables, {}, settings)
     run_config = parse(tables, str(config))
-    _refuse_what_needs_samples(run_config, config)
+    refuse_what_needs_samples(run_config, str(config))
     policy = {
         "deadline_s": deadline_s,
         "quorum": quorum,
@@ -141,7 +142,7 @@ def serve_command(
     if of_teams or team is not None:
         global_tier(run_config)  # or the method has no team servers
     refuse_other_run(out, run_config, clients)
-    build(Policy, policy, "serve")  # says what is wrong with them
+    _refuse_policy(policy)
     serving = _flower("serve", "serving")
     server = serving.ServerSettings(
         config=to_toml(to_tables(run_config)),
@@ -178,7 +179,7 @@ def join_command(
         Path, option("Folder of this client's own: its memory, model and report.")
     ],
     data: Annotated[
-        Path | None, option("This client's samples: .csv, .parquet or .npz.")
+        Path | None, option("This client's samples: .csv, .tsv, .parquet or .npz.")
     ] = None,
     name: Annotated[
         str | None, option("What this client is called, with --data.")
@@ -296,7 +297,7 @@ def _server_of(
 ) -> tuple[Link, Path | None]:
     """How a server is reached, and the key that is shown there, all of it checked."""
     joining, processes = _flower(command, "joining"), _flower(command, "processes")
-    joining.read_address(address)
+    joining.read_address(address, "serve: --above" if command == "serve" else command)
     if insecure == (ca is not None or client_key is not None):
         raise ConfigError(
             f"{command}: give --ca ca.pem and --client-key KEY, or --insecure for a "
@@ -316,21 +317,18 @@ def _refuse_name(option: str, whose: str, name: str | None) -> None:
     if not name or not name.isprintable() or len(name) > 200:
         raise ConfigError(
             f"{option} must say what {whose} is called, in at most 200 letters; found "
-            f"{shown(name)}."
+            f"{'nothing' if not name else shown(name)}."
         )
 
 
-def _refuse_what_needs_samples(config: RunConfig, file: Path) -> None:
-    if config.finds_lr:
-        raise ConfigError(
-            f"{file}: lr = 'auto' is found from samples, which the server does not "
-            "have. Give a learning rate."
-        )
-    if config.schedule.warm_start is not None:
-        raise ConfigError(
-            f"{file}: warm_start is the folder of another run, which clients do not "
-            "have. Leave it out."
-        )
+def _refuse_policy(policy: dict[str, float]) -> None:
+    """Refuse an option on how long to wait, by its name."""
+    for name, value in policy.items():
+        try:
+            Policy(**{name: value})
+        except ConfigError as error:
+            text = str(error).removeprefix(f"Policy: {name} ")
+            raise ConfigError(f"serve: --{name.replace('_', '-')} {text}") from error
 
 
 def _run_id(run: str | None) -> str | None:
@@ -377,16 +375,30 @@ def _team(
 
 def _understood(config: RunConfig, server: ServerSettings) -> str:
     """What is about to be done, in one line."""
+    return (
+        f"{config.algorithm.name} for {counted(config.schedule.rounds, 'round')} with "
+        f"{_expected(server)}; the run is in {server.out}"
+    )
+
+
+def _listening(config: RunConfig, server: ServerSettings) -> str:
+    """What is true once a server has started: where it is, and for whom it waits."""
     how = (
         f"encrypted, {counted(len(server.keys), 'key')} admitted"
         if server.certificates is not None
         else "NOT ENCRYPTED, anybody may take part"
     )
-    return (
-        f"{config.algorithm.name} for {counted(config.schedule.rounds, 'round')} with "
-        f"{_expected(server)}; to be reached at {server.host}, port "
-        f"{server.port}, {how}; the run is in {server.out}"
+    text = (
+        f"Listening at {server.host}, port {server.port}, {how}. Waiting for "
+        f"{_expected(server)} to join."
     )
+    positions = whole_positions(RunDirectory(server.out).checkpoint)
+    if not positions:
+        return text
+    done, rounds = positions[0].round, config.schedule.rounds
+    if done >= rounds:
+        return f"{text} Its last round is done; clients are told so."
+    return f"{text} The run goes on with round {done + 1} of {rounds}."
 
 
 def _expected(server: ServerSettings) -> str:
@@ -406,7 +418,12 @@ def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
     serving = _flower("serve", "serving")
     with watch(console) as watcher, serving.running_server(settings) as server:
         server.start()
-        say(f"Listening. Waiting for {_expected(settings)} to join.")
+        if server.keys_removed:
+            say(
+                f"No longer admitted, since not in {settings.certificates} any more: "
+                f"{counted(server.keys_removed, 'key')}."
+            )
+        say(_listening(config, settings))
         if settings.of_teams:
             say(f"Team servers are started with --run {server.run}")
         rows = _Rows(config, settings.out, watcher)
@@ -447,7 +464,7 @@ class _Rows:
         if self._shown is None:
             self._shown = max((row.round for row in rows), default=0)
             metric = str(self._directory.read_manifest()["metric"])
-            self._watcher.begin(self._rounds, self._shown, metric)
+            self._watcher.begin(self._rounds, self._shown, metric, is_elsewhere=True)
         for row in rows:
             if row.round <= self._shown:
                 continue

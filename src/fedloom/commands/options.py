@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedloom.commands.console import plain
 from fedloom.config import override, read_toml
 from fedloom.core.errors import ConfigError, shown
 from fedloom.data import SOURCES
@@ -16,20 +17,20 @@ from fedloom.data.files import has_known_kind
 
 def option(about: str, *names: str) -> Any:
     """An option of the command line, called as its parameter if no name is given."""
-    return typer.Option(*names, help=about)
+    return typer.Option(*names, help=plain(about))
 
 
 def argument(about: str) -> Any:
     """An argument of the command line."""
-    return typer.Argument(help=about)
+    return typer.Argument(help=plain(about))
 
 
 Method = Annotated[str | None, option("Name of the method; see `fedloom list`.")]
 Data = Annotated[
     str | None,
     option(
-        "Name of the data source, see `fedloom list`; or your own .csv, .parquet or "
-        ".npz file."
+        "Name of the data source, see `fedloom list`; or your own .csv, .tsv, .parquet "
+        "or .npz file."
     ),
 ]
 Partition = Annotated[str | None, option("Name of the partition; see `fedloom list`.")]

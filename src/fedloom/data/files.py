@@ -164,10 +164,16 @@ class File(Source):
         if not self.classes:  # who names them knows that a file may have one alone
             is_alike = values.ndim == 1 and bool((values == values[:1]).all())
         if is_alike and len(values) > 1:
+            answer = "Name another column as data.target."
+            if targets.classes is not None:
+                answer = (
+                    "If other clients have rows of other classes, name all classes in "
+                    "[data] of the run's settings: classes = [...]; if nobody has, "
+                    "name another column as data.target."
+                )
             raise DataError(
                 f"{where}: expected different values, found the same in all "
-                f"{len(values)} rows, so that there is nothing to learn. Name "
-                "another column as data.target."
+                f"{len(values)} rows, so that there is nothing to learn. {answer}"
             )
         return assemble(
             str(path),

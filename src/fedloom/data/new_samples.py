@@ -78,10 +78,16 @@ def read_like(
     what, held = read_file(path, is_used)
     if what == "column":
         names = dataset.features or tuple(name for name in held if name not in others)
-    for name in (*names, target, client):
+    for name in (target, client):
         if name is not None and name not in held:
-            takes = f" The model takes {', '.join(names)}." if name in names else ""
-            raise DataError(f"{path}: {unknown(what, name, held)}{takes}")
+            raise DataError(f"{path}: {unknown(what, name, held)}")
+    missing = [name for name in names if name not in held]
+    if missing:
+        raise DataError(
+            f"{path}: expected every {what} that the model takes: {', '.join(names)}; "
+            f"found {', '.join(held) or 'none'}. Missing: {', '.join(missing)}. Add "
+            f"it to the file, or call the {what} there as the model does."
+        )
     if what == "array":
         inputs = tuple(held[name] for name in names)
     elif names:

@@ -190,11 +190,7 @@ def open_run(
     if tier != "only":
         above = global_tier(config)  # or it is refused
         algorithm = above if tier == "global" else algorithm
-    if config.finds_lr:
-        raise ConfigError(
-            "lr = 'auto' is found from samples, which the server does not have. Give a "
-            "learning rate."
-        )
+    refuse_what_needs_samples(config, "serve")
     config = _with_checkpoints(config)
     maker = _TaskMaker(config, model, loss, head)
     with on_threads(config.engine.threads), _claimed(out) as directory:
@@ -253,6 +249,28 @@ def open_run(
         with with_resume_hint(f"start the server of {shlex.quote(str(out))} again"):
             history = _history(training, directory, is_new=is_new)
             yield OpenRun(history, fleet, directory, session)
+
+
+def refuse_what_needs_samples(config: RunConfig, where: str) -> None:
+    """Refuse settings of a simulation that a federation cannot have.
+
+    Args:
+        config: the settings of the run.
+        where: what they come from.
+
+    Raises:
+        ConfigError: They need samples, or what clients do not have.
+    """
+    if config.finds_lr:
+        raise ConfigError(
+            f"{where}: lr = 'auto' is found from samples, which the server does not "
+            "have. Give a learning rate."
+        )
+    if config.schedule.warm_start is not None:
+        raise ConfigError(
+            f"{where}: warm_start is the folder of another run, which clients do not "
+            "have. Leave it out."
+        )
 
 
 def refuse_other_run(out: Path, config: RunConfig, clients: int | None = None) -> None:

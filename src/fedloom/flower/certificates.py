@@ -1,18 +1,20 @@
-"""Certificates and keys to try a federation out: a CA, a server, and clients.
+"""Certificates and keys: those of a server, checked; and new ones to try it out.
 
-A real federation has an authority of its own; these are as good as any other, but for
-who has seen the CA's key: it is not written anywhere.
+A real federation has an authority of its own; those that are made here are as good as
+any other, but for who has seen the CA's key: it is not written anywhere.
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -101,6 +103,64 @@ def make_client_key(folder: Path, name: str) -> tuple[Path, Path]:
     )
     _write(public, text + b"\n")
     return private, public
+
+
+def check_server_certificate(folder: Path) -> None:
+    """Refuse ca.pem, server.pem and server.key that do not go together.
+
+    Raises:
+        ConfigError: One is something else, the key is not that of the certificate, or
+            whoever trusts the authority does not trust the certificate.
+    """
+    ca, certificate, key = folder / CA, folder / SERVER, folder / SERVER_KEY
+    try:
+        public = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{certificate}: expected the server's certificate as PEM ({error})."
+        ) from error
+    try:
+        private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(
+            f"{key}: expected the server's private key as PEM, without a password "
+            f"({error})."
+        ) from error
+    if private.public_key() != public:
+        raise ConfigError(
+            f"{key}: is not the key of the certificate {certificate}. Put both files "
+            "there as they were made together."
+        )
+    try:
+        _shake_hands(ca, certificate, key)
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigError(
+            f"{ca}: does not vouch for {certificate} ({error.verify_message}), so that "
+            "every client would refuse this server. Put the certificate of the "
+            f"authority that signed {SERVER} there, or have it sign a new {SERVER}."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{ca}: expected an authority's certificate as PEM, by which clients can "
+            f"connect to a server with {certificate} ({error})."
+        ) from error
+
+
+def _shake_hands(ca: Path, certificate: Path, key: Path) -> None:
+    """Let a client that trusts an authority connect to a server, in memory."""
+    of_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    of_server.load_cert_chain(certificate, key)
+    of_client = ssl.create_default_context(cafile=ca)
+    of_client.check_hostname = False
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = of_client.wrap_bio(down, up)
+    server = of_server.wrap_bio(up, down, server_side=True)
+    ends = [client, server]
+    while ends:
+        for end in list(ends):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                ends.remove(end)
 
 
 def _begun(

@@ -36,7 +36,8 @@ from torch import nn
 from fedloom.clients import Federation
 from fedloom.config import RunConfig, to_tables
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.core.digests import read_checked_json, write_checked_json
+from fedloom.core.errors import ConfigError, FedloomError, MessageError
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
 from fedloom.deploy import (
@@ -58,6 +59,9 @@ from fedloom.remote.wire import OtherProtocolError
 from fedloom_flower_client import RUN, with_run_id
 
 _log = logging.getLogger(__name__)
+ASKED = "asked.json"
+"""In a client's folder while `fedloom join` runs: which run the client has asked to be
+taken into; none before that."""
 _KEYS = (
     *("home", "data", "name", "team", "client", "data-dir", "tells-sizes"),
     OWN_SETTINGS,
@@ -154,6 +158,14 @@ def answer_records(
         _keep_failure(answer.header, node_config, error)
         return answer
     try:
+        _refuse_other_run(asked.header, node_config)
+    except MessageError as error:
+        _keep_failure(asked.header, node_config, error)
+        name = _called(node_config)
+        text = f"{name}: has asked to be taken into another run, and takes part there."
+        header = replace(asked.header, kind="refused", name=name, text=text)
+        return WireMessage(header, {})
+    try:
         config, node = client()
     except FedloomError as error:
         _log.warning("%s", error)
@@ -165,6 +177,8 @@ def answer_records(
         return WireMessage(header, {})
     with on_threads(config.engine.threads):
         answer = node.answer(asked)
+    if answer.header.kind == "enrolled":
+        _keep_asked(asked.header, node_config)
     if answer.header.kind == "enrolled" and not is_own:
         file = node.home.path / asked.header.run / "config.toml"
         with atomic_write(file) as part:
@@ -201,6 +215,32 @@ def finish_run(
 def _called(node_config: Mapping[str, Any]) -> str:
     """What a client is called, as far as its node config says."""
     return str(node_config.get("name", node_config.get("client", ""))) or "a client"
+
+
+def _asked_file(node_config: Mapping[str, Any]) -> Path | None:
+    """Where it is kept which run a client has asked for; None where it may be any."""
+    file = Path(str(node_config["home"])) / ASKED if "home" in node_config else None
+    return file if file is not None and file.is_file() else None
+
+
+def _refuse_other_run(asked: Header, node_config: Mapping[str, Any]) -> None:
+    """Refuse to enrol in a run when another was asked for: nobody has agreed to it."""
+    file = _asked_file(node_config)
+    if file is None or asked.kind != "enrol":
+        return
+    run = read_checked_json(file, "which run was asked for", ("run",))["run"]
+    if run not in (None, asked.run):
+        raise MessageError(
+            f"another run is there now: {asked.run}. This client has asked to be taken "
+            f"into {run}, and enrols in no other by itself. The same command joins "
+            "the run that is there."
+        )
+
+
+def _keep_asked(asked: Header, node_config: Mapping[str, Any]) -> None:
+    file = _asked_file(node_config)
+    if file is not None:
+        write_checked_json(file, {"run": asked.run})
 
 
 def _keep_failure(

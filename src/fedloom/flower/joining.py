@@ -28,10 +28,10 @@ from fedloom.core.errors import (
     error_for,
     shown,
 )
-from fedloom.core.files import cannot_write
+from fedloom.core.files import cannot_write, remove
 from fedloom.deploy import OwnResults, read_own_results
 from fedloom.engine.threads import on_threads
-from fedloom.flower.client_app import client_node, finish
+from fedloom.flower.client_app import ASKED, client_node, finish
 from fedloom.flower.processes import (
     Link,
     SuperNode,
@@ -56,6 +56,8 @@ _DELIVERY_S = 8.0
 """Time that the last answer needs to reach the server."""
 _LOOK_S = 20.0
 """Time between two looks whether the server of a client that waits is still there."""
+_UNANSWERED_S = 900.0
+"""How long a client that was never taken in waits for a server that has gone."""
 _MOST_RESTARTS = 20
 _ABOUT = "client.json"
 
@@ -69,8 +71,12 @@ class Server:
     """The client's private key, where the server asks for one."""
 
 
-def read_address(text: str) -> str:
+def read_address(text: str, where: str = "join") -> str:
     """An address, host and port.
+
+    Args:
+        text: what was given.
+        where: the command, and the option if it is one's.
 
     Raises:
         ConfigError: It is something else.
@@ -79,7 +85,7 @@ def read_address(text: str) -> str:
     is_port = port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
     if "://" in text or not colon or not host or not is_port:
         raise ConfigError(
-            "join: expected the server's host and port, such as "
+            f"{where}: expected the server's host and port, such as "
             f"fl.hospital.org:9092, found {shown(text)}."
         )
     return text
@@ -264,6 +270,8 @@ def join(
             "without the server."
         )
     _wait_for_server(server.link, tell, is_known=last is not None)
+    asked = home.path / ASKED
+    write_checked_json(asked, {"run": None})
     node = SuperNode(
         server.link,
         home.path / "flower",
@@ -275,6 +283,7 @@ def join(
     follower = _Follower(home, began, tell)
     try:
         while True:
+            connection.asked = follower.asked
             connection.look()
             results = follower.look()
             if results is not None:
@@ -282,6 +291,7 @@ def join(
             time.sleep(_POLL_S)
     finally:
         node.end()
+        remove(asked)
 
 
 def _answers(link: Link) -> bool:
@@ -322,6 +332,8 @@ class Connection:
     def __init__(
         self, node: SuperNode, server: Server, tell: Callable[[str], None]
     ) -> None:
+        self.asked: str | None = None
+        """The run that this client has asked to be taken into, and has not been."""
         self._node = node
         self._server = server
         self._tell = tell
@@ -330,13 +342,14 @@ class Connection:
         self._has_told = False
         self._restarts = 0
         self._looked = time.monotonic()
-        self._is_lost = False
+        self._lost_since: float | None = None
 
     def look(self) -> None:
         """Say when it is connected or not, and start it again if it has ended.
 
         Raises:
-            MessageError: The server is another one, or refuses the key for good.
+            MessageError: The server is another one, or refuses the key for good, or
+                has been gone for long and never took this client in.
         """
         node = self._node
         if not self._is_connected and node.is_connected:
@@ -345,7 +358,7 @@ class Connection:
         if node.is_running:
             if self._is_connected and time.monotonic() - self._looked > _LOOK_S:
                 self._looked = time.monotonic()
-                self._tell_if_lost()
+                self._is_lost()
             return
         self._is_connected = False
         if node.is_unknown:
@@ -359,19 +372,31 @@ class Connection:
                 )
             self._tell("The connection has ended. Connecting again.")
         time.sleep(_TRY_S)
-        _wait_for_server(self._server.link, self._tell, is_known=True)
+        while self._is_lost():
+            time.sleep(_TRY_S)
         node.restart()
 
-    def _tell_if_lost(self) -> None:
-        """Say that the server has gone, or is back; a SuperNode tries by itself."""
-        was_lost, self._is_lost = self._is_lost, not _answers(self._server.link)
-        if self._is_lost and not was_lost:
+    def _is_lost(self) -> bool:
+        """Whether the server has gone, and say so, or that it is back."""
+        address, now = self._server.link.address, time.monotonic()
+        if _answers(self._server.link):
+            if self._lost_since is not None:
+                self._tell("The server is back.")
+            self._lost_since = None
+            return False
+        if self._lost_since is None:
+            self._lost_since = now
             self._tell(
-                f"Nobody answers at {self._server.link.address} any more. Waiting for "
-                "the server to come back."
+                f"Nobody answers at {address} any more. Waiting for the server to come "
+                "back."
             )
-        elif was_lost and not self._is_lost:
-            self._tell("The server is back.")
+        if self.asked is not None and now - self._lost_since > _UNANSWERED_S:
+            raise MessageError(
+                f"{address}: nobody has answered for {_UNANSWERED_S / 60:g} minutes, "
+                f"and the run {self.asked} had not taken this client in. It is over, "
+                "or was given up. The same command joins when a server is there again."
+            )
+        return True
 
     def _bear_refusal(self) -> None:
         now = time.monotonic()
@@ -381,16 +406,19 @@ class Connection:
         if waited > _UNTOLD_S and not self._has_told:
             self._has_told = True
             self._tell(
-                "The server does not take this client's key: it does not know it, or "
-                "has not noticed yet that an earlier process of this client has "
-                f"ended. Trying for {_PATIENCE_S:g} s."
+                "The server does not take this client's key: it does not know it, "
+                "another client uses it, or the server has not noticed yet that an "
+                f"earlier process of this client has ended. Trying for {_PATIENCE_S:g} "
+                "s."
             )
         if waited > _PATIENCE_S:
             key = self._server.key
             what = f"the key {key}" if key is not None else "a client without a key"
             raise MessageError(
-                f"{self._server.link.address}: the server refuses {what}. Send its "
-                "public half (.pub) to the server's people, who put it beside their "
+                f"{self._server.link.address}: the server refuses {what}. If "
+                "another client uses it, on this machine or elsewhere, end that one or "
+                "give this one a key of its own. If the server's people do not have "
+                "its public half (.pub), send it to them; they put it beside their "
                 "certificate and start the server again."
             )
 
@@ -402,6 +430,8 @@ class _Follower:
         self._home = home
         self._began = began
         self._tell = tell
+        self.asked: str | None = None
+        """The run that this client has asked to be taken into, and has not been."""
         self._seen: dict[str, int] = {}
         self._sizes: dict[Path, int] = {}
         self._ended: tuple[str, float] | None = None
@@ -445,6 +475,8 @@ class _Follower:
         if answer.kind == "refused" and answer.asked == "enrol":
             time.sleep(_DELIVERY_S)
             raise MessageError(answer.text)
+        is_question = answer.kind == "enrolled" and run not in self._home.runs()
+        self.asked = run if is_question else None
         end = self._home.end_of(run) if answer.asked == "end" else None
         if end is not None:
             if end[1] and not end[0]:
@@ -476,7 +508,11 @@ def leave(home: Path, run: str | None = None) -> OwnResults:
     """
     file = home / _ABOUT
     if not file.is_file():
-        raise DataError(f"{home}: is not the folder of a client (no {_ABOUT}).")
+        what = f"there is no {_ABOUT} in it" if home.is_dir() else "there is none"
+        raise DataError(
+            f"{home}: expected the folder of a client, and {what}. Name the one that "
+            "was the --home of `fedloom join`."
+        )
     node_config = read_checked_json(file, "whose folder this is", ("node",))["node"]
     runs = Home(home).runs()
     run = run if run is not None else next(reversed(runs), None)

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,15 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
     StreamLogsRequest,
+    UnregisterNodeRequest,
 )
+from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
 
 from fedloom.core.errors import ConfigError, MessageError
+from fedloom.flower.logs import without_tracebacks
 from fedloom_flower_client import TEAM_HOME, socket_path
 
 _MARK = "FEDLOOM_FLOWER_PROCESS"
@@ -103,11 +106,12 @@ class FlowerProcess:
         return self._process.poll() is None
 
     def said(self) -> str:
-        """The end of what it has printed since it was started."""
+        """The end of what it has printed since it was started, without tracebacks."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_start)
-                return file.read().decode(errors="replace")[-20_000:]
+                text = file.read().decode(errors="replace")[-20_000:]
+                return without_tracebacks(text)
         except OSError:
             return ""
 
@@ -375,17 +379,51 @@ class FlowerCommands:
             How many were not admitted before.
 
         Raises:
-            ConfigError: A file is no public key that Flower takes.
+            ConfigError: A file is no public key that Flower takes, or one that was
+                unregistered before.
             MessageError: Flower refuses.
         """
         keys = {read_public_key(path): name for name, path in public_keys.items()}
         with self._control("supernode register") as control:
             nodes = control.ListNodes(ListNodesRequest()).nodes_info
-            known = {node.public_key for node in nodes}
+            known = {node.public_key: node.status for node in nodes}
+            for key, name in keys.items():
+                if known.get(key) == NodeStatus.UNREGISTERED:
+                    raise ConfigError(
+                        f"{public_keys[name]}: this key was taken out of the folder "
+                        "before, and Flower does not admit a key twice. Put the public "
+                        "half of a new one in its place: ssh-keygen -t ecdsa -b 384 "
+                        "-N '' -f NAME makes one."
+                    )
             new = {key: name for key, name in keys.items() if key not in known}
             for key, name in new.items():
                 control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
         return len(new)
+
+    def unregister_others(self, public_keys: Collection[Path]) -> int:
+        """Admit nobody any more who was admitted by another key than these.
+
+        Args:
+            public_keys: the files of those who stay.
+
+        Returns:
+            How many were admitted until now.
+
+        Raises:
+            ConfigError: A file is no public key that Flower takes.
+            MessageError: Flower refuses.
+        """
+        keys = {read_public_key(path) for path in public_keys}
+        with self._control("supernode unregister") as control:
+            others = [
+                node.node_id
+                for node in control.ListNodes(ListNodesRequest()).nodes_info
+                if node.status != NodeStatus.UNREGISTERED
+                and node.public_key not in keys
+            ]
+            for node_id in others:
+                control.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
+        return len(others)
 
     def submit(self, app: Path, run_config: Mapping[str, Any]) -> int:
         """Start a run of an app.
@@ -419,7 +457,8 @@ class FlowerCommands:
         """What the server app of a run has printed."""
         with self._control("log") as control:
             lines = control.StreamLogs(StreamLogsRequest(run_id=run))
-            return str(next((line.log_output for line in lines), ""))
+            output = next((line.log_output for line in lines), "")
+            return without_tracebacks(str(output))
 
     @contextlib.contextmanager
     def _control(self, what: str) -> Iterator[ControlHttpClient]:
@@ -474,6 +513,7 @@ class FlowerCommands:
             table = {}
         if answer.returncode or not table.get("success"):
             said = table.get("error-message") or answer.stdout + answer.stderr
+            said = without_tracebacks(said)
             raise MessageError(f"flwr {' '.join(arguments[:2])} failed: {said.strip()}")
         return dict(table)
 

@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -30,7 +31,12 @@ from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import ConfigError, DataError, FedloomError, MessageError
 from fedloom.core.files import atomic_write, cannot_write, remove
 from fedloom.flower.app import write_app
-from fedloom.flower.certificates import CA, SERVER, SERVER_KEY
+from fedloom.flower.certificates import (
+    CA,
+    SERVER,
+    SERVER_KEY,
+    check_server_certificate,
+)
 from fedloom.flower.joining import Connection, Server, is_there
 from fedloom.flower.processes import (
     FlowerCommands,
@@ -48,8 +54,8 @@ _STATUS_S = 30.0
 """Time between two looks whether Flower still knows of a run that says nothing."""
 _ABOVE = "above"
 """Where the SuperNode of a team's server keeps its files."""
-_NOTHING = {".lock", ".run.lock", "run"}
-"""What lies in the folders of a server that nothing has come of."""
+_NOTHING = {".lock", ".run.lock"}
+"""What lies in the directory of a run that has not begun."""
 _POLL_S = 0.5
 _TRY_S = 5.0
 """Time between two tries to reach a global server."""
@@ -120,7 +126,8 @@ def check_certificates(settings: ServerSettings) -> None:
     """Refuse a folder that a server cannot be started with.
 
     Raises:
-        ConfigError: A file is missing or no key, or there are fewer keys than clients.
+        ConfigError: A file is missing or no key, or the server's do not go together,
+            or there are fewer keys than clients.
     """
     folder = settings.certificates
     if folder is None:
@@ -131,6 +138,7 @@ def check_certificates(settings: ServerSettings) -> None:
                 f"--tls {folder}: expected {CA}, {SERVER} and {SERVER_KEY} in it, and "
                 f"there is no {name}. `fedloom certs {folder}` makes them for a trial."
             )
+    check_server_certificate(folder)
     for key in settings.keys:
         read_public_key(key)  # or it is refused
     if len(settings.keys) < settings.clients:
@@ -180,6 +188,8 @@ class RunningServer:
     def __init__(self, settings: ServerSettings, run: str) -> None:
         self.settings = settings
         self.run = run
+        self.keys_removed = 0
+        """How many keys were admitted before, and are not in the folder any more."""
         self._above: _Above | None = None
         self._log_at = 0
         self._looked = time.monotonic()
@@ -198,7 +208,7 @@ class RunningServer:
         )
 
     def start(self) -> None:
-        """Wait until it listens, admit the clients' keys, and start the run.
+        """Wait until it listens, admit the clients' keys alone, and start the run.
 
         Raises:
             MessageError: Flower refuses.
@@ -206,6 +216,8 @@ class RunningServer:
         settings, state = self.settings, self.settings.state
         self.link.wait_until_ready()
         self._flwr = FlowerCommands(self.link.link, state / "flwr")
+        if settings.certificates is not None:
+            self.keys_removed = self._flwr.unregister_others(settings.keys)
         self._flwr.register({key.stem: key for key in settings.keys})
         run_config: dict[str, Any] = {
             "config": settings.config,
@@ -332,7 +344,7 @@ def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
     """A server that runs until the end of the block, however that comes.
 
     What an earlier one has left running, since it was killed, is ended first. New
-    folders into which nothing came are removed in the end.
+    folders are removed in the end if nobody came, unless Flower's logs say why.
 
     Raises:
         ConfigError: Another process serves this run, or the port is taken.
@@ -340,13 +352,15 @@ def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
     """
     state, out = settings.state, settings.out
     new = [folder for folder in (state, out) if not folder.exists()]
-    for folder in (state, out):  # who views it need not wait for clients
+    # Keys and messages of others are for nobody else; who views OUT need not wait.
+    for folder, mode in ((state, 0o700), (out, 0o777)):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=mode, parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(folder, error) from error
     try:
         with hold(state / ".lock"):
+            state.chmod(0o700)  # it may be there from before
             for folder in (state, state / _ABOVE):
                 end_left_behind(mark_for(folder))
             _refuse_taken(settings)
@@ -356,9 +370,20 @@ def running_server(settings: ServerSettings) -> Iterator[RunningServer]:
             finally:
                 server.end()
     finally:
-        for folder in new:
-            if {path.name for path in folder.iterdir()} <= _NOTHING:
+        is_for_logs = isinstance(sys.exception(), MessageError)
+        if not is_for_logs and _is_unbegun(settings):
+            for folder in new:
                 shutil.rmtree(folder)
+
+
+def _is_unbegun(settings: ServerSettings) -> bool:
+    """Whether nobody has come to a server: no client, and none that was refused."""
+    log = settings.state / SERVER_LOG
+    has_lines = log.is_file() and log.stat().st_size > 0
+    # Team servers may have been started with the id of the run.
+    is_awaited = settings.of_teams and (settings.state / "run").is_file()
+    is_empty = {path.name for path in settings.out.iterdir()} <= _NOTHING
+    return is_empty and not has_lines and not is_awaited
 
 
 def _refuse_taken(settings: ServerSettings) -> None:

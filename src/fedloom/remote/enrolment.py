@@ -146,12 +146,13 @@ def enrol(
                 turn_away(channel, delivery, header, str(error))
                 continue
             candidates[name] = candidate
-            _log.info("%s has enrolled (%d of %d).", name, len(candidates), count)
             for odd, difference in _unlike_most(candidates, count).items():
                 reason = f"{odd}: its samples are not like most others': {difference}."
                 refusals.append(reason)
                 _log.warning("A client was refused: %s", reason)
                 turn_away(channel, candidates.pop(odd).delivery, header, reason)
+            if name in candidates:
+                _log.info("%s has enrolled (%d of %d).", name, len(candidates), count)
     if len(candidates) < enough:
         raise MessageError(_too_few(candidates, count, names, refusals, policy))
     if known is not None:

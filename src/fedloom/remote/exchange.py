@@ -47,6 +47,8 @@ class AddressBook:
         self._enrolled = enrolled
         self._retry_s = retry_s
         self._greeted: dict[Address, float] = {}
+        self._undecided: set[Address] = set()
+        """Strangers who have not answered, or not heard that they are refused."""
         self._heard: dict[int, dict[str, str]] = {}
         """By client and digest of an answer, the digest of what it answered."""
 
@@ -75,6 +77,7 @@ class AddressBook:
             and now - self._greeted.get(address, _NEVER) > self._retry_s
         ]
         self._greeted |= dict.fromkeys(strangers, now)
+        self._undecided.update(strangers)
         self.channel.send((a, WireMessage(self._header, {})) for a in strangers)
 
     def client_at(self, sender: Address) -> int | None:
@@ -88,6 +91,9 @@ class AddressBook:
         Returns:
             Its number; None if it is refused.
         """
+        message = delivery.message
+        if message is None or message.header.kind != "enrolled":
+            self._undecided.discard(delivery.sender)
         if is_farewell(delivery):
             return None
         try:
@@ -98,7 +104,23 @@ class AddressBook:
             return None
         _log.info("%s is back.", self.names[client])
         self.addresses[client] = delivery.sender
+        self._undecided.discard(delivery.sender)
         return client
+
+    def refuse_latecomers(self, patience_s: float) -> None:
+        """At the end of a run, let those who have just come know that they are not in.
+
+        Args:
+            patience_s: how long to wait until all of them know.
+        """
+        end = time.monotonic() + patience_s
+        self.greet(time.monotonic())
+        while time.monotonic() < end:
+            if not self._undecided.intersection(self.channel.addresses()):
+                break
+            for delivery in self.channel.receive(POLL_S):
+                if self.client_at(delivery.sender) is None:
+                    self.rejoin(delivery)
 
 
 class Exchange:
@@ -195,7 +217,8 @@ class Exchange:
                     "it answered twice, and not the same; the first counts."
                 )
         except MessageError as error:
-            refusal = Refusal(client, str(error))
+            name = self._book.names[client]  # which whoever shows it says already
+            refusal = Refusal(client, str(error).removeprefix(f"{name}: "))
             if message is None or refusal not in self._refused:
                 self._refused.append(refusal)
             if isinstance(error, _OtherExchangeError):

@@ -58,6 +58,8 @@ from fedloom.remote.policy import Policy
 from fedloom.remote.wire import Header, Kind, WireMessage
 
 _log = logging.getLogger(__name__)
+_LATECOMERS_S = 20.0
+"""Longest that the end waits for clients that were never of the run."""
 
 
 def greeting_for(
@@ -285,6 +287,7 @@ class RemoteFleet:
         exchange.send()
         for refusal in exchange.wait():
             _log.warning("%s: %s", self.roster.names[refusal.client], refusal.reason)
+        self.book.refuse_latecomers(min(_LATECOMERS_S, self.policy.end_s))
         return tuple(
             name for n, name in enumerate(self.roster.names) if n not in informed
         )

@@ -115,7 +115,7 @@ def test_predict_names_what_is_wrong_with_a_file(run: Path, tmp_path: Path) -> N
     new = tmp_path / "new.csv"
     new.write_text("age,wait,pressure\n1,2,3\n")
     words = refused("predict", run, "--client", "w0", new)
-    assert "unknown column 'weight'" in words
+    assert "found age, wait, pressure. Missing: weight" in words
     np.savez(tmp_path / "new.npz", x=np.zeros((2, 4)))
     words = refused("predict", run, "--client", "w0", tmp_path / "new.npz")
     assert "expected samples of shape (3,)" in words

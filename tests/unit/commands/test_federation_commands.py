@@ -13,9 +13,10 @@ import threading
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -25,17 +26,21 @@ pytest.importorskip("flwr")
 from driver import fedloom, refused
 
 import fedloom_superlink
+from fedloom.commands import federation
 from fedloom.config import parse, to_toml
+from fedloom.core.digests import write_checked_json
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.deploy import own_results, serve
 from fedloom.flower import joining, processes, serving
 from fedloom.flower.certificates import make_client_key, make_server_certificate
-from fedloom.flower.client_app import client_node
+from fedloom.flower.client_app import ASKED, answer_records, client_node
 from fedloom.flower.joining import claimed_home, is_there
 from fedloom.flower.processes import Link, free_port
+from fedloom.flower.records import to_records
 from fedloom.flower.serving import ServerSettings, own_address, running_server
-from fedloom.remote import InProcessChannel, Policy
+from fedloom.remote import InProcessChannel, Policy, WireMessage, greeting_for
 from fedloom.remote.home import Home
+from fedloom.server.checkpoint import Position
 from fedloom_flower_client import socket_path
 from fedloom_superlink import is_allowed
 
@@ -75,11 +80,36 @@ def test_mistakes_of_a_server_are_named_before_anything_starts(
     )
     one = [*command, "--clients", 1, "--tls", keys]
     assert "--port" in refused(*one, "--port", 70_000)
-    assert "quorum" in refused(*one, "--quorum", 2)
+    assert "serve: --quorum must be" in refused(*one, "--quorum", 2)
+    assert "serve: --end-s must be" in refused(*one, "--end-s", -1)
     assert "learning rate" in refused(*one, "--set", "algorithm.lr=auto")
     assert "unknown key" in refused(*one, "--set", "algorithm.speed=1")
     assert "found a file of samples" in refused("serve", "my.csv", *one[2:])
     assert not out.exists()
+    assert not out.with_name("out.server").exists()
+
+
+def test_a_servers_files_that_do_not_go_together_are_named(
+    keys: Path, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    file.write_text(CONFIG)
+    other = tmp_path / "other"
+    make_server_certificate(other, ["localhost"])
+    for wrong, message in (
+        ("server.key", "server.key: is not the key of the certificate"),
+        ("ca.pem", "ca.pem: does not vouch for"),
+    ):
+        tls = tmp_path / wrong
+        shutil.copytree(keys, tls)
+        shutil.copy(other / wrong, tls)
+        command = ["serve", file, "--out", out, "--clients", 1, "--tls", tls]
+        said = refused(*command)
+        assert message in said
+        assert str(tls / "server.pem") in said
+        assert fedloom(*command).exception.exit_code == 2
+        (tls / wrong).write_text("something else")
+        assert f"{wrong}: expected" in refused(*command)
     assert not out.with_name("out.server").exists()
 
 
@@ -100,7 +130,9 @@ def test_mistakes_of_a_teams_server_are_named_before_anything_starts(
     assert "--ca ca.pem" in refused(*team)
     proof = ["--ca", keys / "ca.pem", "--client-key", keys / "client-1"]
     assert "small letters" in refused(*team, *proof, "--run", "Two Teams")
-    assert "host and port" in refused(*team, *proof, "--above", "host")
+    assert "serve: --above: expected the server's host and port" in refused(
+        *team, *proof, "--above", "host"
+    )
     assert not out.exists()
 
 
@@ -123,6 +155,9 @@ class Started:
     def register(self, _: Any) -> None:
         pass
 
+    def unregister_others(self, _: Any) -> int:
+        return 2
+
     def submit(self, _: Path, run_config: dict[str, Any]) -> int:
         Started.runs.append(run_config)
         return 1
@@ -144,8 +179,9 @@ def test_a_teams_server_takes_part_at_the_global_one(
         server.start()
         while not (lines := server.new_lines()):
             time.sleep(0.01)
+        (own.state / "server.log").write_text("ward has enrolled (1 of 3).\n")
     assert lines == ["Connected to top:1."]
-    (run_config,) = Started.runs
+    run_config = Started.runs[-1]
     home = str((tmp_path / "out.server" / "team").resolve())
     expected = {"tier": "team", "team": "north", "team-home": home, "run": "tiers"}
     assert expected.items() <= run_config.items()
@@ -156,6 +192,59 @@ def test_a_teams_server_takes_part_at_the_global_one(
         running_server(replace(own, run="other")),
     ):
         pass
+
+
+class Control:
+    """Who is admitted, as Flower keeps it."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+
+    def ListNodes(self, _: Any) -> Any:
+        return SimpleNamespace(nodes_info=self.nodes)
+
+    def RegisterNode(self, request: Any) -> None:
+        self.nodes.append(
+            SimpleNamespace(
+                node_id=len(self.nodes),
+                public_key=request.public_key,
+                status="registered",
+            )
+        )
+
+    def UnregisterNode(self, request: Any) -> None:
+        self.nodes[request.node_id].status = "unregistered"
+
+
+def test_a_key_that_is_taken_out_of_the_folder_is_not_admitted_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = Control()
+    monkeypatch.setattr(
+        processes.FlowerCommands, "_control", lambda *_: nullcontext(control)
+    )
+    flwr = processes.FlowerCommands(Link("here:1", None), tmp_path / "flwr")
+    old, new = (make_client_key(tmp_path, name)[1] for name in ("old", "new"))
+    assert flwr.register({"old": old}) == 1
+    assert flwr.unregister_others([old]) == 0
+    assert flwr.unregister_others([new]) == 1
+    assert flwr.register({"new": new}) == 1
+    assert [node.status for node in control.nodes] == ["unregistered", "registered"]
+    assert flwr.unregister_others([new]) == 0
+    with pytest.raises(ConfigError, match=r"old.pub: this key was taken out"):
+        flwr.register({"old": old, "new": new})
+
+
+@pytest.mark.parametrize("is_secured", [True, False])
+def test_a_server_admits_the_keys_of_its_folder_alone(
+    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_secured: bool
+) -> None:
+    for name in ("SuperLink", "FlowerCommands"):
+        monkeypatch.setattr(serving, name, Started)
+    own = settings(keys if is_secured else None, tmp_path / "out", free_port())
+    with running_server(own) as server:
+        server.start()
+    assert server.keys_removed == (2 if is_secured else 0)
 
 
 def test_mistakes_of_a_client_are_named_before_anything_starts(
@@ -174,7 +263,10 @@ def test_mistakes_of_a_client_are_named_before_anything_starts(
     assert ".parquet" in refused(
         *join, "--data", key, "--name", "a", "--home", home, *proof
     )
-    assert "--name" in refused(*join, "--data", samples, "--home", home, *proof)
+    assert "--name must say what this client is called" in (
+        nameless := refused(*join, "--data", samples, "--home", home, *proof)
+    )
+    assert nameless.endswith("found nothing.")
     assert "--data FILE" in refused(*join, "--home", home, *proof)
     assert "go with --data" in refused(
         *join, "--client", "1", "--team", "1", "--home", home, *proof
@@ -193,7 +285,8 @@ def test_mistakes_of_a_client_are_named_before_anything_starts(
     assert "[data] or [split]" in refused(*join, *own, *proof, "--set", "rounds=3")
     assert "section.key=value" in refused(*join, *own, *proof, "--set", "data")
     assert not home.exists()
-    assert "not the folder of a client" in refused("leave", tmp_path)
+    assert "there is no client.json in it. Name the one" in refused("leave", tmp_path)
+    assert "there is none. Name the one" in refused("leave", tmp_path / "nope")
 
 
 @pytest.mark.usefixtures("hasty")
@@ -307,6 +400,73 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # it was there before
 
 
+def test_a_server_says_that_it_listens_and_where_it_goes_on_when_it_does(
+    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, config = settings(keys, tmp_path / "out"), parse({"rounds": 5})
+    assert federation._listening(config, own) == (
+        "Listening at 0.0.0.0, port 9092, encrypted, 1 key admitted. Waiting for 1 "
+        "client to join."
+    )
+    for done, text in ((2, "goes on with round 3 of 5"), (5, "last round is done")):
+        positions = [Position(done, 0)]
+        monkeypatch.setattr(federation, "whole_positions", lambda _, p=positions: p)
+        assert text in federation._listening(config, own)
+    file = tmp_path / "run.toml"
+    file.write_text(CONFIG)
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        command = ["serve", file, "--out", tmp_path / "out", "--tls", keys]
+        port = listener.getsockname()[1]
+        refused_at_once = fedloom(*command, "--clients", 1, "--port", port)
+    assert isinstance(refused_at_once.exception, ConfigError)
+    assert "ditto for" in refused_at_once.output
+    assert "admitted" not in refused_at_once.output
+
+
+def test_what_a_server_keeps_is_for_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SuperLink", "FlowerCommands"):
+        monkeypatch.setattr(serving, name, Started)
+    own = settings(None, tmp_path / "out", free_port())
+    for _ in range(2):  # a folder that was there before, too
+        with running_server(own):
+            (own.state / "server.log").write_text("ward has enrolled (1 of 3).\n")
+            assert own.state.stat().st_mode & 0o777 == 0o700
+        own.state.chmod(0o755)
+
+
+def test_a_server_to_which_nobody_came_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SuperLink", "FlowerCommands"):
+        monkeypatch.setattr(serving, name, Started)
+    own = settings(None, tmp_path / "out", free_port())
+
+    def begin(*, error: BaseException | None = None, line: str = "") -> None:
+        with running_server(own) as server:
+            server.start()
+            (own.state / "superlink.db").touch()
+            (own.state / "server.log").write_text(line)
+            if error is not None:
+                raise error
+
+    begin()
+    with pytest.raises(KeyboardInterrupt):
+        begin(error=KeyboardInterrupt())
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(MessageError):
+        begin(error=MessageError("superlink.log: the SuperLink has ended."))
+    assert (own.state / "superlink.db").is_file()
+    shutil.rmtree(own.state)
+    begin(line="ward has enrolled (1 of 3).\n")  # and waits for this run
+    assert (own.state / "run").is_file()
+    shutil.rmtree(own.state)
+    own = replace(own, of_teams=True)
+    begin()  # team servers wait for this run
+    assert (own.state / "run").is_file()
+
+
 def test_what_a_killed_process_left_running_is_ended(tmp_path: Path) -> None:
     mark = processes.mark_for(tmp_path)
     sleeper = subprocess.Popen(
@@ -339,6 +499,13 @@ def test_help_says_how_long_a_server_waits() -> None:
         if field.name != "largest_norm":
             assert f"--{field.name.replace('_', '-')}" in shown
             assert f"[default: {field.default}]" in shown
+
+
+def test_help_shows_what_stands_in_brackets_and_every_kind_of_file() -> None:
+    shown = " ".join(fedloom("join", "--help").output.replace("│", " ").split())
+    assert "in [data] or [split] of the run's file" in shown
+    assert ".csv, .tsv, .parquet or .npz" in shown
+    assert 'data.drop=["note"]' in shown
 
 
 def test_a_home_that_nothing_came_into_is_removed(tmp_path: Path) -> None:
@@ -399,6 +566,7 @@ def test_a_client_whose_run_is_over_says_so_and_where_its_results_are(
     monkeypatch.setattr(joining, "_TRY_S", 0.0)
     with pytest.raises(IndexError):  # it waits, for the server may come back
         joining.join(server, home, {}, lines.append)
+    assert not (tmp_path / ASKED).exists()
     assert f"`fedloom leave {tmp_path}`" in lines[0]
     home.keep_end("a-run", 5, "")
     done = own_results.OwnResults("a-run", "ward gains 2 points.", 0, "")
@@ -436,6 +604,21 @@ def test_what_a_client_sets_for_itself_is_about_its_own_data(tmp_path: Path) -> 
     assert node.format.features == ("age",)
     with pytest.raises(ConfigError, match="JSON list"):
         client_node(config, about | {"set": "data.target=sick"}, {})
+
+
+def test_a_client_whose_rows_have_one_class_reads_how_to_name_all(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "my.csv").write_text("age,sick\n" + "30,no\n40,no\n" * 10)
+    about = {"data": str(tmp_path / "my.csv"), "name": "ward", "home": str(tmp_path)}
+    data = {"name": "file", "path": "own", "target": "sick"}
+    with pytest.raises(DataError, match=r"in \[data\] of .*: classes = \[...\]"):
+        client_node(parse({"data": data}), about, {})
+    named = parse({"data": data | {"classes": ["no", "yes"]}})
+    assert client_node(named, about, {}).format.classes == 2
+    (tmp_path / "my.csv").write_text("age,sick\n" + "30,0.5\n40,0.5\n" * 10)
+    with pytest.raises(DataError, match=r"learn. Name another column as data.target"):
+        client_node(parse({"data": data}), about, {})
 
 
 def test_what_a_worker_listened_at_goes_with_its_client(
@@ -489,7 +672,7 @@ def test_a_key_that_the_server_does_not_take_is_given_up(
     connection = joining.Connection(node, server, lines.append)
     connection.look()
     time.sleep(0.02)
-    with pytest.raises(MessageError, match=r"refuses the key key. Send its public"):
+    with pytest.raises(MessageError, match=r"the key key. If another client uses it"):
         connection.look()
     assert "does not take this client's key" in lines[0]
 
@@ -508,6 +691,74 @@ def test_a_client_says_that_its_server_has_gone_and_that_it_is_back(
         connection.look()
     assert [line.split(" ")[0] for line in lines] == ["Connected", "Nobody", "The"]
     assert "Waiting for the server to come back" in lines[1]
+
+
+def test_a_client_that_was_never_taken_in_waits_for_a_server_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joining, "_LOOK_S", -1.0)
+    monkeypatch.setattr(joining, "_TRY_S", 0.0)
+    monkeypatch.setattr(joining, "_UNANSWERED_S", 0.0)
+    monkeypatch.setattr(joining, "is_there", lambda _: False)
+    server = joining.Server(Link("host:1", None), None)
+    for is_running in (True, False):
+        node: Any = Node()
+        node.is_running, node.is_unknown = is_running, False
+        node.is_connected = True
+        connection = joining.Connection(node, server, lambda _: None)
+        if is_running:
+            connection.look()  # who was taken in waits
+            connection.look()
+        connection.asked = "a-run"
+        with pytest.raises(MessageError, match="a-run had not taken this client in"):
+            connection.look()
+
+
+def test_a_client_knows_whether_it_was_taken_in(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    follower = joining._Follower(home, 0.0, lambda _: None)
+    for asked, kind, waits_for in (
+        ("enrol", "enrolled", "a"),
+        ("train", "trained", None),
+    ):
+        line = joining.Answer(
+            time=time.time(), asked=asked, kind=kind, round=0, number=0
+        )
+        home._add_line("a", line)
+        follower.look()
+        assert follower.asked == waits_for
+
+
+def test_a_client_that_asked_for_a_run_does_not_enrol_in_another_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_DELIVERY_S", 0.0)
+    text = """
+        algorithm = { name = "fedavg" }
+        data = { name = "synthetic", clients = 2, features = 4, classes = 2 }
+        model = { name = "mlr" }
+        engine = { device = "cpu", compile = "off", threads = 1 }
+    """
+    config = parse(tomllib.loads(text))
+    about = {"client": 0, "home": str(tmp_path)}
+
+    def enrol(run: str) -> Any:
+        greeting = greeting_for(config.algorithm, run=run, seed=config.schedule.seed)
+        return answer_records(
+            to_records(WireMessage(greeting, {})),
+            about,
+            {"config": text, "run": run},
+            lambda: (config, client_node(config, about, {"run": run})),
+        ).header
+
+    assert [enrol(run).kind for run in "ab"] == ["enrolled", "enrolled"]  # by Flower
+    write_checked_json(tmp_path / ASKED, {"run": None})  # by `fedloom join`
+    follower = joining._Follower(Home(tmp_path), time.time(), lambda _: None)
+    assert [enrol(run).kind for run in "aba"] == ["enrolled", "refused", "enrolled"]
+    assert "another run" in enrol("b").text
+    with pytest.raises(MessageError, match="another run is there now: b") as raised:
+        follower.look()
+    assert raised.value.exit_code == 6
 
 
 def test_a_client_whose_data_do_not_fit_ends_with_the_reason(

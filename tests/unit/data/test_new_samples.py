@@ -91,11 +91,13 @@ def test_columns_are_found_by_name_in_any_order(tmp_path: Path) -> None:
     assert found.unused == ("note",)
 
 
-def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> None:
     path = write(tmp_path / "new.csv", "wait,age\n70,30\n")
-    message = "unknown column 'weight'. Did you mean 'wait'.*takes age, weight"
+    message = "takes: age, weight; found wait, age. Missing: weight. Add it"
     with pytest.raises(DataError, match=message):
         read_like(NUMBERS, path)
+    with pytest.raises(DataError, match=r"unknown column 'wat'. Did you mean 'wait'"):
+        read_like(NUMBERS, path, target="wat")
 
 
 def test_without_names_all_numeric_columns_but_target_and_client_are_taken(
@@ -117,7 +119,7 @@ def test_arrays_of_an_archive_are_taken_by_name(tmp_path: Path) -> None:
     assert found.owner is not None
     assert found.owner.tolist() == ["a", "b"]
     assert found.targets is None
-    with pytest.raises(DataError, match="unknown array 'z'"):
+    with pytest.raises(DataError, match=r"takes: z; found x, ward. Missing: z"):
         read_like(IMAGES, tmp_path / "new.npz", arrays=("z",))
 
 

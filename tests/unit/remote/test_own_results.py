@@ -186,6 +186,25 @@ def test_a_client_that_is_not_taken_in_is_told_why(
     assert answers[:2] == [("enrol", "enrolled"), ("end", "ended")]
 
 
+def test_a_client_that_comes_at_the_very_end_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedloom.deploy.server.train", lambda *_: None)
+    run = Run(tmp_path)
+    latecomer = run.node(tmp_path / "latecomer", 1)
+    last = run.channel.nodes[2]
+
+    def answer(message: WireMessage) -> WireMessage:
+        if message.header.kind == "end":
+            run.channel.nodes["x"] = latecomer.answer
+        return last(message)
+
+    run.channel.nodes[2] = answer
+    run.serve()
+    answers = [(a.asked, a.kind) for a in latecomer.home.answers("a-run")]
+    assert answers == [("enrol", "enrolled"), ("end", "ended")]
+
+
 def test_who_comes_back_with_other_data_is_not_turned_away_for_the_old(
     tmp_path: Path,
 ) -> None:
