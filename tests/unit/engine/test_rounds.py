@@ -114,7 +114,9 @@ def test_passes_over_data_of_many_sizes_can_be_compiled(
     """
     compile_ = torch.compile
     monkeypatch.setattr(
-        torch, "compile", lambda f, **asked: compile_(f, backend="eager", **asked)
+        torch,
+        "compile",
+        lambda f, options, **asked: compile_(f, backend="eager", **asked),
     )
     federation = regression([[1.0] * 2**n for n in range(10)])
     method = Passing(lr=0.1)
