@@ -14,9 +14,12 @@ from fedloom.core.layout import Block, ParameterLayout
 
 
 def cut(vectors: Tensor, layout: ParameterLayout) -> list[Tensor]:
-    """Pieces of some vectors, (C, d) or a part of it; anything else is one piece."""
+    """Pieces of some vectors, (C, d) or a part of it.
+
+    Anything else stays as it is, in one piece; so does a vector of one parameter.
+    """
     blocks = _blocks_of(vectors, layout)
-    if not blocks:
+    if len(blocks) < 2:
         return [vectors.clone(memory_format=torch.contiguous_format)]
     first = blocks[0].start
     return [
