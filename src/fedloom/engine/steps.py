@@ -8,6 +8,7 @@ GPU need not wait for Python.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -27,7 +28,8 @@ from fedloom.engine.job import Job
 _CHECKED = 8
 """Steps between two looks at who is done, where a phase may end early."""
 _CAPACITY = 256
-"""Steps whose batches a recording has room for; longer phases are taken in parts."""
+"""Steps whose batches a recording has room for, about; longer phases are taken in
+parts."""
 
 
 class Columns(NamedTuple):
@@ -186,7 +188,7 @@ class _Buffers(NamedTuple):
     met: Met
     given: Given
     columns: Columns
-    """Of `_CAPACITY` steps."""
+    """Of as many steps as there is room for."""
     first: Tensor
     """The step of the phase that the first of `columns` is."""
     row: Tensor
@@ -228,7 +230,9 @@ class RecordedSteps:
 
         self._layout = job.task
         self._is_done = is_done(job, phase, work)
-        self._unroll, self._calls = unroll, calls
+        self._calls, self._stride = calls, unroll * calls
+        # Whole replays, so that none looks beyond the last of them.
+        self._room = self._stride * math.ceil(_CAPACITY / self._stride)
         self._call = _compiled(at_row, phase)
         self._buffers: _Buffers | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -248,10 +252,10 @@ class RecordedSteps:
         assert buffers is not None
         assert graph is not None
         self._load(buffers, work, met, given)
-        stride = self._unroll * self._calls
+        stride, room = self._stride, self._room
         total = len(columns.samples)
-        for first in range(0, total, _CAPACITY):
-            part = Columns(*(column[first : first + _CAPACITY] for column in columns))
+        for first in range(0, total, room):
+            part = Columns(*(column[first : first + room] for column in columns))
             count = len(part.samples)
             for held, column in zip(buffers.columns, part, strict=True):
                 held[:count].copy_(column)
@@ -277,7 +281,9 @@ class RecordedSteps:
                 scaling=[level.clone() for level in given.scaling],
                 round=given.round.clone(),
             ),
-            columns=Columns(*(c.new_zeros((_CAPACITY, *c.shape[1:])) for c in columns)),
+            columns=Columns(
+                *(c.new_zeros((self._room, *c.shape[1:])) for c in columns)
+            ),
             first=torch.zeros_like(met.steps[0]),
             row=torch.zeros_like(met.steps[0]),
         )
