@@ -344,20 +344,16 @@ def test_a_secret_is_the_clients_own() -> None:
             seed=seed,
             secret=secret,
         )
-        client = fleet._clients(EVERYONE, 4, 0, EVERYONE < 0)
-        keys = fleet._keys("train", EVERYONE, 4, 0)
-        return {
-            "secret": client.secret.tolist(),
-            "key": client.key.tolist(),
-            "train": keys.tolist(),
-        }
+        purposes = ("secret", "client", "train")
+        keys = fleet._keys(purposes, EVERYONE, 4, 0)
+        return dict(zip(purposes, keys.tolist(), strict=True))
 
     own, other_seed = streams(1, secret=2**200 + 7), streams(2, secret=2**200 + 7)
     assert own["secret"] == other_seed["secret"]
-    assert own["key"] != other_seed["key"]
+    assert own["client"] != other_seed["client"]
     assert own["secret"] != streams(1, secret=2**200 + 8)["secret"]
     derived = streams(1, None)
-    assert len({*derived["secret"], *derived["key"], *derived["train"]}) == 3 * COUNT
+    assert len({*derived["secret"], *derived["client"], *derived["train"]}) == 3 * COUNT
 
 
 @over_methods

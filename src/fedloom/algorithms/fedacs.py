@@ -33,7 +33,14 @@ import torch
 from torch import Tensor
 
 from fedloom.core import client_models
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    plain_descent,
+)
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, Share
 from fedloom.core.task import Batch, Task
@@ -164,6 +171,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return self.sgd_start(client_models.mixed(down, memory.personal))
 
+    @plain_descent
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Eq. (5): w_i <- w_i - beta_k grad F_i(w_i), starting from u_i."""
         return self.sgd_step(work, task.grad(work.at, batch), batch)

@@ -20,7 +20,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    plain_descent,
+)
 from fedloom.core.records import Empty
 from fedloom.core.settings import Weighting, Whole
 from fedloom.core.task import Batch, Task
@@ -73,6 +80,7 @@ class FedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
         return self.sgd_start(down.shared)
 
+    @plain_descent
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, ClientUpdate: w <- w - eta grad l(w; b)."""
         return self.sgd_step(work, task.grad(work.at, batch), batch)

@@ -21,7 +21,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    plain_descent,
+)
 from fedloom.core.errors import ContractError
 from fedloom.core.settings import Weighting
 from fedloom.core.task import Batch, Task
@@ -91,6 +98,7 @@ class FedBN(Algorithm[Server, Memory, Download, Work, Upload]):
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return self.sgd_start(task.join_normalisation(down.shared, memory.own))
 
+    @plain_descent
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """w_k <- w_k - eta grad F_k(w_k), every layer."""
         return self.sgd_step(work, task.grad(work.at, batch), batch)

@@ -22,7 +22,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    plain_descent,
+)
 from fedloom.core.settings import Weighting
 from fedloom.core.task import Batch, Task
 
@@ -78,6 +85,7 @@ class FedPer(Algorithm[Server, Memory, Download, Work, Upload]):
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return self.sgd_start(task.join(down.base, memory.head))
 
+    @plain_descent
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """(W_B, W_Pj) <- (W_B, W_Pj) - eta grad F_j(W_B, W_Pj)."""
         return self.sgd_step(work, task.grad(work.at, batch), batch)

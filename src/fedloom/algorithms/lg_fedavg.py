@@ -26,7 +26,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    plain_descent,
+)
 from fedloom.core.settings import Weighting
 from fedloom.core.task import Batch, Task
 
@@ -82,6 +89,7 @@ class LGFedAvg(Algorithm[Server, Memory, Download, Work, Upload]):
     def begin(self, down: Download, memory: Memory, client: Client, task: Task) -> Work:
         return self.sgd_start(task.join(memory.base, down.head))
 
+    @plain_descent
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Both parts descend: theta <- theta - eta grad F_m(theta_m^l, theta_m^g)."""
         return self.sgd_step(work, task.grad(work.at, batch), batch)

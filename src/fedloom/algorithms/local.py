@@ -15,7 +15,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    plain_descent,
+)
 from fedloom.core.records import Empty
 from fedloom.core.task import Batch, Task
 
@@ -53,6 +60,7 @@ class Local(Algorithm[Empty, Memory, Empty, Work, Empty]):
     def begin(self, down: Empty, memory: Memory, client: Client, task: Task) -> Work:
         return self.sgd_start(memory.personal)
 
+    @plain_descent
     def step(self, work: Work, down: Empty, batch: Batch, task: Task) -> Work:
         """v_k <- v_k - eta grad F_k(v_k)."""
         return self.sgd_step(work, task.grad(work.at, batch), batch)

@@ -32,7 +32,14 @@ from torch import Tensor
 from torch.func import vjp
 
 from fedloom.core import streams
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    plain_descent,
+)
 from fedloom.core.records import Empty, PerClient, map_record
 from fedloom.core.settings import Count, Interval, NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task
@@ -161,6 +168,7 @@ class PFedHN(Algorithm[Server, Empty, Download, Work, Upload]):
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
         return self.sgd_start(down.personal)
 
+    @plain_descent
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Local training: theta <- theta - eta grad L_i(theta), K times."""
         return self.sgd_step(work, task.grad(work.at, batch), batch)

@@ -95,16 +95,20 @@ def _plan(
     epochs = max(int(((extents.steps + most - 1) // most).max()), 1)
     largest = int(extents.sizes.max())
     if len(keys) > 1 and len(keys) * epochs * largest > _MOST_KEYS:
-        # Many epochs of the smallest times the samples of the largest: divide.
-        order = extents.sizes.argsort(stable=True)
+        # Many epochs of the smallest times the samples of the largest: divide. Both
+        # orders are the same; one is computed where the numbers lie.
+        order, host_order = (
+            values.argsort(stable=True) for values in (sizes, extents.sizes)
+        )
         halves = []
-        for half in torch.tensor_split(order, 2):
-            own = Extents(*(values[half] for values in extents))
-            there = half.to(keys.device)
+        for half, host_half in zip(
+            torch.tensor_split(order, 2), torch.tensor_split(host_order, 2), strict=True
+        ):
+            own = Extents(*(values[host_half] for values in extents))
             halves.append(
-                _plan(keys[there], sizes[there], steps[there], batch_size, longest, own)
+                _plan(keys[half], sizes[half], steps[half], batch_size, longest, own)
             )
-        back = order.argsort().to(keys.device)
+        back = order.argsort()
         return Plan(*(torch.cat(parts)[back] for parts in zip(*halves, strict=True)))
     per_epoch = steps_per_epoch(sizes, batch_size)
     order = permutations(keys, sizes, epochs, largest)

@@ -83,6 +83,11 @@ class Samples:
         return all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
     @cached_property
+    def host_sizes(self) -> Tensor:
+        """`sizes` on the host."""
+        return self.sizes.cpu()
+
+    @cached_property
     def distinct(self) -> tuple[Tensor, Tensor]:
         """The samples without repetition, and where each of `indices` is among them."""
         values, place = torch.unique(self.indices, return_inverse=True)
@@ -145,7 +150,7 @@ class Job:
         The same in every chunk, so that a client's numbers do not depend on its
         company.
         """
-        return max(1, min(self.algorithm.batch_size, int(self.train.sizes.max())))
+        return max(1, min(self.algorithm.batch_size, int(self.train.host_sizes.max())))
 
     def method(self, name: str) -> Callable[..., Any]:
         """A method that a phase names."""

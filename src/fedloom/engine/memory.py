@@ -112,6 +112,8 @@ class MemoryTable:
             rows: whose.
             taken: (n,) the number that the server says; -1 if it took none.
         """
+        if not self._if_lost:
+            return
         awaiting = self._awaiting[rows]
         lost = rows[(awaiting != _SETTLED) & (awaiting != taken)]
         for name, column in self._if_lost.items():

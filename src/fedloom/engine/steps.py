@@ -262,8 +262,13 @@ class RecordedSteps:
             buffers.columns.active[count:].zero_()
             buffers.first.fill_(first)
             buffers.row.zero_()
+            # A recording of all the work takes the steps one by one.
+            is_part = torch.cuda.is_current_stream_capturing()
             for start in range(0, count, stride):
-                graph.replay()
+                if is_part:
+                    self._advance(buffers)
+                else:
+                    graph.replay()
                 if self._is_done is not None:
                     now = [_pieces.joined(parts) for parts in buffers.pieces]
                     if _all_done(self._is_done, now, columns, first + start + stride):
@@ -292,9 +297,13 @@ class RecordedSteps:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            for _ in range(self._calls):
-                self._call(buffers)
+            self._advance(buffers)
         self._buffers, self._graph = buffers, graph
+
+    def _advance(self, buffers: _Buffers) -> None:
+        """The steps of one recording."""
+        for _ in range(self._calls):
+            self._call(buffers)
 
     def _load(
         self, buffers: _Buffers, work: list[Tensor], met: Met, given: Given

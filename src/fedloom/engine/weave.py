@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from fedloom.clients.batches import Extents
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, map_record, rebuild, take
 from fedloom.core.streams import fold
+from fedloom.engine.dense import DenseSteps, has_dense_steps
 from fedloom.engine.job import (
     Job,
     LocalResults,
@@ -29,6 +31,7 @@ from fedloom.engine.job import (
     plan_phase,
     planned_steps,
 )
+from fedloom.engine.recording import Recording
 from fedloom.engine.steps import (
     Columns,
     CompiledSteps,
@@ -55,6 +58,29 @@ class _Progress(NamedTuple):
     """(C,) how many samples entered a gradient; whole numbers, in the floating type."""
 
 
+class _Chunk(NamedTuple):
+    """Some clients, and ghosts of no steps to make up the number."""
+
+    size: int
+    """How many are clients; they come first."""
+    places: Tensor
+    """Where they are in the cohort."""
+    steps: Tensor
+    """(phases, C) how many each takes at most."""
+    extents: Extents
+    """The same on the host."""
+
+
+@dataclass
+class _Latest:
+    """The cohort that a job was last done for."""
+
+    alike: tuple[Any, ...]
+    """Sizes, lengths and shapes of it."""
+    recording: Recording | None = None
+    """Of all the work, from the second such cohort on."""
+
+
 class Weave:
     """Trains clients chunk by chunk.
 
@@ -70,6 +96,7 @@ class Weave:
         self.unroll = unroll
         self._made: dict[tuple[int, int, int, int], Steps] = {}
         self._jobs: list[Job] = []  # keeps the ids in the keys above alive
+        self._latest: dict[int, _Latest] = {}
 
     def run(
         self, job: Job, sent: CohortDownload, participants: Participants
@@ -77,35 +104,82 @@ class Weave:
         """Run the job for all clients, chunk by chunk, those with most steps first."""
         if not job.phases:
             return _without_steps(job, sent, participants)
-        lengths = self._lengths(job, sent, participants)
-        sizes = job.train.sizes[participants.rows]
-        host = Extents(sizes.cpu(), lengths.cpu())  # a GPU is waited for just once
-        order = _by_length(host)
+        # A GPU is waited for just here.
+        sizes = job.train.host_sizes[participants.rows.cpu()]
+        extents = Extents(sizes, self._lengths(job, sent, participants, sizes))
+        if self._can_be_recorded(job):
+            return self._recorded(job, sent, participants, extents)
+        return self._run(job, sent, participants, self._chunks(job, extents))
+
+    def _recorded(
+        self,
+        job: Job,
+        sent: CohortDownload,
+        participants: Participants,
+        extents: Extents,
+    ) -> LocalResults:
+        """The same in one go where the last cohort was as large, client by client."""
+        values = [*leaves(sent.record), *leaves(participants)]
+        shapes = tuple(value.shape for value in values)
+        alike = (*(part.numpy().tobytes() for part in extents), shapes)
+        latest = self._latest.get(id(job))
+        if latest is None or latest.alike != alike:
+            self._latest[id(job)] = _Latest(alike)
+            return self._run(job, sent, participants, self._chunks(job, extents))
+        if latest.recording is None:
+            count, chunks = len(leaves(sent.record)), self._chunks(job, extents)
+
+            def run(values: list[Tensor]) -> LocalResults:
+                record = rebuild(sent.record, values[:count])
+                download = CohortDownload(record, sent.has_rows)
+                return self._run(
+                    job, download, rebuild(participants, values[count:]), chunks
+                )
+
+            latest.recording = Recording(run, values)
+        results: LocalResults = latest.recording(values)
+        return results
+
+    def _can_be_recorded(self, job: Job) -> bool:
+        """Whether all of the work is known before its numbers are."""
+        is_known = all(p.until is None and p.length is None for p in job.phases)
+        return is_known and self.compiled and job.task.device.type == "cuda"
+
+    def _chunks(self, job: Job, extents: Extents) -> list[_Chunk]:
+        """The clients in chunks, those with most steps first."""
+        device, order = job.task.device, _by_length(extents)
         width = self.chunk if self.compiled else min(self.chunk, len(order))
-        outcomes = []
-        streams = _Streams(job.task.device)
-        for number, members in enumerate(reversed(torch.split(order, width))):
+        chunks = []
+        for members in reversed(torch.split(order, width)):
             ghosts = width - len(members) if self.compiled else 0
             padded = torch.cat([members, members[:1].expand(ghosts)])
-            extents = Extents(host.sizes[padded], host.steps[:, padded])
-            extents.steps[:, len(members) :] = 0
+            own = Extents(extents.sizes[padded], extents.steps[:, padded])
+            own.steps[:, len(members) :] = 0
+            chunks.append(
+                _Chunk(len(members), padded.to(device), own.steps.to(device), own)
+            )
+        return chunks
+
+    def _run(
+        self,
+        job: Job,
+        sent: CohortDownload,
+        participants: Participants,
+        chunks: list[_Chunk],
+    ) -> LocalResults:
+        outcomes = []
+        streams = _Streams(job.task.device)
+        for number, chunk in enumerate(chunks):
             slot = number % _STREAMS
             with streams.at(slot):
-                places = padded.to(lengths.device)
-                steps = extents.steps.to(lengths.device)
-                outcome = self._chunk(
-                    job,
-                    sent.take(places),
-                    take(participants, places),
-                    steps,
-                    extents,
-                    slot,
-                )
-                outcomes.append(take(outcome, slice(len(members))))
+                members = take(participants, chunk.places)
+                own = sent.take(chunk.places)
+                outcome = self._train(job, own, members, chunk, slot)
+                outcomes.append(take(outcome, slice(chunk.size)))
         streams.join()
-        back = order.argsort().to(lengths.device)
+        back = torch.cat([chunk.places[: chunk.size] for chunk in chunks]).argsort()
         joined: LocalResults = map_record(
-            lambda *parts: torch.cat(parts)[back], *reversed(outcomes)
+            lambda *parts: torch.cat(parts)[back], *outcomes
         )
         return joined
 
@@ -118,10 +192,13 @@ class Weave:
         return vmap(function)
 
     def _lengths(
-        self, job: Job, sent: CohortDownload, participants: Participants
+        self,
+        job: Job,
+        sent: CohortDownload,
+        participants: Participants,
+        sizes: Tensor,
     ) -> Tensor:
         """(phases, n) how many steps each client takes at most in each phase."""
-        sizes = job.train.sizes[participants.rows]
         lengths = [sizes.new_zeros((0, len(sizes)))]
         for phase in job.phases:
             steps = planned_steps(phase, sizes, job.batch_size)
@@ -133,13 +210,12 @@ class Weave:
             lengths.append(steps[None])
         return torch.cat(lengths)
 
-    def _chunk(
+    def _train(
         self,
         job: Job,
         sent: CohortDownload,
         participants: Participants,
-        lengths: Tensor,
-        extents: Extents,
+        chunk: _Chunk,
         slot: int,
     ) -> LocalResults:
         begin = sent.over(lambda d, m, c: job.begin(d, m, c, job.task))
@@ -150,9 +226,10 @@ class Weave:
             gradients=participants.client.size * 0,
         )
         for number in range(len(job.phases)):
-            own = extents._replace(steps=extents.steps[number])
+            steps, own = chunk.steps[number], chunk.extents
+            own = own._replace(steps=own.steps[number])
             progress = self._phase(
-                job, number, sent, participants, lengths[number], own, progress, slot
+                job, number, sent, participants, steps, own, progress, slot
             )
         finish = sent.over(lambda d, w, m, c: job.finish(w, d, m, c, job.task))
         result = finish(progress.work, participants.memory, participants.client)
@@ -220,8 +297,10 @@ class Weave:
         key = (id(job), number, width, slot if is_recorded else 0)
         if key not in self._made:
             phase = job.phases[number]
-            if is_recorded:
-                steps: Steps = RecordedSteps(job, phase, work, sent, self.unroll)
+            if is_recorded and has_dense_steps(job, phase, work):
+                steps: Steps = DenseSteps(job, phase)
+            elif is_recorded:
+                steps = RecordedSteps(job, phase, work, sent, self.unroll)
             elif self.compiled:
                 steps = CompiledSteps(job, phase, work, sent, self.unroll)
             else:

@@ -6,7 +6,7 @@ worker of a cluster has a shard, a process of a deployment has one client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,9 @@ every round and for every method, drawn by the seed."""
 
 _KEPT_BYTES = 1 << 28
 """Most that is kept of adapted models between two parts of an evaluation."""
+
+_OF_CLIENT = ("client", "secret")
+"""What a client's own two random streams are for."""
 
 _DRAWS = 16
 """Models of a posterior that predictions are averaged over."""
@@ -144,8 +147,9 @@ class LocalFleet:
         """Set the clients about an exchange."""
         rows = self._rows(order.clients)
         self.memory.settle(rows, order.taken)
-        client = self._clients(rows, order.round, order.exchange, order.uploads)
-        keys = self._keys("train", rows, order.round, order.exchange)
+        at = order.round, order.exchange
+        keys, *own = self._keys(("train", *_OF_CLIENT), rows, *at)
+        client = self._clients(rows, *at, order.uploads, own)
         memory = self._recall(rows, order.download, client)
         participants = Participants(rows, keys, client, memory)
         self.prepared = PreparedExchange(order, participants)
@@ -249,8 +253,7 @@ class LocalFleet:
 
     def adapt(self, request: ModelRequest) -> LocalResults:
         """The same models, and a report on what the method's adaptation took."""
-        rows, client = self._at_hand(request)
-        keys = self._keys("personal", rows, request.round, 0)
+        rows, client, keys = self._at_hand(request, "personal")
         memory = self._recall(rows, request.download, client)
         participants = Participants(rows, keys, client, memory)
         return self.runner.run(self._personal_job, request.download, participants)
@@ -273,11 +276,10 @@ class LocalFleet:
 
     def draws(self, request: ModelRequest) -> Tensor:
         """(n, k, d) models from the posteriors of some clients."""
-        rows, client = self._at_hand(request)
+        rows, client, keys = self._at_hand(request, "draws")
         draw: Callable[..., Tensor] = request.download.over(
             lambda d, m, c, key: self.algorithm.draws(d, m, c, self.task, key, _DRAWS)
         )
-        keys = self._keys("draws", rows, request.round, 0)
         return draw(self._recall(rows, request.download, client), client, keys)
 
     def save(self) -> dict[str, Tensor]:
@@ -295,7 +297,9 @@ class LocalFleet:
         """What the first client that is asked would remember had it never been here."""
         first = request.only(torch.zeros_like(request.clients[:1]))
         rows = self._rows(first.clients)
-        client = self._clients(rows, first.round, 0, torch.ones_like(rows).bool())
+        keys = self._keys(_OF_CLIENT, rows, first.round, 0)
+        uploads = torch.ones_like(rows, dtype=torch.bool)
+        client = self._clients(rows, first.round, 0, uploads, tuple(keys))
         return take(self._fresh(first.download, client), 0)
 
     def _part(self, part: str) -> Samples:
@@ -323,6 +327,8 @@ class LocalFleet:
         Raises:
             MessageError: One of them is not here.
         """
+        if torch.equal(clients, self.numbers):
+            return torch.arange(len(clients), device=clients.device)
         rows = torch.searchsorted(self.numbers, clients)
         here = self.numbers[rows.clamp(max=len(self.numbers) - 1)] == clients
         if not bool(here.all()):
@@ -331,23 +337,35 @@ class LocalFleet:
             )
         return rows
 
-    def _keys(self, purpose: str, rows: Tensor, round_: int, exchange: int) -> Tensor:
-        """Each client's random stream for a purpose, by its number."""
-        seed = self._secret if purpose == "secret" else self.seed
-        root = streams.key(seed, purpose, round_, exchange)
-        return streams.fold(torch.tensor(root, device=rows.device), self.numbers[rows])
+    def _keys(
+        self, purposes: Sequence[str], rows: Tensor, round_: int, exchange: int
+    ) -> Tensor:
+        """By purpose, each client's random stream, by its number."""
+        seeds = [self._secret if p == "secret" else self.seed for p in purposes]
+        roots = [
+            streams.key(seed, purpose, round_, exchange)
+            for seed, purpose in zip(seeds, purposes, strict=True)
+        ]
+        below = torch.tensor(roots, device=rows.device)[:, None]
+        return streams.fold(below, self.numbers[rows])
 
     def _clients(
-        self, rows: Tensor, round_: int, exchange: int, uploads: Tensor
+        self,
+        rows: Tensor,
+        round_: int,
+        exchange: int,
+        uploads: Tensor,
+        keys: Sequence[Tensor],
     ) -> Client:
-        ones = torch.ones_like(rows)
+        """What clients know of themselves; `keys` by `_OF_CLIENT`."""
+        key, secret = keys
         return Client(
             size=self.samples.sizes[rows].to(self.task.dtype),
-            round=ones * round_,
-            exchange=ones * exchange,
+            round=torch.full_like(rows, round_),
+            exchange=torch.full_like(rows, exchange),
             uploads=uploads,
-            key=self._keys("client", rows, round_, exchange),
-            secret=self._keys("secret", rows, round_, exchange),
+            key=key,
+            secret=secret,
         )
 
     def _fresh(self, download: CohortDownload, client: Client) -> Any:
@@ -358,14 +376,22 @@ class LocalFleet:
         return first(client)
 
     def _recall(self, rows: Tensor, download: CohortDownload, client: Client) -> Any:
+        if self.algorithm.records[1] is Empty:
+            return Empty()
         return self.memory.read(rows, self._fresh(download, client))
 
-    def _at_hand(self, request: ModelRequest) -> tuple[Tensor, Client]:
-        """Where clients are held and what they know when their models are asked for."""
+    def _at_hand(
+        self, request: ModelRequest, purpose: str
+    ) -> tuple[Tensor, Client, Tensor]:
+        """Where clients are held and what they know when their models are asked for.
+
+        Last a random stream of each for the purpose.
+        """
         rows = self._rows(request.clients)
         self.memory.settle(rows, request.taken)
         uploads = torch.ones_like(rows, dtype=torch.bool)
-        return rows, self._clients(rows, request.round, 0, uploads)
+        keys, *own = self._keys((purpose, *_OF_CLIENT), rows, request.round, 0)
+        return rows, self._clients(rows, request.round, 0, uploads, own), keys
 
     def _refuse_diverged(
         self, order: Order, participants: Participants, result: Any

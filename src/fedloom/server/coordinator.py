@@ -330,18 +330,21 @@ def _cost(
     order: Order, arrivals: Arrivals, seconds: float, names: Sequence[str]
 ) -> RoundCost:
     reports = arrivals.reports
-    steps = int(reports.steps.sum())
-    has_arrived = torch.isin(order.clients, arrivals.clients)
+    missing = len(order.clients) - len(arrivals.clients)
+    has_arrived = torch.isin(order.clients, arrivals.clients) if missing else None
+    # A method may undo a failed step; its loss then counts for nothing.
+    total = (reports.loss * reports.steps).nansum().double()
+    sums = torch.stack([reports.steps.sum(), reports.gradients.sum(), total])
+    steps, gradients, loss = sums.tolist()  # a GPU is waited for once
     return RoundCost(
         participants=len(arrivals.clients),
-        missing=len(order.clients) - len(arrivals.clients),
-        absent=order.clients[~has_arrived].tolist(),
+        missing=missing,
+        absent=[] if has_arrived is None else order.clients[~has_arrived].tolist(),
         bytes_down=order.bytes_down,
         bytes_up=arrivals.bytes_up,
-        steps=steps,
-        gradients=int(reports.gradients.sum()),
-        # A method may undo a failed step; its loss then counts for nothing.
-        loss=float((reports.loss * reports.steps).nansum()) / max(steps, 1),
+        steps=int(steps),
+        gradients=int(gradients),
+        loss=loss / max(steps, 1),
         seconds=seconds,
         refusals=[
             {

@@ -30,7 +30,7 @@ from fedloom.algorithms.self_fl.self_fl import Memory, Upload, Work
 from fedloom.algorithms.self_fl.step_rule import Download, ModelDownload, StepRule
 from fedloom.algorithms.self_fl.uncertainty import Report
 from fedloom.core import client_models
-from fedloom.core.algorithm import Client, Cohort, Population
+from fedloom.core.algorithm import Client, Cohort, Population, plain_descent
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import SmallCount
@@ -189,6 +189,7 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
         beyond = correction.to(down.shared.dtype) * (memory.personal - down.shared)
         return self.sgd_start(down.shared - beyond)
 
+    @plain_descent
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, LocalTrain: one step of SGD on the client's own loss."""
         return self.sgd_step(work, task.grad(work.at, batch), batch)

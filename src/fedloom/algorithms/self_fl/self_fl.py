@@ -42,7 +42,14 @@ from fedloom.algorithms.self_fl.step_rule import (
 )
 from fedloom.algorithms.self_fl.uncertainty import Normalise, Past, Report
 from fedloom.core import client_models
-from fedloom.core.algorithm import Client, Cohort, Phase, Population, SGDState
+from fedloom.core.algorithm import (
+    Client,
+    Cohort,
+    Phase,
+    Population,
+    SGDState,
+    plain_descent,
+)
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Rate, Whole
 from fedloom.core.task import Batch, Task
@@ -195,6 +202,7 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
         beyond = correction.to(down.shared.dtype) * (memory.personal - down.shared)
         return self.sgd_start(down.shared - beyond)
 
+    @plain_descent
     def step(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, LocalTrain: one step of SGD on the client's own loss."""
         return self.sgd_step(work, task.grad(work.at, batch), batch)
