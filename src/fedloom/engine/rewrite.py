@@ -11,6 +11,9 @@ is cut into layers again: three passes over memory for nothing.
   (K, N) with small K, becomes a sum of K elementwise products. It is then fused with
   the method's update and never stored.
 - *Limits*: the norm that such a gradient is clipped by comes from its two factors.
+- *Pools*: what went into a maximum gets its error by a comparison, entry by entry,
+  instead of being written to a place that is looked up.
+- *Convolutions* on a GPU (`fedloom.engine.convolutions`).
 
 All work on inductor's graph of the whole step, so modules and methods need not know.
 """
@@ -23,6 +26,9 @@ import torch
 from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
+
+from fedloom.engine import convolutions
+from fedloom.engine.graphs import args_of, call, value_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -45,11 +51,13 @@ class StepPass(CustomGraphPass):
         drop_idle_copies(graph)
         limit_by_factors(graph)
         write_out_products(graph)
+        spread_over_pools(graph)
+        convolutions.per_client(graph)
         graph.eliminate_dead_code()
 
     def uuid(self) -> Any:
         """What compiled code depends on beside the graph."""
-        return get_hash_for_files((__file__,))
+        return get_hash_for_files((__file__, convolutions.__file__))
 
 
 def split(graph: Graph) -> None:
@@ -72,12 +80,12 @@ def drop_idle_copies(graph: Graph) -> None:
     """What a step leaves as it was is not written to the place where it is."""
     for node in list(graph.nodes):
         if node.target is aten.copy.default:
-            place, value = _args(node)[:2]
+            place, value = args_of(node)[:2]
             if _is_alike(place, value):
                 node.replace_all_uses_with(value)
                 graph.erase_node(node)
         elif node.target is aten.copy_.default and not node.users:
-            place, value = _args(node)[:2]
+            place, value = args_of(node)[:2]
             if place is value:
                 graph.erase_node(node)
     graph.eliminate_dead_code()
@@ -94,17 +102,17 @@ def limit_by_factors(graph: Graph) -> None:
         product = _square_sum_of(node)
         if product is None or not _is_outer(product) or not _only_limits(node):
             continue
-        left, right = _args(product)
+        left, right = args_of(product)
         with graph.inserting_before(node):
             turned = [
-                _call(graph, aten.permute.default, part, [0, 2, 1])
+                call(graph, aten.permute.default, part, [0, 2, 1])
                 for part in (left, right)
             ]
-            lefts = _call(graph, aten.bmm.default, turned[0], left)
-            rights = _call(graph, aten.bmm.default, right, turned[1])
-            entries = _call(graph, aten.mul.Tensor, lefts, rights)
-            total = _call(graph, aten.sum.dim_IntList, entries, [1, 2])
-            total = _call(graph, aten.clamp_min.default, total, 0.0)
+            lefts = call(graph, aten.bmm.default, turned[0], left)
+            rights = call(graph, aten.bmm.default, right, turned[1])
+            entries = call(graph, aten.mul.Tensor, lefts, rights)
+            total = call(graph, aten.sum.dim_IntList, entries, [1, 2])
+            total = call(graph, aten.clamp_min.default, total, 0.0)
         node.replace_all_uses_with(total)
         graph.erase_node(node)
     graph.eliminate_dead_code()
@@ -115,25 +123,88 @@ def write_out_products(graph: Graph) -> None:
     for node in list(graph.nodes):
         if node.target is not aten.bmm.default or not _is_outer(node):
             continue
-        left, right = _args(node)
+        left, right = args_of(node)
         with graph.inserting_before(node):
             total: Node | None = None
-            for k in range(_value(left).shape[2]):
-                column = _call(graph, aten.select.int, left, 2, k)
-                row = _call(graph, aten.select.int, right, 1, k)
-                product = _call(
+            for k in range(value_of(left).shape[2]):
+                column = call(graph, aten.select.int, left, 2, k)
+                row = call(graph, aten.select.int, right, 1, k)
+                product = call(
                     graph,
                     aten.mul.Tensor,
-                    _call(graph, aten.unsqueeze.default, column, 2),
-                    _call(graph, aten.unsqueeze.default, row, 1),
+                    call(graph, aten.unsqueeze.default, column, 2),
+                    call(graph, aten.unsqueeze.default, row, 1),
                 )
                 if total is None:
                     total = product
                 else:
-                    total = _call(graph, aten.add.Tensor, total, product)
+                    total = call(graph, aten.add.Tensor, total, product)
         assert total is not None
         node.replace_all_uses_with(total)
         graph.erase_node(node)
+
+
+def spread_over_pools(graph: Graph) -> None:
+    """Errors of maxima go to where the maxima were, window by window, on a GPU.
+
+    Windows lie side by side and fill the images; others are left as they are.
+    """
+    for node in list(graph.nodes):
+        pool = _pool_of(node)
+        if pool is None:
+            continue
+        offsets, (rows, columns), (height, width) = pool
+        zeros, _, _, errors = args_of(node)
+        count = value_of(zeros).shape[0]
+        windows = [count, height // rows, 1, width // columns, 1]
+        with graph.inserting_before(node):
+            at = call(graph, aten.reshape.default, offsets, windows)
+            source = call(graph, aten.reshape.default, errors, windows)
+            places = call(
+                graph,
+                prims.iota.default,
+                rows * columns,
+                start=0,
+                step=1,
+                dtype=value_of(offsets).dtype,
+                device=value_of(offsets).device,
+                requires_grad=False,
+            )
+            shape = [1, 1, rows, 1, columns]
+            places = call(graph, aten.reshape.default, places, shape)
+            is_there = call(graph, aten.eq.Tensor, at, places)
+            kind = {"dtype": value_of(zeros).dtype, "device": value_of(zeros).device}
+            nothing = call(graph, aten.full.default, [], 0.0, **kind)
+            spread = call(graph, aten.where.self, is_there, source, nothing)
+            shape = list(value_of(zeros).shape)
+            result = call(graph, aten.reshape.default, spread, shape)
+        node.replace_all_uses_with(result)
+        graph.erase_node(node)
+
+
+def _pool_of(
+    node: Node,
+) -> tuple[Node, tuple[int, int], tuple[int, int]] | None:
+    """Where the maxima were, the sides of a window and those of an image."""
+    if node.target is not aten.scatter_add.default or not _is_on_gpu(node):
+        return None
+    zeros, dim, index, _ = args_of(node)
+    if dim != 1 or zeros.target is not aten.full.default or args_of(zeros)[1] != 0:
+        return None
+    while index.target in (aten.reshape.default, aten.permute.default):
+        if index.target is aten.permute.default and args_of(index)[1] != sorted(
+            args_of(index)[1]
+        ):
+            return None
+        index = args_of(index)[0]
+    if index.target is not prims._low_memory_max_pool_offsets_to_indices.default:
+        return None
+    offsets, window, image, stride, padding, dilation = args_of(index)
+    fills = all(side % w == 0 for side, w in zip(image, window, strict=True))
+    is_plain = list(stride) == list(window) and not any(padding)
+    if len(window) != 2 or not fills or not is_plain or set(dilation) != {1}:
+        return None
+    return offsets, tuple(window), tuple(image)
 
 
 class _Cutter:
@@ -163,7 +234,7 @@ class _Cutter:
 
     def cut(self, node: Node, dim: int, start: int, stop: int) -> Node:
         """The piece from `start` to `stop` along a dimension."""
-        if (start, stop) == (0, _value(node).shape[dim]):
+        if (start, stop) == (0, value_of(node).shape[dim]):
             return node
         key = node, dim, start, stop
         if key not in self._pieces:
@@ -181,14 +252,14 @@ class _Cutter:
                 arg: self.cut(arg, own, start, stop)
                 for arg, own in _tensors_along(node, dim)
             }
-            args = torch.fx.map_arg(_args(node), lambda arg: pieces.get(arg, arg))
+            args = torch.fx.map_arg(args_of(node), lambda arg: pieces.get(arg, arg))
             return self._place(node.target, *args, **node.kwargs)
         return self._place(_SLICE, node, dim, start, stop)
 
     def _cut_cat(self, node: Node, dim: int, start: int, stop: int) -> Node:
         parts, at = [], 0
-        for part in _args(node)[0]:
-            size = _value(part).shape[dim]
+        for part in args_of(node)[0]:
+            size = value_of(part).shape[dim]
             low, high = max(start - at, 0), min(stop - at, size)
             if low < high:
                 parts.append(self.cut(part, dim, low, high))
@@ -196,26 +267,7 @@ class _Cutter:
         return parts[0] if len(parts) == 1 else self._place(_CAT, parts, dim)
 
     def _place(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        return _call(self.graph, target, *args, **kwargs)
-
-
-def _call(graph: Graph, target: Any, *args: Any, **kwargs: Any) -> Node:
-    """Put an operation into a graph, with the shape of its value."""
-    node = graph.call_function(target, args, kwargs)
-    values = torch.fx.map_arg((args, kwargs), _value)
-    example = next(v for v in torch.utils._pytree.tree_leaves(values) if _is_tensor(v))
-    with example.fake_mode:
-        node.meta["val"] = target(*values[0], **values[1])
-    return node
-
-
-def _args(node: Any) -> tuple[Any, ...]:
-    args: tuple[Any, ...] = node.args
-    return args
-
-
-def _value(node: Any) -> Any:
-    return node.meta["val"]
+        return call(self.graph, target, *args, **kwargs)
 
 
 def _is_tensor(value: object) -> bool:
@@ -226,31 +278,35 @@ def _has_tensor(node: object) -> bool:
     return isinstance(node, Node) and _is_tensor(node.meta.get("val"))
 
 
+def _is_on_gpu(node: Node) -> bool:
+    return bool(value_of(node).device.type == "cuda")
+
+
 def _is_alike(one: Node, other: Node) -> bool:
     """Whether two tensors have the same shape, type and place."""
-    a, b = _value(one), _value(other)
+    a, b = value_of(one), value_of(other)
     return bool(a.shape == b.shape and a.dtype == b.dtype and a.device == b.device)
 
 
 def _is_plain_slice(node: Node) -> bool:
     """Whether a slice goes from place to place in steps of 1."""
-    args = _args(node)
+    args = args_of(node)
     return not node.kwargs and _has_tensor(args[0]) and (len(args) < 5 or args[4] == 1)
 
 
 def _slice_of(node: Node) -> tuple[Node, int, int, int]:
     """What is cut, along which dimension, from where to where."""
-    args = _args(node)
+    args = args_of(node)
     source, dim, start, stop = (*args, *(None, 0, None, None)[len(args) :])[:4]
-    shape = _value(source).shape
+    shape = value_of(source).shape
     dim %= len(shape)
     first, last, _ = slice(start, stop).indices(shape[dim])
     return source, dim, first, last
 
 
 def _cat_dim(node: Node) -> int:
-    args: Any = (*_args(node), *node.kwargs.values(), 0)
-    dim: int = args[1] % _value(node).dim()
+    args: Any = (*args_of(node), *node.kwargs.values(), 0)
+    dim: int = args[1] % value_of(node).dim()
     return dim
 
 
@@ -263,11 +319,11 @@ def _is_elementwise(node: Node) -> bool:
 
 def _tensors_along(node: Node, dim: int) -> list[tuple[Node, int]]:
     """Tensors of an elementwise operation that are not the same all along `dim`."""
-    back = _value(node).dim() - dim
+    back = value_of(node).dim() - dim
     along = []
     for arg in node.all_input_nodes:
         if _has_tensor(arg):
-            shape = _value(arg).shape
+            shape = value_of(arg).shape
             if len(shape) >= back and shape[-back] != 1:
                 along.append((arg, len(shape) - back))
     return along
@@ -275,19 +331,19 @@ def _tensors_along(node: Node, dim: int) -> list[tuple[Node, int]]:
 
 def _is_outer(node: Node) -> bool:
     """Whether a batched product is large and over few terms."""
-    left, right = (_value(arg).shape for arg in _args(node))
+    left, right = (value_of(arg).shape for arg in args_of(node))
     size: int = left[1] * right[2]
     return bool(left[2] <= _SMALL_BATCH) and size >= _LARGE
 
 
 def _square_sum_of(node: Node) -> Node | None:
     """The batched product whose squares are summed here, client by client."""
-    if node.target is not aten.sum.dim_IntList or list(_args(node)[1]) != [1, 2]:
+    if node.target is not aten.sum.dim_IntList or list(args_of(node)[1]) != [1, 2]:
         return None
-    square = _args(node)[0]
-    if square.target is not aten.pow.Tensor_Scalar or _args(square)[1] != 2:
+    square = args_of(node)[0]
+    if square.target is not aten.pow.Tensor_Scalar or args_of(square)[1] != 2:
         return None
-    product = _args(square)[0]
+    product = args_of(square)[0]
     return product if product.target is aten.bmm.default else None
 
 
@@ -306,7 +362,7 @@ def _only_limits(node: Node) -> bool:
     }
     for user in node.users:
         if user.target is aten.clamp_max.default:
-            if _args(user)[1] != 1.0:
+            if args_of(user)[1] != 1.0:
                 return False
         elif user.target not in through or not _only_limits(user):
             return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -236,6 +237,12 @@ class RecordedSteps:
         self._call = _compiled(at_row, phase)
         self._buffers: _Buffers | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
+
+    def twin(self) -> RecordedSteps:
+        """The same compiled steps for another stream, to be recorded anew."""
+        other = copy(self)
+        other._buffers = other._graph = None
+        return other
 
     def run(
         self,

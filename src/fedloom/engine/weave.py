@@ -297,8 +297,12 @@ class Weave:
         key = (id(job), number, width, slot if is_recorded else 0)
         if key not in self._made:
             phase = job.phases[number]
-            if is_recorded and has_dense_steps(job, phase, work):
-                steps: Steps = DenseSteps(job, phase)
+            alike = (made for k, made in self._made.items() if k[:3] == key[:3])
+            like = next(alike, None)
+            if isinstance(like, RecordedSteps):
+                steps: Steps = like.twin()
+            elif is_recorded and has_dense_steps(job, phase, work):
+                steps = DenseSteps(job, phase)
             elif is_recorded:
                 steps = RecordedSteps(job, phase, work, sent, self.unroll)
             elif self.compiled:
