@@ -251,12 +251,15 @@ class Task(ParameterLayout):
         return self.in_units(self._average(thetas, inputs))
 
     def _outputs(self, theta: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-        params = self.unflatten(theta)
-        outputs: Tensor = functional_call(self.module, params, self.prepare(inputs))
+        return self._outputs_of(theta, self.prepare(inputs))
+
+    def _outputs_of(self, theta: Tensor, prepared: tuple[Tensor, ...]) -> Tensor:
+        outputs: Tensor = functional_call(self.module, self.unflatten(theta), prepared)
         return outputs
 
     def _average(self, thetas: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-        outputs = torch.stack([self._outputs(theta, inputs) for theta in thetas])
+        prepared = self.prepare(inputs)
+        outputs = torch.stack([self._outputs_of(theta, prepared) for theta in thetas])
         if self.metric != "accuracy":
             return outputs.mean(0)
         logs = outputs.log_softmax(-1).logsumexp(0)

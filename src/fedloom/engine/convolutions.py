@@ -10,6 +10,7 @@ not know. Strides, dilations and types other than float32 are left to the librar
 from __future__ import annotations
 
 import importlib.util
+import math
 from functools import cache
 from typing import Any
 
@@ -22,10 +23,12 @@ from fedloom.engine.graphs import args_of, call, value_of
 aten = torch.ops.aten
 
 _SWAPPED = [1, 0, 2, 3, 4]
-_PIXELS = 128
-"""Pixels that one program computes."""
-_SLICE = 320
+_PIXELS = 64
+"""Pixels that are looked at together."""
+_SLICE = 640
 """Pixels that one program of a weight's gradient goes through."""
+_TERMS = 32
+"""Most numbers of a patch that are looked at together."""
 _PRECISION = "tf32x3"
 """As accurate as float32, on tensor cores."""
 
@@ -196,6 +199,7 @@ def correlate(x: Tensor, weight: Tensor, padding: list[int], is_turned: bool) ->
 
     out: Tensor = _correlated(x, weight, padding, is_turned)
     to, channels = out.shape[2], _wide(out.shape[2])
+    terms = x.shape[2] * math.prod(weight.shape[3:])
     w_client, w_to, w_from, *taps = weight.stride()
     if is_turned:
         w_to, w_from = w_from, w_to
@@ -212,8 +216,10 @@ def correlate(x: Tensor, weight: Tensor, padding: list[int], is_turned: bool) ->
         **_sizes(x, out, list(weight.shape[3:]), padding),
         PIXELS=_PIXELS,
         CHANNELS=channels,
-        TERMS=32,
+        # All of a small patch at once; large ones in halves, for more programs to fit.
+        TERMS=_TERMS if 16 < terms <= _TERMS else 16,
         PRECISION=_PRECISION,
+        num_warps=2,
     )
     return out
 
@@ -247,7 +253,7 @@ def weight_gradient(
     out: Tensor = _weight_gradients(x, error, taps, padding)
     clients, slices, to, total = out.shape
     channels = _wide(to)
-    blocks = _parts(total, 32) * _parts(to, channels)
+    blocks = _parts(total, _TERMS) * _parts(to, channels)
     kernels.weight_gradient[(slices, clients, blocks)](
         x,
         error,
@@ -255,11 +261,12 @@ def weight_gradient(
         *x.stride(),
         *error.stride(),
         **_sizes(x, error, taps, padding),
-        PIXELS=_PIXELS // 2,
+        PIXELS=_PIXELS,
         CHANNELS=channels,
-        TERMS=32,
+        TERMS=_TERMS,
         SLICE=_SLICE,
         PRECISION=_PRECISION,
+        num_warps=2 if total <= _TERMS else 4,
     )
     return out
 
@@ -304,4 +311,4 @@ def _parts(total: int, size: int) -> int:
 
 def _wide(channels: int) -> int:
     """Channels that a program computes: a power of two that tensor cores take."""
-    return min(max(16, 1 << (channels - 1).bit_length()), 64)
+    return min(max(16, 1 << (channels - 1).bit_length()), 32)

@@ -29,6 +29,8 @@ _MOST_UNITS = 256
 _MOST_OUTPUTS = 64
 _MOST_SAMPLES = 64
 """What still fits the registers of a program."""
+_TILING = {False: {"TILE": 32, "num_warps": 4}, True: {"TILE": 64, "num_warps": 8}}
+"""Features that a program takes at a time, and its warps, for few and many units."""
 _LEAST = 16
 """Smallest side of a product on tensor cores."""
 
@@ -105,11 +107,10 @@ class DenseSteps:
             WIDTH=width,
             ENDS=_padded(outputs),
             ROWS=_padded(batch_size),
-            TILE=64 if width > 64 else 32,
+            **_TILING[width > 64],
             CLIPS=algorithm.clip is not None,
             DECAYS=algorithm.weight_decay > 0,
             WHOLE=self._is_whole,
-            num_warps=8 if width > 64 else 4,
         )
         moved = torch.cat(parts, dim=1)
         return [moved, *rest], Met(losses, met.steps + steps, samples)

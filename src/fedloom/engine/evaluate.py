@@ -15,12 +15,20 @@ from fedloom.core.metrics import METRICS, Statistic, metrics_for, statistics
 from fedloom.core.task import Task
 from fedloom.engine.job import Runner, Samples
 
-_WIDTH = 1024
-"""Samples of one client that are evaluated in one call."""
-_ROWS = 2048
-"""Samples of several clients, padding included, that are evaluated in one call."""
-_AT_ONCE = 4096
-"""Samples that one model is shown in one call."""
+
+class _Portions(NamedTuple):
+    """How many samples are evaluated in one call."""
+
+    of_client: int
+    """Samples of one client."""
+    of_clients: int
+    """Samples of several clients, padding included."""
+    of_model: int
+    """Samples that one model is shown."""
+
+
+_PORTIONS = {"cpu": _Portions(1024, 2048, 4096), "cuda": _Portions(*[1 << 15] * 3)}
+"""By kind of device: what stays in the cache, or what keeps a GPU busy."""
 _GATHERED = 1 << 20
 """Samples of all clients whose numbers are put beside each other at a time."""
 
@@ -33,17 +41,18 @@ def sums_of_shared(task: Task, theta: Tensor, samples: Samples) -> Sums:
     totals = _Totals(task, samples)
     distinct, place = samples.distinct
     measured: list[list[Tensor]] = [[] for _ in totals.statistics]
-    for chosen in torch.split(distinct, _AT_ONCE) if len(distinct) else ():
+    width = _portions(samples).of_model
+    for chosen in torch.split(distinct, width) if len(distinct) else ():
         inputs = tuple(x[chosen] for x in samples.inputs)
         outcome = task.measure(theta, inputs, samples.targets[chosen])
         for column, values in zip(measured, totals.measure(outcome), strict=True):
-            column.append(_on_host(values))
-    place = place.cpu()
+            column.append(values.detach().double())
     for statistic, parts in zip(totals.statistics, measured, strict=True):
         if not parts:
             break
         of_distinct = torch.cat(parts)
-        for some in torch.split(torch.arange(len(place)), _GATHERED):
+        everything = torch.arange(len(place), device=place.device)
+        for some in torch.split(everything, _GATHERED):
             values = of_distinct[place[some]]
             if statistic.reduce is None:
                 totals.of[statistic].index_add_(0, totals.owner[some], values)
@@ -90,9 +99,9 @@ def sums_of_own(
             if statistic.reduce is None:
                 real = mask.view(*mask.shape, *[1] * (values.dim() - 2))
                 total = torch.where(real, values, 0.0).sum(1)
-                totals.of[statistic][rows.cpu()] += _on_host(total)
+                totals.of[statistic].index_add_(0, rows, total.double())
             else:
-                totals.keep(statistic, block_of.places[mask].cpu(), values[mask])
+                totals.keep(statistic, block_of.places[mask], values[mask])
     return totals.sums()
 
 
@@ -118,11 +127,11 @@ def values_of_own(
     """
     (statistic,) = METRICS[task.metric].sent
     each = runner.each(lambda *one: (statistic.measure(task.measure(*one)),))
-    kept = _zeros(len(samples.indices))
+    kept = _zeros(samples, len(samples.indices))
     for block_of in _blocks(samples, models, each, block):
         (values,) = block_of.measured
-        kept[block_of.places[block_of.mask].cpu()] = _on_host(values[block_of.mask])
-    return kept
+        kept[block_of.places[block_of.mask]] = values[block_of.mask].detach().double()
+    return kept.cpu()
 
 
 class _Block(NamedTuple):
@@ -148,11 +157,12 @@ def _blocks(
     order = samples.sizes.argsort(stable=True)
     order = order[samples.sizes[order] > 0]
     on_host = samples.sizes[order].cpu().numpy()
-    for group in _groups(on_host, block):
+    portions = _portions(samples)
+    for group in _groups(on_host, block, portions.of_clients):
         rows, longest = order[group], int(on_host[group.stop - 1])
         thetas, sizes = models(rows), samples.sizes[rows]
-        for start in range(0, longest, _WIDTH):
-            width = min(_WIDTH, longest - start)
+        for start in range(0, longest, portions.of_client):
+            width = min(portions.of_client, longest - start)
             place = start + torch.arange(width, device=thetas.device)
             mask = place < sizes[:, None]
             places = torch.where(mask, samples.offsets[rows][:, None] + place, 0)
@@ -162,18 +172,23 @@ def _blocks(
             yield _Block(rows, places, mask, measured)
 
 
-def _groups(sizes: NDArray[np.int64], block: int) -> Iterator[slice]:
+def _portions(samples: Samples) -> _Portions:
+    return _PORTIONS[samples.sizes.device.type]
+
+
+def _groups(sizes: NDArray[np.int64], block: int, most: int) -> Iterator[slice]:
     """Neighbours whose samples, padded to the largest, are about one call's worth.
 
     Args:
         sizes: (n,) samples of each client, ascending.
         block: the most clients of a group.
+        most: samples of one call.
     """
     start = 0
     while start < len(sizes):
         near = sizes[start : start + block]
         padded = near * np.arange(1, len(near) + 1)
-        count = max(1, int(np.searchsorted(padded, _ROWS, side="right")))
+        count = max(1, int(np.searchsorted(padded, most, side="right")))
         yield slice(start, start + count)
         start += count
 
@@ -190,7 +205,7 @@ def _only_one(models: Callable[[Tensor], Tensor], samples: Samples) -> Tensor | 
 
 
 class _Totals:
-    """Sums of all clients in the making, on the host."""
+    """Sums of all clients in the making, where the samples are."""
 
     def __init__(self, task: Task, samples: Samples) -> None:
         # One sample of the data, of whatever part, shows the shapes of everything.
@@ -200,8 +215,9 @@ class _Totals:
         classes = first.outputs.shape[-1]
         self.statistics = statistics(metrics_for(task.metric, classes))
         """What is sent."""
-        self.sizes = samples.sizes.cpu()
-        self.owner = torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
+        self.sizes = samples.sizes
+        clients = torch.arange(len(self.sizes), device=self.sizes.device)
+        self.owner = torch.repeat_interleave(clients, self.sizes)
         """(N,) the client of each sample."""
         self.of: dict[Statistic, Tensor] = {}
         """(M,) or (M, k) sums, to add to."""
@@ -209,9 +225,11 @@ class _Totals:
         """(N, k) what cannot be summed, sample by sample."""
         for statistic, values in zip(self.statistics, self.measure(first), strict=True):
             if statistic.reduce is None:
-                self.of[statistic] = _zeros(len(self.sizes), *values.shape[1:])
+                shape = len(self.sizes), *values.shape[1:]
+                self.of[statistic] = _zeros(samples, *shape)
             else:
-                self._kept[statistic] = _zeros(len(self.owner), values[0].numel())
+                shape = len(self.owner), values[0].numel()
+                self._kept[statistic] = _zeros(samples, *shape)
 
     def measure(self, outcome: Outcome) -> tuple[Tensor, ...]:
         """The numbers of each sample for every statistic."""
@@ -219,25 +237,22 @@ class _Totals:
 
     def keep(self, statistic: Statistic, places: Tensor, values: Tensor) -> None:
         """Put by the numbers of some samples, until there are those of all."""
-        self._kept[statistic][places] = _on_host(values).reshape(len(values), -1)
+        rows = values.detach().double().reshape(len(values), -1)
+        self._kept[statistic][places] = rows
 
     def sums(self) -> Sums:
-        """What is sent."""
-        owner, count = self.owner.numpy(), len(self.sizes)
-        sent = dict(self.of)
+        """What is sent, on the host."""
+        sizes = self.sizes.cpu()
+        sent = {statistic: total.cpu() for statistic, total in self.of.items()}
         for statistic, kept in self._kept.items():
             assert statistic.reduce is not None
-            sent[statistic] = torch.from_numpy(
-                statistic.reduce(kept.numpy(), owner, count)
-            )
-            sent[statistic][self.sizes == 0] = 0.0
-        absent = _zeros(count, 0)
-        return Sums(self.sizes, tuple(sent.get(s, absent) for s in statistics()))
+            numbers, owner = kept.cpu().numpy(), self.owner.cpu().numpy()
+            reduced = statistic.reduce(numbers, owner, len(sizes))
+            sent[statistic] = torch.from_numpy(reduced)
+            sent[statistic][sizes == 0] = 0.0
+        absent = torch.zeros(len(sizes), 0, dtype=torch.float64)
+        return Sums(sizes, tuple(sent.get(s, absent) for s in statistics()))
 
 
-def _zeros(*shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=torch.float64)
-
-
-def _on_host(values: Tensor) -> Tensor:
-    return values.detach().cpu().double()
+def _zeros(samples: Samples, *shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64, device=samples.sizes.device)

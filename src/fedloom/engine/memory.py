@@ -94,6 +94,8 @@ class MemoryTable:
         self.seen[rows] = True
         self._awaiting[rows] = _SETTLED
         other = named(if_lost)
+        if not other:
+            return
         differs = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         for name, tensor in other.items():
             differs |= (tensor != new[name]).reshape(len(rows), -1).any(1)

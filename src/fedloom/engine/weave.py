@@ -297,6 +297,8 @@ class Weave:
         key = (id(job), number, width, slot if is_recorded else 0)
         if key not in self._made:
             phase = job.phases[number]
+            # Batches of all that a client has are work enough for one call.
+            unroll = self.unroll if phase.passes is None else 1
             alike = (made for k, made in self._made.items() if k[:3] == key[:3])
             like = next(alike, None)
             if isinstance(like, RecordedSteps):
@@ -304,9 +306,9 @@ class Weave:
             elif is_recorded and has_dense_steps(job, phase, work):
                 steps = DenseSteps(job, phase)
             elif is_recorded:
-                steps = RecordedSteps(job, phase, work, sent, self.unroll)
+                steps = RecordedSteps(job, phase, work, sent, unroll)
             elif self.compiled:
-                steps = CompiledSteps(job, phase, work, sent, self.unroll)
+                steps = CompiledSteps(job, phase, work, sent, unroll)
             else:
                 steps = PlainSteps(job, phase, work, sent)
             self._jobs.append(job)

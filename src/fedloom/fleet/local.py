@@ -341,14 +341,17 @@ class LocalFleet:
     def _keys(
         self, purposes: Sequence[str], rows: Tensor, round_: int, exchange: int
     ) -> Tensor:
-        """By purpose, each client's random stream, by its number."""
+        """By purpose, each client's random stream, by its number.
+
+        A GPU would be called a dozen times for a few numbers: they are drawn here.
+        """
         seeds = [self._secret if p == "secret" else self.seed for p in purposes]
         roots = [
             streams.key(seed, purpose, round_, exchange)
             for seed, purpose in zip(seeds, purposes, strict=True)
         ]
-        below = torch.tensor(roots, device=rows.device)[:, None]
-        return streams.fold(below, self.numbers[rows])
+        numbers = self.numbers[rows].cpu()
+        return streams.fold(torch.tensor(roots)[:, None], numbers).to(rows.device)
 
     def _clients(
         self,

@@ -26,7 +26,7 @@ from fedloom.core.metrics import (
 from fedloom.core.records import take
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.evaluate import _ROWS, _groups, sums_of_own, sums_of_shared
+from fedloom.engine.evaluate import _groups, sums_of_own, sums_of_shared
 from fedloom.engine.job import Samples
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
@@ -393,14 +393,14 @@ def test_models_that_are_the_same_are_scored_once(
 
 @pytest.mark.parametrize("sizes", [[1], [3, 3, 3], [1] * 500, [1, 5, 900, 2000, 9999]])
 def test_groups_of_clients_fill_a_call_and_leave_nobody_out(sizes: list[int]) -> None:
-    groups = list(_groups(np.array(sizes), 64))
+    groups = list(_groups(np.array(sizes), 64, 2048))
     assert [n for group in groups for n in range(group.start, group.stop)] == list(
         range(len(sizes))
     )
     for group in groups:
         count = group.stop - group.start
         assert count <= 64
-        assert count == 1 or count * sizes[group.stop - 1] <= _ROWS
+        assert count == 1 or count * sizes[group.stop - 1] <= 2048
 
 
 def test_a_client_sends_sums_for_the_metrics_of_its_task_and_no_others() -> None:
