@@ -54,8 +54,7 @@ def _is_plain(x: Node, weight: Node, settings: tuple[Any, ...]) -> bool:
     stride, padding, dilation, is_transposed, _, groups = settings
     taps = value_of(weight).shape[2:]
     return (
-        value_of(x).device.type == "cuda"
-        and value_of(x).dtype == torch.float32
+        _is_at_home(value_of(x))
         and value_of(weight).dim() == 4
         and groups > 1
         and not is_transposed
@@ -63,6 +62,11 @@ def _is_plain(x: Node, weight: Node, settings: tuple[Any, ...]) -> bool:
         and list(dilation) == [1, 1]
         and all(room < side for room, side in zip(padding, taps, strict=True))
     )
+
+
+def _is_at_home(images: Tensor) -> bool:
+    """Whether the kernels take such numbers where they are."""
+    return images.device.type == "cuda" and images.dtype == torch.float32
 
 
 def _replace_forward(graph: Graph, node: Node) -> None:

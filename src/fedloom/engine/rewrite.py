@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._inductor import inductor_prims
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
@@ -34,6 +35,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 _SLICE = aten.slice.Tensor
 _CAT = aten.cat.default
+_OFFSETS = inductor_prims._low_memory_max_pool_offsets_to_indices.default
 _CONVERT = prims.convert_element_type.default
 
 _SMALL_BATCH = 16
@@ -197,7 +199,7 @@ def _pool_of(
         ):
             return None
         index = args_of(index)[0]
-    if index.target is not prims._low_memory_max_pool_offsets_to_indices.default:
+    if index.target is not _OFFSETS:
         return None
     offsets, window, image, stride, padding, dilation = args_of(index)
     fills = all(side % w == 0 for side, w in zip(image, window, strict=True))

@@ -9,7 +9,7 @@ from fedloom.algorithms import REGISTRY
 from fedloom.config import parse
 from fedloom.core.streams import seeded
 from fedloom.data.dataset import Dataset
-from fedloom.models import LSTM
+from fedloom.models import LSTM, MODELS
 from fedloom.runs import run_config
 
 pytestmark = [
@@ -83,3 +83,39 @@ def test_a_standardised_regression_on_a_gpu_equals_that_on_the_cpu():
     for number in ("mse", "mae", "explained_variance"):
         on_cpu, on_gpu = (result.scores(number=number) for result in results)
         np.testing.assert_allclose(on_cpu, on_gpu, rtol=1e-7)
+
+
+@pytest.mark.parametrize("model", ["mlr", "mlp", "lenet"])
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_kernels_of_our_own_are_as_accurate_as_single_precision(model, clip, decay):
+    """Dense networks and convolutions have kernels for float32 alone."""
+    draw = np.random.default_rng(0)
+    images = torch.from_numpy(draw.integers(0, 256, (600, 1, 20, 20), dtype=np.uint8))
+    dataset = Dataset(
+        name="noise",
+        inputs=(images,),
+        targets=torch.from_numpy(draw.integers(0, 10, 600)),
+        classes=10,
+        scale=255.0,
+        owner=np.repeat(np.arange(8), draw.multinomial(600, np.arange(1, 9) / 36)),
+    )
+    clients = fedloom.divide(
+        dataset, fedloom.Natural(), fedloom.Split(test=0.0), seed=0
+    )
+    with seeded(0, "model"):
+        module = MODELS[model]().build(dataset.input_shape, 10)
+    method = fedloom.FedAvg(batch_size=10, clip=clip, weight_decay=decay)
+    models = []
+    for dtype, device, compiled in (
+        ("float64", "cpu", "off"),
+        ("float32", "cpu", "off"),
+        ("float32", "cuda", "on"),
+    ):
+        engine = fedloom.EngineSettings(device=device, dtype=dtype, compile=compiled)
+        # Three rounds: plain calls, a recording, and a replay of it.
+        result = fedloom.run(method, module, clients, rounds=3, engine=engine)
+        params = result.model(0).parameters()
+        models.append(torch.cat([p.detach().flatten().cpu().double() for p in params]))
+    exact, single, own = models
+    assert (own - exact).abs().max() < 10 * (single - exact).abs().max() + 1e-6

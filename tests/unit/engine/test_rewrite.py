@@ -21,6 +21,7 @@ from fedloom.engine.rewrite import (
     drop_idle_copies,
     limit_by_factors,
     split,
+    spread_over_pools,
     write_out_products,
 )
 from fedloom.engine.weave import Weave
@@ -210,3 +211,37 @@ def test_networks_of_ordinary_size_are_trained_as_they_were(
         ends.append(simulation.personal(torch.arange(7)))
     assert any(outer)
     torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-10)
+
+
+def pooled_errors(x: Tensor, errors: Tensor, window: int) -> Tensor:
+    """Errors of maxima, taken back to where the maxima were, as inductor has it."""
+    prims = torch.ops.prims
+    sides, windows = [window, window], list(x.shape[2:])
+    _, at = prims._low_memory_max_pool_with_offsets(
+        x, sides, sides, [0, 0], [1, 1], False
+    )
+    index = prims._low_memory_max_pool_offsets_to_indices(
+        at, sides, windows, sides, [0, 0], [1, 1]
+    )
+    count, area = x.shape[0] * x.shape[1], windows[0] * windows[1]
+    zeros = torch.full([count, area], 0, dtype=x.dtype)
+    index, errors = (values.reshape(count, -1) for values in (index, errors))
+    return torch.scatter_add(zeros, 1, index, errors).reshape(x.shape)
+
+
+@pytest.mark.parametrize(("side", "is_replaced"), [(6, True), (7, False)])
+def test_errors_of_maxima_go_where_the_maxima_were(
+    side: int, is_replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewrite, "_is_on_gpu", lambda node: True)
+    x, errors = draw(2, 3, side, side), draw(2, 3, side // 2, side // 2)
+    x[0, 0, :2, :2] = 1.0  # the first of equals is the maximum
+
+    def function(x: Tensor, errors: Tensor) -> Tensor:
+        return pooled_errors(x, errors, 2)
+
+    module = traced(function, x, errors)
+    spread_over_pools(module.graph)
+    module.graph.eliminate_dead_code()
+    assert (aten.scatter_add.default not in targets(module)) == is_replaced
+    assert torch.equal(run(module, x, errors), function(x, errors))
