@@ -35,7 +35,8 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 _SLICE = aten.slice.Tensor
 _CAT = aten.cat.default
-_OFFSETS = inductor_prims._low_memory_max_pool_offsets_to_indices.default
+_RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default)
+_OFFSETS = inductor_prims._low_memory_max_pool_offsets_to_indices
 _CONVERT = prims.convert_element_type.default
 
 _SMALL_BATCH = 16
@@ -193,7 +194,7 @@ def _pool_of(
     zeros, dim, index, _ = args_of(node)
     if dim != 1 or zeros.target is not aten.full.default or args_of(zeros)[1] != 0:
         return None
-    while index.target in (aten.reshape.default, aten.permute.default):
+    while index.target in (*_RESHAPES, aten.permute.default):
         if index.target is aten.permute.default and args_of(index)[1] != sorted(
             args_of(index)[1]
         ):
