@@ -145,7 +145,9 @@ class MemoryTable:
         unsettled = (self._awaiting != _SETTLED).nonzero()[:, 0]
         if len(unsettled):
             tensors |= {
-                f"if_lost.{name}": column[self.places[unsettled].to(column.device)].cpu()
+                f"if_lost.{name}": column[
+                    self.places[unsettled].to(column.device)
+                ].cpu()
                 for name, column in self._if_lost.items()
             }
             tensors["unsettled"] = unsettled.cpu()
