@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 import logging
+import math
 import platform
 import subprocess
 import tomllib
@@ -61,6 +62,10 @@ from fedloom.server.simulation import Simulation
 from fedloom.server.training import Training
 
 _log = logging.getLogger(__name__)
+
+_NUMBERS_OF_PAIR = 4
+"""Numbers of each pair of clients that are there at the same time while a method
+compares them: distances, their parts, weights."""
 
 DEFAULT_PARTITION = LabelSkew(clients=20, classes=5, sizes="random")
 """How data without natural clients are divided when nobody says how."""
@@ -215,7 +220,7 @@ def plan_for(
     task = make_task(module, clients, engine, loss=loss, head=head)
     probe(task, data, is_woven=engine.runner == "weave")
     schedule, sampling = config.schedule, config.sampling
-    _refuse_too_large(config.algorithm, task, clients.count, sampling)
+    _refuse_too_large(config.algorithm, task, clients.count, sampling, schedule.rounds)
     choice = choose(
         engine,
         config.algorithm,
@@ -311,18 +316,27 @@ def _joined(*reasons: str) -> str:
 
 
 def _refuse_too_large(
-    algorithm: AnyAlgorithm, task: Task, clients: int, sampling: Sampling
+    algorithm: AnyAlgorithm,
+    task: Task,
+    clients: int,
+    sampling: Sampling,
+    rounds: int,
 ) -> None:
     """Ask how much a round will take before anything is built."""
     size = footprint(algorithm, task, clients=clients)
-    uploads = trained_clients(algorithm, sampling, clients) * size.up
+    trained = trained_clients(algorithm, sampling, clients)
+    uploads, cohort = trained * size.up, math.ceil(trained)
+    pairs = algorithm.compared_pairs(cohort, min(clients, rounds * cohort), clients)
+    comparing = pairs * _NUMBERS_OF_PAIR * task.dtype.itemsize
     # The old state is still there while the new one is made.
-    needed, room = 2 * size.server + uploads, memory_bytes(task.device)
+    needed, room = 2 * size.server + uploads + comparing, memory_bytes(task.device)
     if needed > room:
+        to_compare = f", {comparing / 1e9:.1f} GB to compare {pairs:,} pairs of clients"
         raise ConfigError(
             f"{algorithm.name}: a round of {clients} clients and {task.d} parameters "
             f"would take {needed / 1e9:.1f} GB: twice the {size.server / 1e9:.1f} GB "
-            f"that the server keeps and {uploads / 1e9:.1f} GB of uploads. There are "
+            f"that the server keeps{to_compare if pairs else ''} and "
+            f"{uploads / 1e9:.1f} GB of uploads. There are "
             f"{room / 1e9:.1f} GB of memory. Take fewer clients, a smaller "
             "sampling.rate, a smaller model or another method."
         )

@@ -77,9 +77,10 @@ def test_a_newcomer_is_met_like_a_client_that_was_never_sampled(
     report = named(visit.clients.client_log(everybody[LAST:]))
     assert_identical(report, named(there.fleet.client_log(everybody[LAST:])))
     assert int(arrivals.reports.steps[LAST]) > 0
-    kept = there.clients.memory.columns
+    table = there.clients.memory
     for name, column in visit.clients.memory.columns.items():
-        assert torch.equal(column[0], kept[name][LAST]), name
+        kept = table.columns[name][table.places[LAST]]
+        assert torch.equal(column[0], kept), name
 
 
 @over_variants_in_time

@@ -112,6 +112,9 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
     """Collaborators are sought in the cohort, or among all that ever took part, by
     the last model that the server has of them."""
 
+    def compared_pairs(self, cohort: int, known: int, clients: int) -> int:
+        return (cohort if self.scope == "cohort" else clients) ** 2
+
     def init_server(self, population: Population) -> Server:
         return client_models.no_models(population)
 

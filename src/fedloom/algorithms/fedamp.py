@@ -122,6 +122,9 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
                 f"{self.server_lr:g} = {jump:g}. Lower lr or pull, or raise server_lr."
             )
 
+    def compared_pairs(self, cohort: int, known: int, clients: int) -> int:
+        return max(cohort * clients, known**2 if self.width == "median" else 0)
+
     def init_server(self, population: Population) -> Server:
         clients = client_models.no_models(population)
         return Server(*clients, self._width(clients))

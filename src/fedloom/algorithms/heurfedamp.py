@@ -89,6 +89,9 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
         super().__post_init__()
         self.limit("lr * pull", "models jump past what pulls them", below=1)
 
+    def compared_pairs(self, cohort: int, known: int, clients: int) -> int:
+        return cohort * clients
+
     def init_server(self, population: Population) -> Server:
         return client_models.no_models(population)
 

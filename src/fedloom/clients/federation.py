@@ -512,7 +512,8 @@ def federation(
 
     Args:
         x: One array with a row per sample; a tuple of them for a model that takes
-            several arguments.
+            several arguments. One that is mapped, `np.load(path, mmap_mode="r")`, stays
+            in its file, and a round reads what its clients need.
         y: One target per sample; floating numbers mean regression.
         clients: Client of each sample, whole numbers or text.
         partition: Instead of `clients`, how to divide the samples.

@@ -12,10 +12,12 @@ import typer
 
 from fedloom.bench import engine as engine_bench
 from fedloom.bench import methods as methods_bench
+from fedloom.bench import scale as scale_bench
 from fedloom.bench import seeds as seeds_bench
 from fedloom.commands import options
 from fedloom.commands.console import make_table, out, remark, say
 from fedloom.commands.options import option
+from fedloom.core.errors import ConfigError
 from fedloom.core.files import atomic_write
 
 _ENGINE_MODES, _METHOD_MODES = map(",".join, (engine_bench.MODES, methods_bench.MODES))
@@ -115,6 +117,54 @@ def bench_seeds(
             f"{row.difference:.1e}"
         )
     _write_rows(rows, to)
+
+
+@bench.command("scale")
+def bench_scale(
+    clients: Annotated[int, option("Number of clients of the largest run.")] = (
+        1_000_000
+    ),
+    methods: Annotated[
+        str, option(f"Methods, comma-separated; {', '.join(scale_bench.METHODS)}.")
+    ] = "",
+    against: Annotated[
+        str,
+        option("Numbers of clients of the other runs, comma-separated."),
+    ] = str(scale_bench.FEWEST),
+    cohort: Annotated[int, option("Number of clients of a round.")] = 1000,
+    rounds: Annotated[int, option("Number of rounds of each run.")] = 30,
+    to: Json = None,
+) -> None:
+    """What a round, the set-up and the files cost among few and very many clients."""
+    counts = [clients, *(_number(text) for text in _names(against))]
+    rows = []
+    table = make_table(
+        *("method", "clients", "s per round", "ratio", "steps", "set-up s"),
+        *("us per client", "peak GiB", "MB at start", "kB per round", "MB checkpoint"),
+    )
+    for row in scale_bench.measure(
+        _names(methods), counts, cohort=cohort, rounds=rounds
+    ):
+        rows.append(row)
+        remark(f"{row.method:8} {row.clients:9} clients {row.round_s:8.4f} s a round")
+        table.add_row(
+            *(row.method, str(row.clients), f"{row.round_s:.4f}", f"{row.ratio:.2f}"),
+            *(f"{row.steps:.0f}", f"{row.setup_s:.1f}"),
+            *(f"{row.setup_us_per_client:.1f}", f"{row.peak_gib:.2f}"),
+            *(f"{row.start_bytes / 1e6:.1f}", f"{row.round_bytes / 1e3:.1f}"),
+            f"{row.checkpoint_bytes / 1e6:.1f}",
+        )
+    out.print(table)
+    _write_rows(rows, to)
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"bench scale: expected numbers of clients such as 10000, found {text!r}."
+        ) from error
 
 
 def _names(text: str) -> list[str]:

@@ -229,6 +229,18 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """How often a round goes down and up; more than one for methods with teams."""
         return 1
 
+    def compared_pairs(self, cohort: int, known: int, clients: int) -> int:
+        """Most pairs of clients that the server compares at a time, 0 by default.
+
+        A run whose pairs would not fit in memory is refused before it begins.
+
+        Args:
+            cohort: how many clients a round has.
+            known: how many will have uploaded by the last round, at most.
+            clients: how many there are.
+        """
+        return 0
+
     def init_server(self, population: Population) -> Server:
         """What the server keeps before the first round.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +28,9 @@ _PLAUSIBLE_CLASSES = 1000
 # Whole numbers of more values than these may be labels or a quantity; floating numbers
 # that are whole and take no more values than these may be labels, too.
 _FEW_VALUES = 20
+
+# Samples that are looked at in one go.
+_ROWS_AT_ONCE = 65_536
 
 _OWNER_TYPES = (np.integer, np.str_, np.object_)
 _TAG_TYPES = (*_OWNER_TYPES, np.bool_, np.floating, np.datetime64)
@@ -304,11 +309,17 @@ def check_finite(
     """
     if not values.is_floating_point():
         return
-    broken = ~torch.isfinite(values)
-    if not broken.any():
+    # Block by block, for data that barely fit in memory or lie in a mapped file.
+    count, row = 0, -1
+    for start in range(0, len(values), _ROWS_AT_ONCE):
+        broken = ~torch.isfinite(values[start : start + _ROWS_AT_ONCE])
+        if broken.any():
+            in_row = broken.reshape(len(broken), -1).any(dim=1)
+            row = start + int(in_row.nonzero()[0, 0]) if row < 0 else row
+            count += int(broken.sum())
+    if not count:
         return
-    row = int(broken.reshape(len(values), -1).any(dim=1).nonzero()[0, 0])
-    count, place = int(broken.sum()), place_of(row)
+    place = place_of(row)
     if count == 1:
         raise DataError(
             f"{what}: the value in {place} is nan or infinite. Remove that row or fill "
@@ -468,8 +479,22 @@ def to_tensor(values: NDArray[Any]) -> Tensor:
     # PyTorch knows no floating numbers of more than 64 bits.
     kind = np.dtype(np.float64) if values.dtype == np.longdouble else values.dtype
     native = values.astype(kind.newbyteorder("="), copy=False)
+    if _is_mapped(native) and native.flags.c_contiguous:
+        # Larger than memory, perhaps. A file that was opened for reading cannot be
+        # written through the tensor either, whatever PyTorch warns of.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.from_numpy(native)
     # A read-only array would make a tensor that can be written all the same.
     return torch.from_numpy(np.require(native, requirements=["C", "W"]))
+
+
+def _is_mapped(values: NDArray[Any]) -> bool:
+    """Whether an array, or the one that it is a view of, lies in a mapped file."""
+    base: object = values
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, mmap.mmap)
 
 
 def read_input(values: ArrayLike | Tensor, where: str) -> Tensor:
@@ -493,7 +518,7 @@ def read_input(values: ArrayLike | Tensor, where: str) -> Tensor:
                 "them, or convert them to floating numbers."
             )
         if array.dtype.kind in "iu" and array.dtype != np.uint8:
-            array = array.astype(np.int64)
+            array = array.astype(np.int64, copy=False)
         tensor = to_tensor(array)
     if 0 in tensor.shape[1:]:
         raise DataError(

@@ -1,7 +1,8 @@
 """What every client keeps: one row per client, touched only for the cohort.
 
-The tensors are allocated without being written, so a row costs nothing before its
-client first appears. A table too large for memory lies in sparse files instead.
+The tensors have room for everybody and are allocated without being written. Rows are
+given out in the order in which clients first appear, so that they lie side by side: the
+table takes the memory, or of a sparse file the blocks, of the clients that were there.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from torch import Tensor
 
 from fedloom.core.errors import MessageError
 from fedloom.core.records import from_named, map_record, named
+from fedloom.engine.footprint import memory_bytes
 
 _IN_MEMORY_BYTES = 8 << 30
+"""Most that a table takes in memory, however much there is."""
+
+_NO_ROW = -1
+"""In the place of a row: the client was never here."""
 
 _SETTLED = -1
 """In the place of the number of an upload: nothing depends on whether it arrived."""
@@ -37,7 +43,8 @@ class MemoryTable:
         folder: where sparse files go if the table is larger than `limit_bytes`; by
             default a temporary one that goes away with the table, or with the process
             if that is killed.
-        limit_bytes: the most that is held in memory.
+        limit_bytes: the most that is held in memory; by default 8 GiB, or half of what
+            the device has if that is less.
     """
 
     def __init__(
@@ -46,15 +53,21 @@ class MemoryTable:
         device: torch.device,
         *,
         folder: Path | None = None,
-        limit_bytes: int = _IN_MEMORY_BYTES,
+        limit_bytes: int | None = None,
     ) -> None:
         self.count = count
         self.seen = torch.zeros(count, dtype=torch.bool, device=device)
         self.columns: dict[str, Tensor] = {}
-        """By dotted name, (count, ...) each; made when the first row is written."""
+        """By dotted name, (count, ...) each; made when the first row is written. Whose
+        a row is, `places` says."""
+        self.places = torch.full((count,), _NO_ROW, device=device)
+        """(count,) the row of each client, -1 before it has one."""
+        self._given = torch.zeros((), dtype=torch.int64, device=device)
         self._if_lost: dict[str, Tensor] = {}
         self._awaiting = torch.full((count,), _SETTLED, device=device)
         self._folder = folder
+        if limit_bytes is None:
+            limit_bytes = min(_IN_MEMORY_BYTES, memory_bytes(device) // 2)
         self._limit_bytes = limit_bytes
 
     def read(self, rows: Tensor, fresh: Any) -> Any:
@@ -66,8 +79,9 @@ class MemoryTable:
         seen = self.seen[rows]
         if not self.columns or not bool(seen.any()):
             return fresh
+        places = self.places[rows].clamp(min=0)
         kept = {
-            name: column[rows.to(column.device)].to(seen.device)
+            name: column[places.to(column.device)].to(seen.device)
             for name, column in self.columns.items()
         }
 
@@ -90,7 +104,8 @@ class MemoryTable:
         new = named(records)
         if not self.columns:
             self.columns = self._allocate(new, "memory")
-        _put(self.columns, rows, new)
+        places = self._give_places(rows)
+        _put(self.columns, places, new)
         self.seen[rows] = True
         self._awaiting[rows] = _SETTLED
         other = named(if_lost)
@@ -102,9 +117,8 @@ class MemoryTable:
         if bool(differs.any()):
             if not self._if_lost:
                 self._if_lost = self._allocate(other, "if_lost")
-            _put(
-                self._if_lost, rows[differs], {n: t[differs] for n, t in other.items()}
-            )
+            differing = {name: tensor[differs] for name, tensor in other.items()}
+            _put(self._if_lost, places[differs], differing)
             self._awaiting[rows[differs]] = number
 
     def settle(self, rows: Tensor, taken: Tensor) -> None:
@@ -119,7 +133,7 @@ class MemoryTable:
         awaiting = self._awaiting[rows]
         lost = rows[(awaiting != _SETTLED) & (awaiting != taken)]
         for name, column in self._if_lost.items():
-            at = lost.to(column.device)
+            at = self.places[lost].to(column.device)
             self.columns[name][at] = column[at]
         self._awaiting[rows] = _SETTLED
 
@@ -127,13 +141,15 @@ class MemoryTable:
         """The rows that were ever written, for a checkpoint."""
         rows = self.seen.nonzero()[:, 0]
         tensors = {
-            f"memory.{name}": column[rows.to(column.device)].cpu()
+            f"memory.{name}": column[self.places[rows].to(column.device)].cpu()
             for name, column in self.columns.items()
         }
         unsettled = (self._awaiting != _SETTLED).nonzero()[:, 0]
         if len(unsettled):
             tensors |= {
-                f"if_lost.{name}": column[unsettled.to(column.device)].cpu()
+                f"if_lost.{name}": column[
+                    self.places[unsettled].to(column.device)
+                ].cpu()
                 for name, column in self._if_lost.items()
             }
             tensors["unsettled"] = unsettled.cpu()
@@ -163,15 +179,26 @@ class MemoryTable:
                 raise MessageError(
                     f"{where}: field 'awaiting' should have {len(unsettled)} rows."
                 )
+        self.places.fill_(_NO_ROW)
+        self._given.zero_()
         self.columns = self._allocate(memory, "memory")
-        _put(self.columns, rows, memory)
+        _put(self.columns, self._give_places(rows), memory)
         self.seen.zero_()
         self.seen[rows] = True
         self._awaiting.fill_(_SETTLED)
         self._if_lost = self._allocate(if_lost, "if_lost")
         if unsettled is not None:
-            _put(self._if_lost, unsettled, if_lost)
+            _put(self._if_lost, self._give_places(unsettled), if_lost)
             self._awaiting[unsettled] = tensors["awaiting"].to(self._awaiting.device)
+
+    def _give_places(self, clients: Tensor) -> Tensor:
+        """The rows of some clients; who has none yet gets the next that is free."""
+        places = self.places[clients]
+        is_new = places == _NO_ROW
+        places = torch.where(is_new, self._given + is_new.cumsum(0) - 1, places)
+        self.places[clients] = places
+        self._given += is_new.sum()
+        return places
 
     def _rows_of(self, tensors: dict[str, Tensor], name: str, where: str) -> Tensor:
         if name not in tensors:
@@ -228,9 +255,9 @@ def _below(
     return named(from_named(rows, chosen, f"{where}: {prefix.rstrip('.')}"))
 
 
-def _put(columns: dict[str, Tensor], rows: Tensor, new: dict[str, Tensor]) -> None:
+def _put(columns: dict[str, Tensor], places: Tensor, new: dict[str, Tensor]) -> None:
     for name, column in columns.items():
-        column[rows.to(column.device)] = new[name].to(column.device)
+        column[places.to(column.device)] = new[name].to(column.device)
 
 
 def _mapped(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -316,11 +316,12 @@ class LocalFleet:
         """At most `TRAIN_SCORED` training samples of each client, by its number."""
         if len(train.indices) == 0 or int(train.sizes.max()) <= TRAIN_SCORED:
             return train
-        lists = []
-        for number, own in zip(self.numbers.tolist(), train, strict=True):
-            draw = streams.generator(self.seed, "scored", number)
-            lists.append(np.sort(draw.permutation(own)[:TRAIN_SCORED]))
-        return Ragged.of(lists)
+        is_kept = np.ones(len(train.indices), dtype=bool)
+        for row in np.flatnonzero(train.sizes > TRAIN_SCORED).tolist():
+            draw = streams.generator(self.seed, "scored", int(self.numbers[row]))
+            order = draw.permutation(int(train.sizes[row]))
+            is_kept[train.offsets[row] + order[TRAIN_SCORED:]] = False
+        return train.only_where(is_kept).ascending()
 
     def _rows(self, clients: Tensor) -> Tensor:
         """Where clients are held, by their numbers.

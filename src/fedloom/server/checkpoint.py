@@ -3,6 +3,9 @@
 The random streams need no saving: they depend on counters alone. The checkpoint before
 the newest is kept beside it, for when the newest is damaged. A digest of the header,
 which has one of all tensors, covers every byte that decides.
+
+What the server keeps of every client is written by the rows of those that differ from a
+client that never took part, where these are few and there are very many clients.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -22,12 +26,23 @@ from fedloom.core.digests import Extent, table_digest
 from fedloom.core.errors import MessageError
 from fedloom.core.files import atomic_write, cannot_write, remove, sync
 from fedloom.core.reading import UNREADABLE
-from fedloom.core.records import from_named, map_record, named, tensors_digest
+from fedloom.core.records import (
+    client_dims,
+    from_named,
+    map_record,
+    named,
+    tensors_digest,
+)
 from fedloom.results.directory import checkpoint_before
-from fedloom.server.coordinator import RoundCost
+from fedloom.server.coordinator import NONE_TAKEN, RoundCost, ServerState
 from fedloom.server.training import Training
 
-_FORMAT = "fedloom-checkpoint-7"
+_FORMAT = "fedloom-checkpoint-8"
+_READABLE = (_FORMAT, "fedloom-checkpoint-7")
+"""The one before has every row of every client."""
+_PACKED_BYTES = 1 << 20
+"""What is smaller is written with the rows of all clients."""
+_ROWS_AT_ONCE = 1 << 16
 _COST = {field.name for field in fields(RoundCost)}
 
 
@@ -60,13 +75,7 @@ def save(
         DataError: it cannot be written; the checkpoints that are there are untouched.
     """
     state = training.state
-    tensors = {
-        # Cloned, because safetensors refuses fields that share memory.
-        f"server.{name}": tensor.detach().cpu().contiguous().clone()
-        for name, tensor in named(state.server).items()
-    }
-    tensors["taken"] = state.taken.cpu().clone()
-    tensors["work"] = state.work.cpu().clone()
+    tensors = _server_tensors(state)
     tensors |= {
         f"clients.{name}": tensor.contiguous()
         for name, tensor in training.fleet.save().items()
@@ -88,6 +97,57 @@ def save(
         sync(part)
         if path.exists():
             path.replace(before(path))
+
+
+def _server_tensors(state: ServerState) -> dict[str, Tensor]:
+    """What the server keeps, by the names of a checkpoint."""
+    tensors: dict[str, Tensor] = {}
+    of_clients = {"taken": state.taken, "work": state.work}
+    dims = client_dims(state.server)
+    for (name, tensor), dim in zip(named(state.server).items(), dims, strict=True):
+        plain = tensor.detach().cpu().contiguous()
+        if dim:
+            of_clients[f"server.{name}"] = plain
+        else:
+            # Cloned, because safetensors refuses fields that share memory.
+            tensors[f"server.{name}"] = plain.clone()
+    idle = ((state.taken == NONE_TAKEN) & (state.work == 0)).nonzero()[:1, 0].cpu()
+    for name, tensor in of_clients.items():
+        tensors |= _packed(name, tensor.cpu(), idle)
+    return tensors
+
+
+def _packed(name: str, rows: Tensor, idle: Tensor) -> dict[str, Tensor]:
+    """Rows of all clients: that of `idle`, if there is one, and those that differ."""
+    if len(idle) and rows.nbytes >= _PACKED_BYTES:
+        by_byte = rows.view(len(rows), -1).view(torch.uint8)
+        differs = torch.cat(
+            [
+                (some != by_byte[idle]).any(1)
+                for some in torch.split(by_byte, _ROWS_AT_ONCE)
+            ]
+        )
+        at = differs.nonzero()[:, 0]
+        if len(at) < len(rows) // 2:
+            return {
+                f"packed.{name}.at": at,
+                f"packed.{name}.rows": rows[at],
+                f"packed.{name}.others": rows[idle],
+            }
+    return {name: rows.clone()}
+
+
+def _unpacked(tensors: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+    """The tensors of a checkpoint with the rows of all of `count` clients."""
+    packed = {n: t for n, t in tensors.items() if n.startswith("packed.")}
+    plain = {n: t for n, t in tensors.items() if n not in packed}
+    for name, at in packed.items():
+        if name.endswith(".at"):
+            stem = name.removesuffix(".at")
+            rows = packed[f"{stem}.others"].repeat_interleave(count, 0)
+            rows[at] = packed[f"{stem}.rows"]
+            plain[stem.removeprefix("packed.")] = rows
+    return plain
 
 
 def exists(path: Path) -> bool:
@@ -208,7 +268,7 @@ def _header(file: Any) -> dict[str, Any]:
     header: Any = json.loads((file.metadata() or {}).get("fedloom", "{}"))
     if not isinstance(header, dict):
         raise ValueError("its header is damaged")
-    if header.get("format") != _FORMAT:
+    if header.get("format") not in _READABLE:
         raise ValueError(
             f"its format is {header.get('format')!r}, expected {_FORMAT!r}"
         )
@@ -258,18 +318,19 @@ def _put_back(
     path: Path,
 ) -> None:
     state, device = training.state, training.task.device
+    coordinator = training.coordinator
+    tensors = _unpacked(tensors, coordinator.roster.count)
     server = from_named(state.server, _below(tensors, "server."), str(path))
     for name in ("taken", "work"):
         if name not in tensors:
             raise MessageError(f"{path}: field {name!r} is missing.")
-    coordinator = training.coordinator
     request = coordinator.model_request(coordinator.everyone)
     training.fleet.restore(_below(tensors, "clients."), request, str(path))
     # In memory of its own: where a file happens to place a tensor may change the order
     # in which vector instructions add it up, and so the last bits.
     state.server = map_record(lambda tensor: tensor.clone().to(device), server)
-    state.taken = tensors["taken"].to(device)
-    state.work = tensors["work"].to(device)
+    state.taken = tensors["taken"].clone().to(device)
+    state.work = tensors["work"].clone().to(device)
     state.round, state.exchange = position["round"], position["exchange"]
     state.cost = RoundCost(**position["cost"])
 

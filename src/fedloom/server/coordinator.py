@@ -205,18 +205,18 @@ class Coordinator:
         """
         state, algorithm = self.state, self.algorithm
         server_log: Any = Empty()
-        server, taken = state.server, state.taken
-        if len(arrivals.uploaders):
+        server, uploaders = state.server, arrivals.uploaders
+        if len(uploaders):
             server, server_log = without_log(
-                algorithm.aggregate(
-                    server, arrivals.uploads, self.cohort(arrivals.uploaders)
-                )
+                algorithm.aggregate(server, arrivals.uploads, self.cohort(uploaders))
             )
-            taken = taken.index_fill(0, arrivals.uploaders, order.number)
         is_last = state.exchange == algorithm.exchanges - 1
         cost = _cost(order, arrivals, seconds, self.roster.names)
-        # Whoever arrived in any exchange of the round was in its cohort.
-        members = (taken >= order.number - state.exchange).nonzero()[:, 0]
+        # Whoever arrived in any exchange of the round was in its cohort; every exchange
+        # of a round calls the same clients.
+        is_member = torch.isin(order.clients, uploaders)
+        is_member |= state.taken[order.clients] >= order.number - state.exchange
+        members = order.clients[is_member]
         if is_last and len(members) and self.closes_rounds:
             cohort = self.cohort(members)
             server = algorithm.end_round(server, cohort)
@@ -233,13 +233,16 @@ class Coordinator:
             self._download_log,
             arrivals.clients,
             arrivals.reports,
-            arrivals.uploaders,
+            uploaders,
             server_log,
         )
         state.cost.add(cost)
+        # In place, when nothing can fail any more: a copy of what is known of everybody
+        # would make a round as long as the roster.
         gradients = arrivals.reports.gradients.to(state.work)
-        state.work = state.work.index_add(0, arrivals.clients, gradients)
-        state.server, state.taken, state.exchange = server, taken, state.exchange + 1
+        state.work.index_add_(0, arrivals.clients, gradients)
+        state.taken.index_fill_(0, uploaders, order.number)
+        state.server, state.exchange = server, state.exchange + 1
         if not is_last:
             return None
         cost = state.cost

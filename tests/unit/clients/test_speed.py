@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 from labels import MNIST, labelled
 
+from fedloom.bench.scale import measure
 from fedloom.clients import (
     Consecutive,
     Dirichlet,
@@ -86,37 +84,13 @@ def test_a_million_clients_are_made_up_in_eight_seconds(partition: Partition) ->
     assert assignment.members.sizes.min() >= 1
 
 
-MILLION = """
-import json, resource, time
-import numpy as np, torch, fedloom
-
-class Clock:
-    def start(self, *_): self.seconds = time.process_time()
-    def round(self, row): pass
-
-x = np.random.default_rng(0).standard_normal((4_000_000, 20), dtype=np.float32)
-owners = np.random.default_rng(1).permutation(np.repeat(np.arange(1_000_000), 4))
-clients = fedloom.federation(x, (x[:, 0] > 0).astype(int), clients=owners)
-clock, few = Clock(), fedloom.Sampling(rate=1e-4)
-result = fedloom.run(
-    "fedavg", torch.nn.Linear(20, 2), clients, rounds=1, sampling=few,
-    evaluate_clients=100, progress=clock,
-)
-kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-trained = result.history.rounds[-1].participants
-print(json.dumps([clients.count, trained, clock.seconds, kibibytes / 2**20]))
-"""
-
-
 @pytest.mark.slow
-def test_a_million_clients_are_ready_to_train_in_ten_seconds_and_three_gibibytes() -> (
-    None
-):
-    """From the start of the process, its imports and the making of data included."""
-    ended = subprocess.run(
-        [sys.executable, "-c", MILLION], capture_output=True, text=True, check=True
-    )
-    count, trained, seconds, gibibytes = json.loads(ended.stdout)
-    assert (count, trained) == (1_000_000, 100)
-    assert seconds < 10.0
-    assert gibibytes < 3.0
+def test_a_round_among_a_million_takes_as_long_as_among_ten_thousand() -> None:
+    """In less than 3 GiB, the mapped data included, and after 15 s of set-up."""
+    few, many = measure(["self-fl"], [10_000, 1_000_000])
+    assert (few.steps, few.ratio) == (many.steps, 1.0)
+    assert many.ratio < 1.3
+    assert many.peak_gib < 3.0
+    assert many.setup_s < 15.0
+    assert many.round_bytes < 1.1 * few.round_bytes
+    assert many.start_bytes < 120 * many.clients

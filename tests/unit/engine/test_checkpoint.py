@@ -316,3 +316,25 @@ def test_a_damaged_header_is_a_damaged_checkpoint(
         checkpoint.restore(patchwork(), path)
     assert checkpoint.whole_positions(path) == []
     checkpoint.newest_position(path)  # never an error
+
+
+def test_a_checkpoint_of_few_who_took_part_has_their_rows_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same run goes on from it as from one with the rows of all clients."""
+    path, whole = tmp_path / "run.safetensors", patchwork(rate=0.4)
+    for _ in range(2):
+        whole.run_exchange()
+    save(whole, path)
+    assert "taken" in load_file(path)
+    monkeypatch.setattr(checkpoint, "_PACKED_BYTES", 1)
+    for exchanges in (0, 4):
+        for _ in range(exchanges):
+            whole.run_exchange()
+        save(whole, path)
+        assert ("packed.taken.rows" in load_file(path)) == (exchanges == 0)
+        again = patchwork(rate=0.4)
+        restore(again, path)
+        assert_identical(again, whole)
+        assert torch.equal(again.state.taken, whole.state.taken)
+        assert torch.equal(again.state.work, whole.state.work)

@@ -55,8 +55,9 @@ def test_only_the_rows_written_are_touched() -> None:
     for column in table.columns.values():
         column.fill_(99)
     table.write(torch.tensor([3, 0]), rows(1, 2))
-    assert table.columns["count"].tolist() == [2, 99, 99, 1, 99]
-    assert table.columns["vector"][:, 2].tolist() == [2.0, 99.0, 99.0, 1.0, 99.0]
+    assert table.columns["count"].tolist() == [1, 2, 99, 99, 99]
+    assert table.columns["vector"][:, 2].tolist() == [1.0, 2.0, 99.0, 99.0, 99.0]
+    assert table.places.tolist() == [1, -1, -1, 0, -1]
     assert table.seen.tolist() == [True, False, False, True, False]
 
 
@@ -240,3 +241,26 @@ def test_what_waits_is_checked_before_anything_changes(
     with pytest.raises(MessageError, match=message):
         other.restore({k: t for k, t in damaged.items() if t is not None}, ROW)
     assert other.read(torch.arange(2), rows(0, 0)).count.tolist() == [5, 6]
+
+
+def test_clients_that_come_first_lie_side_by_side_whatever_their_numbers(
+    tmp_path: Path,
+) -> None:
+    """A row in every block of a file would take the room of a whole table."""
+    table = on_disk(tmp_path, count=1_000_000)
+    spread = torch.arange(0, 1_000_000, 1000)
+    table.write(spread, rows(*range(1000)))
+    path = tmp_path / "memory" / "vector.rows"
+    assert path.stat().st_blocks * 512 < 100_000
+    few = spread[[7, 999]]
+    assert table.read(few, rows(0, 0)).count.tolist() == [7, 999]
+
+
+def test_no_more_is_held_in_memory_than_half_of_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedloom.engine.memory.memory_bytes", lambda device: 400)
+    MemoryTable(5, CPU, folder=tmp_path).write(torch.tensor([2]), rows(6))
+    assert list(tmp_path.iterdir()) == []
+    MemoryTable(50, CPU, folder=tmp_path).write(torch.tensor([2]), rows(6))
+    assert (tmp_path / "memory" / "vector.rows").is_file()

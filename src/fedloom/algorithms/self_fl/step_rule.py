@@ -122,9 +122,10 @@ def summands(
     between: Tensor, reports: Report, cohort: Cohort, scope: Scope
 ) -> Summands:
     """What the clients in scope add up to, for every client of the cohort."""
-    present = cohort.population.sizes > 0
+    sizes = cohort.population.sizes
     if scope == "active":
-        reports, present = take(reports, cohort.clients), cohort.sizes > 0
+        reports, sizes = take(reports, cohort.clients), cohort.sizes
+    present = sizes > 0
     each = precisions(between, reports, present)
     rest = each.sum() - each
     others = rest if scope == "active" else rest[cohort.clients]
