@@ -223,6 +223,8 @@ class Cluster:
         def do(function: Callable[..., Any], *call: Any) -> Any:
             worker = free.get()
             try:
+                if is_over.is_set():
+                    raise FedloomError("ray: the work was stopped.")
                 for left in reversed(range(_LOSSES)):
                     try:
                         return worker.do(function, *call)
