@@ -46,6 +46,10 @@ _LOSSES = 3
 """Workers that may be lost over the same task before it is given up."""
 
 
+_NEVER_BEGAN = "creation task"
+"""In what Ray says of a worker that could not even import what it was to hold."""
+
+
 class WorkerLost(Exception):
     """A worker is no more, with what it held: its process or its machine ended."""
 
@@ -93,6 +97,12 @@ def connected(ray: RaySettings | str | None) -> Iterator[Cluster | None]:
     settings = RaySettings(address=ray) if isinstance(ray, str) else ray
     library = _library()
     if library.is_initialized():
+        there = library.get_runtime_context().gcs_address
+        if settings.address not in (LOCAL, _RUNNING, there):
+            raise ConfigError(
+                f"ray: this program is connected to the Ray cluster at {there}, and "
+                f"{settings.address} was asked for. Call ray.shutdown() first."
+            )
         _send_tensors_as_arrays()
         yield Cluster(library, settings)
         return
@@ -369,14 +379,16 @@ class RayWorker:
         errors = self._ray.exceptions
         try:
             answer = self._ray.get(reference)
-        except (
-            errors.RayActorError,
-            errors.WorkerCrashedError,
-            errors.ObjectLostError,
-            errors.OutOfMemoryError,
-        ) as error:
-            raise WorkerLost(_reason(error)) from error
-        except (errors.RayTaskError, errors.RaySystemError) as error:
+        except errors.RayError as error:
+            is_lost = isinstance(
+                error,
+                errors.RayActorError
+                | errors.WorkerCrashedError
+                | errors.ObjectLostError
+                | errors.OutOfMemoryError,
+            )
+            if is_lost and _NEVER_BEGAN not in str(error):
+                raise WorkerLost(_reason(error)) from error
             # Before anything of ours could catch it: it could not be read there.
             raise ConfigError(
                 f"ray: a worker cannot take what it is sent ({_last_line(error)}). "
@@ -469,8 +481,9 @@ def _library() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
-        import ray
         import ray.exceptions
+
+        import ray
     except ImportError as error:
         raise ConfigError(
             f"ray: needs Ray, which is not installed ({error}). Install it with: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -488,7 +488,7 @@ def _spread(plan: Plan, cluster: Cluster | None) -> Iterator[Plan]:
     threads = counted(fleet.threads, "thread")
     where = f"trained by {workers} of a Ray cluster, {threads} each"
     reason = "; ".join(filter(None, [choice.reason, where]))
-    with simulation.trained_by(fleet):
+    with closing(fleet), simulation.trained_by(fleet):
         yield replace(plan, choice=replace(choice, reason=reason))
 
 

@@ -109,9 +109,20 @@ class RayFleet(ShardedFleet):
             WorkerFleet(partial(place, own), _roster_of(fleet.roster, own))
             for own in numbers
         ]
-        for worker in placed:
-            worker.expect()
+        try:
+            for worker in placed:
+                worker.expect()
+        except BaseException:
+            for worker in placed:
+                worker.end()
+            raise
         super().__init__(shards, numbers, hashes=fleet.hashes)
+        self.workers = shards
+
+    def close(self) -> None:
+        """End the workers, with all that clients keep there."""
+        for worker in self.workers:
+            worker.end()
 
 
 def deal(sizes: NDArray[np.int64], workers: int) -> list[Tensor]:

@@ -154,6 +154,10 @@ class WorkerFleet:
         """Take back what `save` gave."""
         self.start("restore", tensors, request, where)()
 
+    def end(self) -> None:
+        """End the worker, with all that its clients keep."""
+        self._worker.end()
+
     def start(self, name: str, *values: Any) -> Callable[[], Any]:
         """Have the worker set about a call.
 
