@@ -40,6 +40,10 @@ _RUNNING = "auto"
 """In the place of an address: the cluster that this machine belongs to."""
 _ANSWERS_S = 5.0
 """How long an address may take to answer."""
+_SETTINGS = b"\x04"
+"""Kind of the first frame that both sides of HTTP/2, and so of gRPC, send."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS + bytes(5)
+"""How a client of HTTP/2 begins."""
 _PLACED_S = 60.0
 """How long a worker may take to find a place and to start."""
 _LOSSES = 3
@@ -129,6 +133,11 @@ class Cluster:
         self.settings = settings
         self._ray = library
         self._host = library.remote(_Host)
+
+    @property
+    def version(self) -> str:
+        """Version of Ray."""
+        return str(self._ray.__version__)
 
     @property
     def cpus(self) -> int:
@@ -528,20 +537,26 @@ def _cores() -> Sequence[int]:
 
 
 def _refuse_silence(address: str) -> None:
-    """Refuse an address at which nobody listens, before Ray waits for it for minutes.
+    """Refuse an address at which nobody speaks gRPC, as Ray would wait for minutes.
 
     Raises:
         ConfigError: nobody does.
     """
     host, _, port = address.rpartition(":")
+    found, cause = "something else", None
     try:
-        socket.create_connection((host, int(port)), timeout=_ANSWERS_S).close()
+        with socket.create_connection((host, int(port)), timeout=_ANSWERS_S) as there:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return
+            there.sendall(_GREETING)
+            if there.recv(64)[3:4] == _SETTINGS:
+                return
     except OSError as error:
-        raise ConfigError(
-            f"ray: expected a Ray cluster at {address}, found nobody who answers "
-            f"({error.strerror or error}). `ray start --head` starts one and says its "
-            "address; --ray local needs none."
-        ) from error
+        found, cause = f"nobody who answers ({error.strerror or error})", error
+    raise ConfigError(
+        f"ray: expected a Ray cluster at {address}, found {found}. `ray start --head` "
+        "starts one and says its address; --ray local needs none."
+    ) from cause
 
 
 def _versions() -> dict[str, str]:

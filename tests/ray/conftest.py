@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import small
+from ray_runs import small
 
+from fedloom.cluster import LOCAL, connected
 from fedloom.runs import run_config
 
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Ray leaves files and processes of its own to be collected."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+        gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    yield
+    with quietly():
+        pass
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[None]:
+    """One cluster on this machine for many runs, which find it and leave it."""
+    with connected(LOCAL):
+        yield
+        with quietly():
+            import ray
+
+            ray.shutdown()
+
+
 @pytest.fixture
 def make_cluster() -> Iterator[Callable[[int], Any]]:
     """Makes a cluster of so many machines with one CPU each; it ends with the test."""
     from ray.cluster_utils import Cluster
+
+    import ray
 
     made: list[Any] = []
 
@@ -31,8 +63,7 @@ def make_cluster() -> Iterator[Callable[[int], Any]]:
             "health_check_period_ms": 500,
             "health_check_failure_threshold": 3,
         }
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quietly():
             cluster = Cluster(
                 initialize_head=True,
                 head_node_args={"num_cpus": 1, "_system_config": config},
@@ -43,11 +74,11 @@ def make_cluster() -> Iterator[Callable[[int], Any]]:
         return cluster
 
     yield make
-    import ray
-
-    ray.shutdown()
-    for cluster in made:
-        cluster.shutdown()
+    with quietly():
+        ray.shutdown()
+        for cluster in made:
+            cluster.shutdown()
+        made.clear()
 
 
 @pytest.fixture(scope="session")

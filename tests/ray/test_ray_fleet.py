@@ -5,28 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from runs import METHODS, Watcher, assert_same, small
+from ray_runs import MARKS, METHODS, Watcher, assert_same, small
 
-from fedloom.cluster import LOCAL, RaySettings, connected
+from fedloom.cluster import RaySettings
 from fedloom.core.errors import ConfigError, NumericalError
 from fedloom.runs import load, resume, run_config
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
+pytestmark = MARKS
 
 TWO = RaySettings(workers=2)
-
-
-@pytest.fixture(scope="module")
-def local() -> Iterator[None]:
-    """One cluster on this machine for many runs, which find it and leave it."""
-    with connected(LOCAL):
-        yield
 
 
 def flat(scores: Any) -> dict[tuple[str, ...], float]:

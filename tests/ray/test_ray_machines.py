@@ -11,19 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import Watcher, assert_same, small
+from ray_runs import MARKS, Watcher, assert_same, small
 
 from fedloom.cluster import RaySettings, connected
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.runs import run_config
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.timeout(180),
-    # An emulated machine leaves files and processes of Ray's own to be collected.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 def children_of(parent: int) -> list[int]:

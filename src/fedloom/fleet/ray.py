@@ -8,7 +8,7 @@ train together may be added up in another order.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from fedloom.engine.job import Runner
 from fedloom.engine.weave import Weave
 from fedloom.fleet.local import LocalFleet
 from fedloom.fleet.sharded import ShardedFleet
-from fedloom.fleet.worker import WorkerFleet
+from fedloom.fleet.worker import Worker, WorkerFleet
 
 
 class Shard(LocalFleet):
@@ -87,16 +87,11 @@ class RayFleet(ShardedFleet):
         on_gpu = fleet.task.device.type == "cuda"
         workers = cluster.worker_count(count, "clients", on_gpu=on_gpu)
         self.threads = threads if threads is not None else cluster.threads(workers)
-        cohort = trained_clients(fleet.algorithm, sampling, count) / workers
-        runner = _runner_for(fleet.runner, math.ceil(cohort))
-        numbers = deal(fleet.federation.sizes, workers)
         placed: list[RayWorker] = []
 
-        def place(own: Tensor) -> RayWorker:
-            values = _shard_of(fleet, runner, own)
+        def place(*make_and_values: Any) -> RayWorker:
             worker = cluster.place(
-                _make_shard,
-                *values,
+                *make_and_values,
                 count=workers,
                 threads=self.threads,
                 on_gpu=on_gpu,
@@ -105,10 +100,7 @@ class RayFleet(ShardedFleet):
             placed.append(worker)
             return worker
 
-        shards = [
-            WorkerFleet(partial(place, own), _roster_of(fleet.roster, own))
-            for own in numbers
-        ]
+        shards, numbers = shards_of(fleet, workers, sampling, place)
         try:
             for worker in placed:
                 worker.expect()
@@ -123,6 +115,38 @@ class RayFleet(ShardedFleet):
         """End the workers, with all that clients keep there."""
         for worker in self.workers:
             worker.end()
+
+
+def shards_of(
+    fleet: LocalFleet,
+    workers: int,
+    sampling: Sampling,
+    place: Callable[..., Worker],
+) -> tuple[list[WorkerFleet], list[Tensor]]:
+    """The clients of a fleet, cut into one shard for each worker.
+
+    Args:
+        fleet: the clients as they are here.
+        workers: how many.
+        sampling: who takes part in a round, for the size of chunks.
+        place: starts a worker; it is given what makes the thing that the worker holds,
+            and what that is given.
+
+    Returns:
+        The shards, and by shard the numbers of its clients.
+    """
+    clients = trained_clients(fleet.algorithm, sampling, fleet.federation.count)
+    runner = _runner_for(fleet.runner, math.ceil(clients / workers))
+    numbers = deal(fleet.federation.sizes, workers)
+
+    def place_shard(own: Tensor) -> Worker:
+        return place(_make_shard, *_values_of(fleet, runner, own))
+
+    shards = [
+        WorkerFleet(partial(place_shard, own), _roster_of(fleet.roster, own))
+        for own in numbers
+    ]
+    return shards, numbers
 
 
 def deal(sizes: NDArray[np.int64], workers: int) -> list[Tensor]:
@@ -181,7 +205,7 @@ def own_samples(federation: Federation) -> tuple[Federation, NDArray[np.int64]]:
     return own, used
 
 
-def _shard_of(fleet: LocalFleet, runner: Runner, numbers: Tensor) -> Sequence[Any]:
+def _values_of(fleet: LocalFleet, runner: Runner, numbers: Tensor) -> Sequence[Any]:
     """What a worker needs to make a shard of some of the clients."""
     federation, samples = own_samples(fleet.federation.only(numbers.tolist()))
     parts = fleet.algorithm, fleet.task, federation, runner

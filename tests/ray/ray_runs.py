@@ -6,12 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from fedloom.config import RunConfig, parse
 from fedloom.results.rows import Round
+
+MARKS = [
+    pytest.mark.ray,
+    pytest.mark.timeout(180),
+    # Ray leaves files and processes of its own to be collected.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+"""Of every test that starts Ray."""
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
