@@ -211,6 +211,26 @@ class Cluster:
         asked = f"{counted(count, 'worker')} with {options['num_cpus']:g} CPU each"
         return RayWorker(self, handle, asked, (threads, make, values))
 
+    def expect(self, workers: Sequence[RayWorker]) -> None:
+        """Wait until workers that were started are there; else end all of them.
+
+        Raises:
+            FedloomError: one has no place, or ended at once.
+            ConfigError: one has other versions than this process.
+        """
+        try:
+            for worker in workers:
+                worker.expect()
+        except BaseException as error:
+            for worker in workers:
+                worker.end()
+            if not isinstance(error, WorkerLost):
+                raise
+            raise FedloomError(
+                f"ray: a worker was lost before it could begin ({error}). Take fewer "
+                "workers (--ray-workers), or machines with more memory."
+            ) from error
+
     @contextmanager
     def pool(
         self,
@@ -268,8 +288,8 @@ class Cluster:
 
         with ThreadPoolExecutor(count) as threads_here:
             try:
+                self.expect(workers)
                 for worker in workers:
-                    worker.expect()
                     free.put(worker)
                 yield lambda *call: threads_here.submit(do, *call)
             except BaseException:

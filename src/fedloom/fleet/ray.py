@@ -101,13 +101,7 @@ class RayFleet(ShardedFleet):
             return worker
 
         shards, numbers = shards_of(fleet, workers, sampling, place)
-        try:
-            for worker in placed:
-                worker.expect()
-        except BaseException:
-            for worker in placed:
-                worker.end()
-            raise
+        cluster.expect(placed)
         super().__init__(shards, numbers, hashes=fleet.hashes)
         self.workers = shards
 

@@ -75,15 +75,15 @@ class Simulation(Training):
         Args:
             fleet: the clients, without faults.
         """
-        request = self.coordinator.model_request(self.coordinator.everyone)
-        where, home = "client memory", self.fleet
-        kept = self.clients.save()
+        everyone, where = self.coordinator.everyone, "client memory"
+        home, kept = self.fleet, self.clients.save()
         if len(kept["seen"]):
-            fleet.restore(kept, request, where)
+            fleet.restore(kept, self.coordinator.model_request(everyone), where)
         self.fleet = _with_faults(fleet, self.faults, self.seed)
         try:
             yield
-            self.clients.restore(fleet.save(), request, where)
+            shapes = self.coordinator.model_request(everyone[:1])
+            self.clients.restore(fleet.save(), shapes, where)
         finally:
             self.fleet = home
 
