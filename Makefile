@@ -6,7 +6,7 @@ DEV := .venv/.ready-dev
 
 FLOWER := .venv/.ready-flower
 
-.PHONY: demo federation test prove fuzz federation-test check format docs clean
+.PHONY: demo federation test prove fuzz federation-test ray-test check format docs clean
 
 demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
 	$(BIN)/fedloom compare --fresh --out runs/demo
@@ -26,6 +26,9 @@ fuzz: $(DEV)  ## Odd input: a sample, or as many of each kind as FEDLOOM_FUZZ_CA
 
 federation-test: $(DEV)  ## Federations over Flower on this machine: TLS, keys, kills
 	$(BIN)/pytest -n 2 --dist loadfile -m flower tests/flower --durations 10
+
+ray-test: $(DEV)  ## Ray on this machine: several machines emulated, workers and machines that die
+	$(BIN)/pytest -m ray tests/ray --durations 10
 
 check: $(DEV)  ## Format, lint, types, import layers, spelling
 	$(BIN)/ruff format --check .

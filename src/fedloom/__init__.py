@@ -58,6 +58,7 @@ from fedloom.clients import (
     divide,
     federation,
 )
+from fedloom.cluster import RaySettings
 from fedloom.core.algorithm import (
     Algorithm,
     Client,
@@ -172,6 +173,7 @@ __all__ = [
     "PowerLaw",
     "Progress",
     "RandomTeams",
+    "RaySettings",
     "Result",
     "SGDState",
     "Sampling",

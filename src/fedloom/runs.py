@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY, Local
 from fedloom.clients import Federation, Sampling
+from fedloom.cluster import Cluster, RaySettings, connected
 from fedloom.config import RunConfig, is_auto
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import (
@@ -29,6 +31,7 @@ from fedloom.core.errors import (
 from fedloom.core.losses import Loss
 from fedloom.core.memory import lack_of_memory_explained
 from fedloom.core.remarks import Remark
+from fedloom.core.wording import counted
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.engine.threads import on_threads
 from fedloom.export import Models
@@ -40,6 +43,7 @@ from fedloom.export.alone import (
     work_per_round,
 )
 from fedloom.fleet.faults import Faults, checked_faults
+from fedloom.fleet.ray import RayFleet
 from fedloom.plan import (
     Plan,
     environment_changes,
@@ -231,6 +235,7 @@ def run(
     out: str | Path | None = None,
     progress: Progress | None = None,
     track: Sequence[Tracker] = (),
+    ray: RaySettings | str | None = None,
 ) -> Result:
     """Train every client a model of its own.
 
@@ -260,6 +265,8 @@ def run(
             goes on with it after a stop.
         progress: told of every round.
         track: trackers that follow the run, such as `fedloom.trackers.TensorBoard()`.
+        ray: a Ray cluster whose workers train the clients: its address, or "local" for
+            one on this machine; see `fedloom.RaySettings`. It changes no result.
     """
     schedule = Schedule(
         rounds=rounds,
@@ -285,9 +292,10 @@ def run(
         engine=engine,
     )
     module = make_module(model, clients, seed)
-    with on_threads(engine.threads):
-        plan = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
-        return _train(plan, out, progress, track=track)
+    with connected(ray) as cluster, on_threads(engine.threads):
+        whole = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
+        with _spread(whole, cluster) as plan:
+            return _train(plan, out, progress, track=track)
 
 
 @_explained
@@ -299,6 +307,7 @@ def run_config(
     data_dir: Path | None = None,
     progress: Progress | None = None,
     track: Sequence[Tracker] = (),
+    ray: RaySettings | str | None = None,
 ) -> Result:
     """Run what a config says.
 
@@ -309,9 +318,13 @@ def run_config(
         data_dir: where the files of named datasets lie.
         progress: told of every round.
         track: trackers that follow the run.
+        ray: as for `run`.
     """
-    with on_threads(config.engine.threads):
-        plan = _plan_config(config, data_dir)
+    with (
+        connected(ray) as cluster,
+        on_threads(config.engine.threads),
+        _spread(_plan_config(config, data_dir), cluster) as plan,
+    ):
         return _train(plan, out, progress, track=track, fresh=fresh)
 
 
@@ -327,6 +340,7 @@ def resume(
     data_dir: Path | None = None,
     progress: Progress | None = None,
     track: Sequence[Tracker] = (),
+    ray: RaySettings | str | None = None,
 ) -> Result:
     """Go on with a run, to the same result as without a stop.
 
@@ -343,6 +357,7 @@ def resume(
         data_dir: where the files of named datasets lie.
         progress: told of every round.
         track: trackers that follow the run.
+        ray: as for `run`; it need not be what the run began with.
 
     Raises:
         ConfigError: the settings were changed since, or another process writes to the
@@ -362,7 +377,7 @@ def resume(
         )
     # The order of a sum, and so its last bits, may depend on how many add up.
     threads = EngineSettings(threads=directory.read_manifest()["threads"]).threads
-    with directory.hold(), on_threads(threads):
+    with connected(ray) as cluster, directory.hold(), on_threads(threads):
         plan = plan_from_directory(
             directory,
             model,
@@ -381,7 +396,7 @@ def resume(
         plan = replace(plan, choice=replace(plan.choice, reason=reason))
         state = plan.simulation.state
         at = Position(state.round, state.exchange)
-        with with_resume_hint(_command(directory)):
+        with with_resume_hint(_command(directory)), _spread(plan, cluster) as plan:
             history = History(plan.simulation, truncate_after(directory, at), directory)
             if state.round >= plan.schedule.rounds:
                 history.evaluate()
@@ -454,6 +469,27 @@ def _damage(directory: RunDirectory, at: Position) -> Iterator[str]:
 
 def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
     return make_plan(*make_clients(config, data_dir), data_dir)
+
+
+@contextmanager
+def _spread(plan: Plan, cluster: Cluster | None) -> Iterator[Plan]:
+    """Have the workers of a cluster, if there is one, train the clients of a run."""
+    if cluster is None:
+        yield plan
+        return
+    simulation, choice = plan.simulation, plan.choice
+    fleet = RayFleet(
+        simulation.clients,
+        cluster,
+        sampling=simulation.coordinator.sampling,
+        threads=plan.engine.threads,
+    )
+    workers = counted(len(fleet.shards), "worker")
+    threads = counted(fleet.threads, "thread")
+    where = f"trained by {workers} of a Ray cluster, {threads} each"
+    reason = "; ".join(filter(None, [choice.reason, where]))
+    with closing(fleet), simulation.trained_by(fleet):
+        yield replace(plan, choice=replace(choice, reason=reason))
 
 
 def _plan_alone(plan: Plan, local: Local, rounds: NDArray[np.int64]) -> Plan:

@@ -473,7 +473,7 @@ def test_shards_are_restored_all_or_none() -> None:
     early = cut.fleet.save()
     rounds(cut, 1)
     late = cut.fleet.save()
-    damaged = early | {"shard2.memory.personal": torch.zeros(1)}
+    damaged = early | {"memory.personal": torch.zeros(1)}
     request = cut.coordinator.model_request(EVERYONE)
     with pytest.raises(MessageError, match="personal"):
         cut.fleet.restore(damaged, request, "here")

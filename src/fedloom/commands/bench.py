@@ -12,6 +12,7 @@ import typer
 
 from fedloom.bench import engine as engine_bench
 from fedloom.bench import methods as methods_bench
+from fedloom.bench import ray as ray_bench
 from fedloom.bench import scale as scale_bench
 from fedloom.bench import seeds as seeds_bench
 from fedloom.commands import options
@@ -165,6 +166,37 @@ def _number(text: str) -> int:
         raise ConfigError(
             f"bench scale: expected numbers of clients such as 10000, found {text!r}."
         ) from error
+
+
+@bench.command("ray")
+def bench_ray(
+    data: Images = "digits",
+    methods: Annotated[str, option("Methods, comma-separated; a few by default.")] = "",
+    to: Json = None,
+    workers: Annotated[int, option("Number of workers, each way.")] = 2,
+    clients: Annotated[int, option("Number of clients.")] = 100,
+    rounds: Annotated[int, option("Number of timed rounds in a turn.")] = 5,
+    repeats: Annotated[int, option("Number of turns; the best counts.")] = 3,
+    data_dir: options.DataDir = None,
+) -> None:
+    """Workers of a Ray cluster on this machine against as many local processes."""
+    rows = []
+    for row in ray_bench.measure(
+        data,
+        _names(methods),
+        workers=workers,
+        rounds=rounds,
+        repeats=repeats,
+        clients=clients,
+        data_dir=data_dir,
+    ):
+        rows.append(row)
+        say(
+            f"{row.method:18} {row.workers} processes {row.processes_s:7.3f} s  "
+            f"{row.workers} Ray workers {row.ray_s:7.3f} s {row.ratio:6.2f}x  largest "
+            f"difference {row.difference:.1e}"
+        )
+    _write_rows(rows, to)
 
 
 def _names(text: str) -> list[str]:

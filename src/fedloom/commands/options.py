@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedloom.cluster import RaySettings
 from fedloom.commands.console import plain
 from fedloom.config import override, read_toml
 from fedloom.core.errors import ConfigError, shown
@@ -52,6 +53,18 @@ Fresh = Annotated[bool, option("Replace what is already in --out.", "--fresh")]
 Jobs = Annotated[
     int | None, option("Number of methods that a comparison trains at once.")
 ]
+Ray = Annotated[
+    str | None,
+    option(
+        "Ray cluster whose workers do the work: HOST:PORT, auto for the one that this "
+        "machine belongs to, or local, which starts one here.",
+        "--ray",
+    ),
+]
+RayWorkers = Annotated[
+    int | None,
+    option("Number of workers; by default as many as the cluster has CPUs or GPUs."),
+]
 Track = Annotated[str, option("Trackers that follow: csv, tensorboard, mlflow.")]
 
 
@@ -77,6 +90,29 @@ def check_jobs(jobs: int | None) -> None:
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs: expected at least 1, found {shown(jobs)}.")
+
+
+def ray_settings(
+    address: str | None, workers: int | None, jobs: int | None = None
+) -> RaySettings | None:
+    """The cluster that `--ray` and `--ray-workers` mean; None for none.
+
+    Raises:
+        ConfigError: they do not fit together, or `--jobs` is there, too.
+    """
+    if address is None:
+        if workers is not None:
+            raise ConfigError(
+                "--ray-workers: is for a Ray cluster. Say which: --ray local, or --ray "
+                "HOST:PORT."
+            )
+        return None
+    if jobs is not None:
+        raise ConfigError(
+            "--jobs: is for processes of this machine alone. With --ray give "
+            "--ray-workers."
+        )
+    return RaySettings(address=address, workers=workers)
 
 
 def is_file(names: Sequence[str]) -> bool:

@@ -50,10 +50,13 @@ def run_command(
         bool, option("Compare each client with training alone as long.", "--gain")
     ] = False,
     track: options.Track = "",
+    ray: options.Ray = None,
+    ray_workers: options.RayWorkers = None,
     data_dir: options.DataDir = None,
     settings: options.Settings = None,
 ) -> None:
     """Train every client a model of its own."""
+    cluster = options.ray_settings(ray, ray_workers)
     if file is not None:
         options.refuse_samples(file)
     tables = read_toml(file) if file is not None else {}
@@ -79,6 +82,7 @@ def run_command(
             data_dir=data_dir,
             progress=progress,
             track=trackers,
+            ray=cluster,
         )
     _show(result, has_gain=gain)
 
@@ -106,6 +110,8 @@ def compare_command(
     ] = None,
     tuned: Annotated[Path | None, option("File that `fedloom tune` wrote.")] = None,
     track: options.Track = "",
+    ray: options.Ray = None,
+    ray_workers: options.RayWorkers = None,
     data_dir: options.DataDir = None,
     settings: options.Settings = None,
 ) -> None:
@@ -114,6 +120,7 @@ def compare_command(
     The exit code is 5 if runs diverged, and it is said which and what to do.
     """
     options.check_jobs(jobs)
+    cluster = options.ray_settings(ray, ray_workers, jobs)
     names = methods or []
     tables = options.read_methods(names)
     if not names and tuned is None:
@@ -135,7 +142,15 @@ def compare_command(
         tables = with_equal_work(tables)
     where = names[0] if options.is_file(names) else "compare"
     comparison = parse_comparison(tables, where)
-    _compare(comparison, out, data_dir=data_dir, jobs=jobs, track=track, fresh=fresh)
+    _compare(
+        comparison,
+        out,
+        data_dir=data_dir,
+        jobs=jobs,
+        ray=cluster,
+        track=track,
+        fresh=fresh,
+    )
 
 
 _ON_ANY_DATA = ("rounds", "evaluate_every", "yardsticks", "algorithm")
@@ -147,16 +162,23 @@ def resume_command(
     data_dir: options.DataDir = None,
     jobs: options.Jobs = None,
     track: options.Track = "",
+    ray: options.Ray = None,
+    ray_workers: options.RayWorkers = None,
 ) -> None:
     """Go on with a run or a comparison that was stopped."""
     options.check_jobs(jobs)
+    cluster = options.ray_settings(ray, ray_workers, jobs)
     if (path / COMPARISON).is_file():
         comparison = load_comparison(path)
-        _compare(comparison, path, data_dir=data_dir, jobs=jobs, track=track)
+        _compare(
+            comparison, path, data_dir=data_dir, jobs=jobs, ray=cluster, track=track
+        )
         return
     trackers = make_trackers(track)
     with stoppable(), watch(console) as progress:
-        result = resume(path, data_dir=data_dir, progress=progress, track=trackers)
+        result = resume(
+            path, data_dir=data_dir, progress=progress, track=trackers, ray=cluster
+        )
     _show(result)
 
 

@@ -29,10 +29,13 @@ def tune_command(
         "runs/tuned.toml"
     ),
     fresh: options.Fresh = False,
+    ray: options.Ray = None,
+    ray_workers: options.RayWorkers = None,
     data_dir: options.DataDir = None,
     settings: options.Settings = None,
 ) -> None:
     """Search each method's settings on validation data, with the same budget."""
+    cluster = options.ray_settings(ray, ray_workers)
     options.expect_file(out, "--out")
     tables = options.read_methods(methods)
     chosen = {
@@ -56,6 +59,7 @@ def tune_command(
             out=out,
             fresh=fresh,
             data_dir=data_dir,
+            ray=cluster,
             tell=say,
         )
     say(f"\nWritten to {out}; `fedloom compare {out}` compares on test data.")

@@ -7,6 +7,7 @@ whatever can be done with a run can be done with each of these.
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import shutil
 import signal
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 
 from fedloom.clients import Federation
+from fedloom.cluster import Cluster, RaySettings, connected
 from fedloom.comparison.alone import (
     alone_config,
     alone_directory,
@@ -92,6 +94,7 @@ def run_comparison(
     fresh: bool = False,
     data_dir: Path | None = None,
     jobs: int | None = None,
+    ray: RaySettings | None = None,
     track: str = "",
     tell: Callable[[str], None] = lambda text: None,
     report: Callable[[Path], None] = lambda out: None,
@@ -105,6 +108,8 @@ def run_comparison(
         data_dir: where the files of named datasets lie.
         jobs: methods trained at the same time, each in a process of its own; by
             default one per CPU core, or per two with a GPU, up to eight.
+        ray: a cluster whose workers train methods at the same time, instead. They
+            write to `out` themselves, so all machines must have that folder.
         track: names of the trackers that follow each run, separated by commas.
         tell: is told line by line what was understood of the data, what will be
             trained, and what came of each method that is finished.
@@ -132,7 +137,11 @@ def run_comparison(
         _refuse_untested(clients)
         if comparison.own is None:
             built_in_module(*clients[0])
-    with _claimed(comparison, out, fresh=fresh), with_resume_hint(command):
+    with (
+        connected(ray) as cluster,
+        _claimed(comparison, out, fresh=fresh),
+        with_resume_hint(command),
+    ):
         left: list[_Task] = [
             (_train_arm, arm)
             for arm in comparison.arms
@@ -143,7 +152,14 @@ def run_comparison(
             return out
         # By all methods, not those that are left: the share of each stays the same.
         count = 1 if comparison.identity else min(_jobs(jobs), len(comparison.arms))
-        job = Job(comparison, out, data_dir, track, _threads(comparison, out, count))
+        cores = os.cpu_count() or 1
+        if cluster is not None:
+            # Where they write must have one name for all of them.
+            out = out.resolve()
+            count = cluster.worker_count(len(comparison.arms), "methods")
+            cores = cluster.cpus
+        threads = _threads(comparison, out, count, cores)
+        job = Job(comparison, out, data_dir, track, threads)
         if clients is None:
             clients = load_clients(comparison, data_dir)
         federations = [federation for _, federation in clients]
@@ -153,7 +169,7 @@ def run_comparison(
             tell(f"warning: {first.split_warning}")
         for line in _announcement(comparison):
             tell(line)
-        with _together(job, clients, count, tell) as do:
+        with _together(job, clients, count, tell, cluster) as do:
             do(left)
             do(_left_beside(comparison, out, federations))
         finish_yardsticks(comparison, out, federations)
@@ -199,10 +215,14 @@ def _left_beside(
 
 @contextmanager
 def _together(
-    job: Job, clients: Clients, count: int, tell: Callable[[str], None]
+    job: Job,
+    clients: Clients,
+    count: int,
+    tell: Callable[[str], None],
+    cluster: Cluster | None,
 ) -> Iterator[Callable[[list[_Task]], None]]:
-    """What does tasks, here or as many at a time in processes as there may be."""
-    if count <= 1:
+    """What does tasks, here or as many at a time elsewhere as there may be."""
+    if count <= 1 and cluster is None:
 
         def do_here(tasks: list[_Task]) -> None:
             for train, title in tasks:
@@ -211,8 +231,14 @@ def _together(
         with on_threads(job.threads):
             yield do_here
         return
-    shared = clients if _can_share(clients) else None
-    with workers(count, _begin_worker, (job, shared)) as start:
+    if cluster is not None:
+        holder = (job.out / _LOCK).read_text()
+        values = job, clients, holder
+        others = cluster.pool(count, job.threads, _begin_elsewhere, values)
+    else:
+        shared = clients if _can_share(clients) else None
+        others = workers(count, _begin_worker, (job, shared))
+    with others as start:
 
         def do_there(tasks: list[_Task]) -> None:
             hand_out(tasks, lambda task: start(_work, *task), count, tell)
@@ -228,6 +254,27 @@ def _begin_worker(job: Job, clients: Clients | None) -> None:
     torch.set_num_threads(job.threads)
     _here["job"] = job
     _here["clients"] = clients
+
+
+def _begin_elsewhere(job: Job, clients: Clients, holder: str) -> None:
+    """In a worker of a cluster: the same, if the folder of the comparison is here, too.
+
+    Args:
+        job: as for any worker.
+        clients: the same.
+        holder: what the lock of that folder says.
+
+    Raises:
+        ConfigError: there is no such folder here, or another one.
+    """
+    lock = job.out / _LOCK
+    if not lock.is_file() or lock.read_text() != holder:
+        raise ConfigError(
+            f"{job.out}: the workers of a cluster write their runs there, and "
+            f"{platform.node()} does not have this folder. Choose an --out on a file "
+            "system that all machines share."
+        )
+    _begin_worker(job, clients)
 
 
 def _work(train: Callable[[Job, str, Clients], str], title: str) -> str:
@@ -368,7 +415,7 @@ def _is_done(comparison: Comparison, out: Path, arm: str) -> bool:
     )
 
 
-def _threads(comparison: Comparison, out: Path, jobs: int) -> int:
+def _threads(comparison: Comparison, out: Path, jobs: int, cores: int) -> int:
     """CPU threads of each method: those of the runs that have begun, if any has.
 
     The order of a sum, and so its last bits, may depend on how many add up. Else what
@@ -385,7 +432,7 @@ def _threads(comparison: Comparison, out: Path, jobs: int) -> int:
         return asked.engine.threads
     if jobs <= 1:
         return torch.get_num_threads()
-    return max(1, (os.cpu_count() or 1) // jobs)
+    return max(1, cores // jobs)
 
 
 def _jobs(asked: int | None) -> int:

@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ _NO_ROW = -1
 
 _SETTLED = -1
 """In the place of the number of an upload: nothing depends on whether it arrived."""
+
+
+_INDEXED = {"seen": ("memory.",), "unsettled": ("if_lost.", "awaiting")}
+"""In what is saved: by the field that says whose rows they are, the rows."""
 
 
 class MemoryTable:
@@ -238,6 +243,56 @@ class MemoryTable:
             # Mapped files need no name; without one they cannot outlive the process.
             shutil.rmtree(folder)
         return columns
+
+
+def join_saved(
+    parts: Sequence[dict[str, Tensor]], numbers: Sequence[Tensor]
+) -> dict[str, Tensor]:
+    """What several tables saved, as one table of all their clients would have.
+
+    Args:
+        parts: as `MemoryTable.save` gave them; empty where nothing is kept.
+        numbers: by table, (k,) the row of each of its clients among all.
+    """
+    columns: dict[str, list[Tensor]] = {}
+    for part, own in zip(parts, numbers, strict=True):
+        for name, rows in part.items():
+            placed = own.cpu()[rows] if name in _INDEXED else rows
+            columns.setdefault(name, []).append(placed)
+    joined = {name: torch.cat(rows) for name, rows in columns.items()}
+    for index, starts in _INDEXED.items():
+        if index in joined:
+            order = joined[index].argsort()
+            for name in joined:
+                if name == index or name.startswith(starts):
+                    joined[name] = joined[name][order]
+    return joined
+
+
+def cut_saved(tensors: dict[str, Tensor], numbers: Tensor) -> dict[str, Tensor]:
+    """What a table of some of the clients would have saved: `join_saved` backwards.
+
+    Fields of another length than they should have stay as they are, for whoever reads
+    them to refuse.
+
+    Args:
+        tensors: as `MemoryTable.save` gave them.
+        numbers: (k,) the rows of these clients among all, ascending.
+    """
+    own, cut = numbers.cpu(), {}
+    for index, starts in _INDEXED.items():
+        if index not in tensors:
+            continue
+        rows = tensors[index]
+        chosen = torch.isin(rows, own)
+        if index != "seen" and not bool(chosen.any()):
+            continue
+        cut[index] = torch.searchsorted(own, rows[chosen])
+        for name, column in tensors.items():
+            if name.startswith(starts):
+                is_whole = column.shape[:1] == rows.shape
+                cut[name] = column[chosen] if is_whole else column
+    return cut
 
 
 def _below(

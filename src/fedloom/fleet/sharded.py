@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,24 +19,34 @@ from fedloom.core.messages import (
     ScoreRequest,
 )
 from fedloom.core.records import Empty, map_record, take
+from fedloom.engine.memory import cut_saved, join_saved
 from fedloom.fleet.protocol import Fleet
+from fedloom.fleet.worker import WorkerFleet
 
 
 class ShardedFleet:
     """Fleets that hold different clients, seen as one fleet.
 
     An order is cut into one for each shard; all are sent before the first answer is
-    waited for. Answers are put together by the clients' numbers, so that nothing
-    depends on who answers first. When a shard diverges the others have gone on, so the
-    way back is a checkpoint.
+    waited for, and so is whatever else shards in workers are asked. Answers are put
+    together by the clients' numbers, so that nothing depends on who answers first, and
+    what is saved is what one fleet of all clients would save. When a shard diverges the
+    others have gone on, so the way back is a checkpoint.
 
     Args:
         shards: the fleets.
         numbers: by shard, (k,) the number of each of its clients, ascending. Together
             they are all numbers from 0 on, each once.
+        hashes: those of all clients together; by default each shard's own.
     """
 
-    def __init__(self, shards: Sequence[Fleet], numbers: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Fleet],
+        numbers: Sequence[Tensor],
+        *,
+        hashes: Mapping[str, str] | None = None,
+    ) -> None:
         self.shards = tuple(shards)
         self.numbers = tuple(numbers)
         everyone = torch.cat(list(numbers))
@@ -48,10 +59,13 @@ class ShardedFleet:
         if not torch.equal(everyone[self._order], torch.arange(len(everyone))):
             raise ValueError("the shards' numbers are not 0, 1, 2, ..., each once")
         self._called: list[Fleet] = []
+        self._hashes = hashes
 
     @property
     def hashes(self) -> Mapping[str, str]:
-        """Those of each shard, under its place among them."""
+        """Those of all clients together, or of each shard under its place."""
+        if self._hashes is not None:
+            return self._hashes
         return {
             f"shard{n}.{name}": value
             for n, shard in enumerate(self.shards)
@@ -85,66 +99,54 @@ class ShardedFleet:
 
     def client_log(self, clients: Tensor) -> Any:
         """The logs of all shards that have any of these clients."""
-        return self._asked(
-            clients, lambda shard, chosen: shard.client_log(clients[chosen])
+        parts, order = self._asked(
+            clients, lambda shard, chosen: partial(shard.client_log, clients[chosen])
         )
+        return take(_joined(parts), order) if parts else Empty()
 
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
         """The sums of all who are asked, of every shard."""
-        kinds: list[str] = []
-
-        def ask(shard: Fleet, chosen: Tensor) -> tuple[Sums, ...]:
-            by_kind = shard.score(request.only(chosen))
-            kinds[:] = by_kind
-            return tuple(by_kind.values())
-
-        sums = self._asked(request.clients, ask)
-        return dict(zip(kinds, sums, strict=True))
+        parts, order = self._answers("score", request)
+        kinds = parts[0] if parts else {}
+        return {kind: take(_joined([p[kind] for p in parts]), order) for kind in kinds}
 
     def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
         """The samples of all shards by their clients' numbers; None if one has none."""
-        parts, asked = [], []
-        for shard, numbers in zip(self.shards, self.numbers, strict=True):
-            chosen = torch.isin(request.clients, numbers.to(request.clients))
-            if bool(chosen.any()):
-                parts.append(shard.outcomes(request.only(chosen)))
-                asked.append(chosen.nonzero()[:, 0])
+        parts, by_client = self._answers("outcomes", request)
         samples = [part for part in parts if part is not None]
         if not samples or len(samples) < len(parts):
             return None
         columns = zip(*samples, strict=True)
         rows, clients, values, work = (torch.cat(column) for column in columns)
         order = clients.argsort(stable=True)
-        work = work[torch.cat(asked).argsort().cpu()]
+        work = work[by_client.cpu()]
         return PersonalOutcomes(rows[order], clients[order], values[order], work)
 
     def personal(self, request: ModelRequest) -> Tensor:
         """(n, d) the models that some clients use."""
-        thetas: Tensor = self._asked(
-            request.clients,
-            lambda shard, chosen: shard.personal(request.only(chosen)),
-        )
-        return thetas
+        parts, order = self._answers("personal", request)
+        return torch.cat(parts)[order]
 
     def draws(self, request: ModelRequest) -> Tensor:
         """(n, k, d) models from the posteriors of some clients."""
-        thetas: Tensor = self._asked(
-            request.clients, lambda shard, chosen: shard.draws(request.only(chosen))
-        )
-        return thetas
+        parts, order = self._answers("draws", request)
+        return torch.cat(parts)[order]
 
     def save(self) -> dict[str, Tensor]:
-        """What each shard gives, under its place among them."""
-        return {
-            f"shard{n}.{name}": tensor
-            for n, shard in enumerate(self.shards)
-            for name, tensor in shard.save().items()
-        }
+        """What all shards give, as one fleet of all clients would give it."""
+        waiting = [start(shard, "save") for shard in self.shards]
+        return join_saved([answer() for answer in waiting], self.numbers)
 
     def restore(
         self, tensors: dict[str, Tensor], request: ModelRequest, where: str
     ) -> None:
-        """Take back what `save` gave, with the same shards."""
+        """Take back what `save` gave, of these or of any other shards."""
+        seen = tensors.get("seen", self._order[:0])
+        if len(seen) and int(seen.max()) >= len(self._order):
+            raise MessageError(
+                f"{where}: field 'seen' names client {int(seen.max())}, and there are "
+                f"{len(self._order)}."
+            )
         before = self.save()
         try:
             self._restore(tensors, request, where)
@@ -155,34 +157,55 @@ class ShardedFleet:
     def _restore(
         self, tensors: dict[str, Tensor], request: ModelRequest, where: str
     ) -> None:
-        for n, (shard, numbers) in enumerate(
-            zip(self.shards, self.numbers, strict=True)
-        ):
-            prefix = f"shard{n}."
-            own = {
-                name.removeprefix(prefix): tensor
-                for name, tensor in tensors.items()
-                if name.startswith(prefix)
-            }
+        waiting = []
+        for shard, numbers in zip(self.shards, self.numbers, strict=True):
             chosen = torch.isin(request.clients, numbers.to(request.clients))
-            shard.restore(own, request.only(chosen), where)
+            own = cut_saved(tensors, numbers)
+            waiting.append(start(shard, "restore", own, request.only(chosen), where))
+        for answer in waiting:
+            answer()
 
     def _merge(self, parts: Sequence[Any]) -> Any:
         """Rows of all shards, in the order of the clients' numbers."""
         return take(_joined(parts), self._order)
 
-    def _asked(self, clients: Tensor, ask: Any) -> Any:
-        """What the shards answer about some clients, in the order asked for.
+    def _answers(self, name: str, request: ModelRequest) -> tuple[list[Any], Tensor]:
+        """What the shards answer to a request, and how rows come in its order."""
+        return self._asked(
+            request.clients,
+            lambda shard, chosen: start(shard, name, request.only(chosen)),
+        )
 
-        `ask` is given a shard and, (n,), which of the clients are its own.
+    def _asked(
+        self, clients: Tensor, ask: Callable[[Fleet, Tensor], Callable[[], Any]]
+    ) -> tuple[list[Any], Tensor]:
+        """What the shards answer about some clients; all are asked before any answers.
+
+        Args:
+            clients: (n,) who is asked about.
+            ask: is given a shard and, (n,), which of the clients are its own.
+
+        Returns:
+            The answers, and the order in which their rows are those of `clients`.
         """
-        parts, asked = [], []
+        waiting, asked = [], [clients.new_zeros(0)]
         for shard, numbers in zip(self.shards, self.numbers, strict=True):
             chosen = torch.isin(clients, numbers.to(clients))
             if bool(chosen.any()):
-                parts.append(ask(shard, chosen))
+                waiting.append(ask(shard, chosen))
                 asked.append(chosen.nonzero()[:, 0])
-        return take(_joined(parts), torch.cat(asked).argsort()) if parts else Empty()
+        return [answer() for answer in waiting], torch.cat(asked).argsort()
+
+
+def start(shard: Fleet, name: str, *values: Any) -> Callable[[], Any]:
+    """Have a shard set about a call, if it works elsewhere.
+
+    Returns:
+        What waits for the answer.
+    """
+    if isinstance(shard, WorkerFleet):
+        return shard.start(name, *values)
+    return partial(getattr(shard, name), *values)
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -57,16 +58,34 @@ class Simulation(Training):
             can_lose=faults.lost > 0,
             folder=folder,
         )
-        fleet: Fleet = self.clients
-        if faults:
-            fleet = FaultyFleet(self.clients, faults, seed=seed)
+        self.faults = faults
         roster = self.clients.roster
-        super().__init__(
-            Coordinator(algorithm, task, roster, sampling=sampling, seed=seed), fleet
-        )
+        coordinator = Coordinator(algorithm, task, roster, sampling=sampling, seed=seed)
+        super().__init__(coordinator, _with_faults(self.clients, faults, seed))
         self.federation = federation
         self.runner = runner
-        self.faults = faults
+
+    @contextmanager
+    def trained_by(self, fleet: Fleet) -> Iterator[None]:
+        """Have another fleet of the same clients do the work; then they come home.
+
+        What clients keep goes there first, and comes back at the end, so that the run
+        is as if they had never been away. An error leaves it with the fleet.
+
+        Args:
+            fleet: the clients, without faults.
+        """
+        everyone, where = self.coordinator.everyone, "client memory"
+        home, kept = self.fleet, self.clients.save()
+        if len(kept["seen"]):
+            fleet.restore(kept, self.coordinator.model_request(everyone), where)
+        self.fleet = _with_faults(fleet, self.faults, self.seed)
+        try:
+            yield
+            shapes = self.coordinator.model_request(everyone[:1])
+            self.clients.restore(fleet.save(), shapes, where)
+        finally:
+            self.fleet = home
 
     @property
     def constant_loss(self) -> float | None:
@@ -78,6 +97,10 @@ class Simulation(Training):
             return None
         client = np.repeat(np.arange(len(train)), train.sizes)
         return float((np.bincount(client, losses.cpu()) / train.sizes).mean())
+
+
+def _with_faults(fleet: Fleet, faults: Faults, seed: int) -> Fleet:
+    return FaultyFleet(fleet, faults, seed=seed) if faults else fleet
 
 
 class SimulationBundle:

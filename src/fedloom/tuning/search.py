@@ -9,7 +9,9 @@ the same end.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
+from fedloom.cluster import Cluster, RaySettings, connected
 from fedloom.comparison import Comparison, local_work, parse_comparison
 from fedloom.comparison.python import identity_of
 from fedloom.comparison.settings import OwnParts, refuse_titles
@@ -30,7 +33,7 @@ from fedloom.core.settings import LARGEST, Count, accepts, build
 from fedloom.core.wording import percent
 from fedloom.tuning.space import check_names, space_of
 from fedloom.tuning.study import Study, TunedMethod, library
-from fedloom.tuning.trials import Trials, make_clients_to_tune_on
+from fedloom.tuning.trials import Trials, begin_worker, make_clients_to_tune_on
 
 VALIDATION = 0.2
 """Share of what is not for testing that is kept for validation if nobody says."""
@@ -60,6 +63,7 @@ def tune(
     out: str | Path | None = None,
     fresh: bool = False,
     data_dir: Path | None = None,
+    ray: RaySettings | str | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[TunedMethod]:
     """Search each method's settings on validation data, with the same budget.
@@ -88,6 +92,8 @@ def tune(
             that a search that was stopped goes on; by default nothing is written.
         fresh: forget an earlier search that was written to `out`.
         data_dir: where the files of named datasets lie.
+        ray: a cluster whose workers train, as for `fedloom.run`: all methods, and all
+            seeds of a trial, at the same time. It changes no result.
         tell: is told line by line what was understood of the data and of every trial.
 
     Returns:
@@ -146,24 +152,52 @@ def tune(
         tell(line)
     tuned: list[TunedMethod] = []
     failures: list[DataError] = []
-    for arm, ranges in spaces.items():
-        job = Trials(comparison, arm, ranges, divided, data_dir)
-        tell(f"{arm}: {'; '.join(map(str, ranges)) or 'nothing to search'}")
-        study = Study(job, journal, _about(job, seed), seed, tell)
-        try:
-            tuned.append(study.run(trials))
-        except DataError as error:
-            failures.append(error)
-            tell(str(error))
-            continue
-        tell(str(tuned[-1]))
-        if file is not None:
-            _write(
-                file, comparison, tuned, f"{trials} trials for each method, seed {seed}"
-            )
+    common = Trials(comparison, "", (), divided, data_dir)
+    with connected(ray) as cluster, _on(cluster, common) as (start, each):
+
+        def search(arm: str) -> TunedMethod | DataError:
+            job = replace(common, arm=arm, space=spaces[arm], start=start)
+            ranges = "; ".join(map(str, job.space))
+            tell(f"{arm}: {ranges or 'nothing to search'}")
+            study = Study(job, journal, _about(job, seed), seed, tell)
+            try:
+                return study.run(trials)
+            except DataError as error:
+                return error
+
+        for result in each(search, spaces):
+            tell(str(result))
+            if isinstance(result, DataError):
+                failures.append(result)
+                continue
+            tuned.append(result)
+            if file is not None:
+                how = f"{trials} trials for each method, seed {seed}"
+                _write(file, comparison, tuned, how)
     if not tuned:
         raise failures[0]
     return tuned
+
+
+@contextmanager
+def _on(cluster: Cluster | None, trials: Trials) -> Iterator[tuple[Any, Any]]:
+    """How trials are run, and what a function is called with for every method.
+
+    Yields:
+        What calls a function in a worker, None without a cluster; and `map`, or what
+        does the same at once.
+    """
+    if cluster is None:
+        yield None, map
+        return
+    methods, seeds = len(trials.comparison.arms), len(trials.comparison.seeds)
+    count = cluster.worker_count(methods * seeds, "methods times seeds")
+    threads = cluster.threads(count)
+    with (
+        ThreadPoolExecutor(methods) as studies,
+        cluster.pool(count, threads, begin_worker, (trials,)) as start,
+    ):
+        yield start, studies.map
 
 
 def _comparison(

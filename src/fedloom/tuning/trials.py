@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,8 @@ class Trials:
     space: tuple[Range, ...]
     clients: Clients
     data_dir: Path | None
+    start: Callable[..., Future[TrialResult]] | None = None
+    """What calls a function in a worker of a cluster, where seeds train at once."""
 
     @property
     def metric(self) -> str:
@@ -80,21 +83,35 @@ class Trials:
     def run(self, configs: Sequence[RunConfig]) -> TrialResult:
         """Train, and score the last round; a run that diverges is a failed trial."""
         scores = []
-        for config, (_, federation) in zip(configs, self.clients, strict=True):
-            assert not federation.test.sizes.any()
-            try:
-                with on_threads(config.engine.threads):
-                    plan = self._plan(config, federation)
-                    history = History(plan.simulation)
-                    train(plan.schedule, history)
-            except NumericalError as error:
-                return TrialResult(None, str(error))
-            numbers = history.rounds[-1].scores["personal"]["validation"]
-            scores.append(numbers[self.metric])
+        for result in self._by_seed(configs):
+            if result.score is None:
+                return result
+            scores.append(result.score)
         score = sum(scores) / len(scores)
         if not math.isfinite(score):
             return TrialResult(None, f"the score on validation data is {score}.")
         return TrialResult(score)
+
+    def _by_seed(self, configs: Sequence[RunConfig]) -> Iterator[TrialResult]:
+        if self.start is None:
+            yield from (self.run_seed(config, n) for n, config in enumerate(configs))
+            return
+        started = [self.start(_work, config, n) for n, config in enumerate(configs)]
+        yield from (future.result() for future in started)
+
+    def run_seed(self, config: RunConfig, n: int) -> TrialResult:
+        """Train and score with the n-th seed alone."""
+        federation = self.clients[n][1]
+        assert not federation.test.sizes.any()
+        try:
+            with on_threads(config.engine.threads):
+                plan = self._plan(config, federation)
+                history = History(plan.simulation)
+                train(plan.schedule, history)
+        except NumericalError as error:
+            return TrialResult(None, str(error))
+        numbers = history.rounds[-1].scores["personal"]["validation"]
+        return TrialResult(numbers[self.metric])
 
     def _plan(self, config: RunConfig, federation: Federation) -> Plan:
         own = self.comparison.own
@@ -104,6 +121,20 @@ class Trials:
         return plan_for(
             config, module, federation, loss=own.loss, head=own.head, is_own=True
         )
+
+
+_here: list[Trials] = []
+"""In a worker of a cluster: what all trials are made of."""
+
+
+def begin_worker(trials: Trials) -> None:
+    """In a worker of a cluster, before the first trial."""
+    _here[:] = [trials]
+
+
+def _work(config: RunConfig, n: int) -> TrialResult:
+    """One seed of a trial, in a worker of a cluster."""
+    return _here[0].run_seed(config, n)
 
 
 def make_clients_to_tune_on(
