@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import fedloom
 from fedloom.bench.peers.environments import SCRIPTS, last_line
 
 _MARK = "FEDLOOM_BENCH_MARK"
@@ -68,10 +68,12 @@ def run_script(
         Failed: The script ended with an error or took too long.
     """
     mark = secrets.token_hex(8)
-    source = Path(fedloom.__file__).parents[1]
+    # Scripts import their neighbour; in our own environment also this Fedloom.
+    searched = [SCRIPTS]
+    if python == Path(sys.executable):
+        searched.append(Path(__file__).parents[3])
     environment = os.environ | {
-        # Scripts import their neighbour; Fedloom's own imports this Fedloom.
-        "PYTHONPATH": os.pathsep.join(map(str, (SCRIPTS, source))),
+        "PYTHONPATH": os.pathsep.join(map(str, searched)),
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         **(variables or {}),

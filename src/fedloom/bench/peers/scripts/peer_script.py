@@ -194,7 +194,7 @@ def train_client(
     x = inputs[samples].split(workload.batch_size)
     y = labels[samples].split(workload.batch_size)
     network.train()
-    parameters = list(network.parameters())
+    parameters: list[torch.Tensor] = list(network.parameters())
     for inputs_of_step, labels_of_step in zip(x, y, strict=True):
         loss = cross_entropy(network(inputs_of_step), labels_of_step)
         gradient = torch.autograd.grad(loss, parameters)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterable
 from importlib.metadata import version
+from typing import Any
 
 import peer_script
 import torch
@@ -59,7 +60,7 @@ class GivenCohorts(FedAvg):
         """Average, and note what was done; without scores the round ends here."""
         answers = list(replies)
         for answer in answers:
-            samples = answer.content["metrics"]["num-examples"]
+            samples = _content(answer)["metrics"]["num-examples"]
             self.record.gradients += int(samples)
         averaged = super().aggregate_train(server_round, answers)
         if not self.workload.scores_clients:
@@ -72,7 +73,7 @@ class GivenCohorts(FedAvg):
         """Note the scores."""
         if not self.workload.scores_clients:
             return None
-        metrics = [answer.content["metrics"] for answer in replies]
+        metrics = [_content(answer)["metrics"] for answer in replies]
         self.record.scored += sum(int(m["num-examples"]) for m in metrics)
         scores = [float(m["accuracy"]) for m in metrics]
         self.record.client_accuracy = sum(scores) / len(scores)
@@ -100,15 +101,21 @@ class GivenCohorts(FedAvg):
         ]
 
 
+def _content(message: Message) -> Any:
+    """What a message holds; which kind of record each is, only its sender knows."""
+    return message.content
+
+
 def _received(
     message: Message,
 ) -> tuple[Workload, int, torch.nn.Module, torch.Tensor, torch.Tensor]:
     """Who a message is for, and the model that it brings."""
     torch.set_num_threads(1)
-    config = message.content["config"]
+    content = _content(message)
+    config = content["config"]
     workload = peer_script.read(config["folder"])
     network = workload.network()
-    network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    network.load_state_dict(content["arrays"].to_torch_state_dict())
     return workload, int(config["client"]), network, *workload.tensors()
 
 
@@ -120,11 +127,13 @@ def train_client(message: Message, context: Context) -> Message:
     """Train one client."""
     workload, client, network, inputs, labels = _received(message)
     samples = peer_script.train_client(network, inputs, labels, workload, client)
-    content = {
-        "arrays": ArrayRecord(network.state_dict()),
-        "metrics": MetricRecord({"num-examples": samples}),
-    }
-    return Message(RecordDict(content), reply_to=message)
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(network.state_dict()),
+            "metrics": MetricRecord({"num-examples": samples}),
+        }
+    )
+    return Message(content, reply_to=message)
 
 
 @client_app.evaluate()
