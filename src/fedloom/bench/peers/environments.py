@@ -70,7 +70,7 @@ PEERS = {
         Peer(
             name="jax",
             about="JAX, vmap over clients and scan over steps",
-            installs=(("jax[cuda12]==0.7.2", "numpy"),),
+            installs=(("jax[cuda12]==0.10.2", "numpy"),),
             needs_gpu=True,
         ),
     )
