@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +13,7 @@ from statistics import median
 
 import torch
 
-from fedloom.bench.engine import check_names
+from fedloom.bench.engine import check_names, device_name
 from fedloom.bench.peers.environments import (
     PEERS,
     NotInstalled,
@@ -21,6 +23,7 @@ from fedloom.bench.peers.environments import (
 )
 from fedloom.bench.peers.processes import Failed, Outcome, run_script
 from fedloom.bench.peers.workloads import WORKLOADS, Workload, write_workload
+from fedloom.core.errors import ConfigError
 
 OURS = "fedloom"
 """Whom ratios refer to."""
@@ -103,9 +106,14 @@ def measure(
         environments: where the environments of peers are kept.
         data_dir: where the files of datasets lie.
         say: told what is being done.
+
+    Raises:
+        ConfigError: A name is unknown, or there are too few rounds or repetitions.
     """
     check_names("workload", workloads, WORKLOADS)
     check_names("peer", peers, PEERS)
+    if repeats < 1:
+        raise ConfigError(f"bench peers: repeats must be at least 1, found {repeats}.")
     chosen = [
         peer
         for name, peer in PEERS.items()
@@ -250,8 +258,11 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
 def to_json(rows: Sequence[Row], device: str, processes: int) -> str:
     """Rows, what they amount to, and where they were measured."""
     document = {
-        "device": device,
+        "device": device_name(torch.device(device)),
+        "cores": os.cpu_count(),
         "processes": processes,
+        "platform": platform.platform(),
+        "python": platform.python_version(),
         "torch": torch.__version__,
         "summaries": [asdict(summary) for summary in summarise(rows)],
         "rows": [asdict(row) for row in rows],

@@ -96,6 +96,7 @@ def run_script(
             raise Failed(f"It was not done after {timeout_s:g} s.") from None
         finally:
             watch.stop()
+            process.kill()
             end_processes(mark)
             process.wait()
         log.seek(0)
