@@ -15,10 +15,13 @@ from fedloom.bench import methods as methods_bench
 from fedloom.bench import ray as ray_bench
 from fedloom.bench import scale as scale_bench
 from fedloom.bench import seeds as seeds_bench
+from fedloom.bench.peers import comparison as peers_bench
+from fedloom.bench.peers.environments import PEERS
+from fedloom.bench.peers.workloads import WORKLOADS
 from fedloom.commands import options
-from fedloom.commands.console import make_table, out, remark, say
+from fedloom.commands.console import make_table, out, print_numbers, remark, say
 from fedloom.commands.options import option
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.files import atomic_write
 
 _ENGINE_MODES, _METHOD_MODES = map(",".join, (engine_bench.MODES, methods_bench.MODES))
@@ -197,6 +200,105 @@ def bench_ray(
             f"difference {row.difference:.1e}"
         )
     _write_rows(rows, to)
+
+
+@bench.command("peers")
+def bench_peers(
+    workloads: Annotated[
+        str, option(f"Workloads, comma-separated: {', '.join(WORKLOADS)}; all if none.")
+    ] = "",
+    peers: Annotated[
+        str,
+        option(
+            f"Peers, comma-separated: {', '.join(PEERS)}; all that can run if none."
+        ),
+    ] = "",
+    rounds: Annotated[
+        int | None, option("Number of rounds; each workload has its own if none.")
+    ] = None,
+    repeats: Annotated[
+        int, option("Number of repetitions, which alternate between peers.")
+    ] = 3,
+    to: Json = None,
+    device: Device = "cpu",
+    processes: Annotated[
+        int, option("Number of processes or threads that a peer keeps busy on a CPU.")
+    ] = 2,
+    venvs: Annotated[
+        Path | None, option("Directory for the environments of the peers.")
+    ] = None,
+    data_dir: options.DataDir = None,
+) -> None:
+    """The same workloads through other frameworks, a tuned loop, and Fedloom."""
+    options.expect_file(to, "--json")
+    rows = []
+    for row in peers_bench.measure(
+        _names(workloads),
+        _names(peers),
+        rounds=rounds,
+        repeats=repeats,
+        device=device,
+        processes=processes,
+        environments=venvs,
+        data_dir=data_dir,
+        say=remark,
+    ):
+        rows.append(row)
+        took = "" if row.outcome is None else f"{row.outcome.seconds:9.3f} s a round"
+        remark(f"{row.workload} {row.repeat} {row.peer:8} {took} {row.problem}")
+    summaries = peers_bench.summarise(rows)
+    for name in dict.fromkeys(summary.workload for summary in summaries):
+        own = [summary for summary in summaries if summary.workload == name]
+        print_numbers(
+            ("peer",),
+            (
+                "s per round",
+                "theirs / ours",
+                "start-up, first",
+                "start-up, later",
+                "memory",
+                "accuracy",
+            ),
+            [(summary.peer, *_peer_numbers(summary)) for summary in own],
+            title=f"{name}: {WORKLOADS[name].about}",
+        )
+        for summary in own:
+            if summary.problem:
+                say(f"{summary.peer}: {summary.problem}")
+    if to is not None:
+        with atomic_write(to) as part:
+            part.write_text(peers_bench.to_json(rows, device, processes), "utf-8")
+        say(f"Written to {to}")
+    others = [row for row in rows if not row.is_same_work]
+    if others:
+        listed = "; ".join(f"{r.peer} on {r.workload}, {r.problem}" for r in others)
+        raise ContractError(f"bench peers: not everybody did the same work: {listed}.")
+
+
+def _peer_numbers(summary: peers_bench.Summary) -> list[str]:
+    """The columns of one peer."""
+
+    def spread(numbers: peers_bench.Spread | None, digits: int) -> str:
+        if numbers is None:
+            return "-"
+        middle, least, most = (
+            f"{number:.{digits}f}"
+            for number in (numbers.middle, numbers.least, numbers.most)
+        )
+        return f"{middle} ({least} to {most})"
+
+    def seconds(number: float | None) -> str:
+        return "-" if number is None else f"{number:.1f} s"
+
+    size, accuracy = summary.memory_mib, summary.accuracy
+    return [
+        spread(summary.seconds, 3),
+        spread(summary.ratio, 2),
+        seconds(summary.first_startup_s),
+        seconds(summary.later_startup_s),
+        "not measured" if size is None else f"{size:.0f} MiB",
+        "-" if accuracy is None else f"{accuracy.middle:.3f}",
+    ]
 
 
 def _names(text: str) -> list[str]:
