@@ -611,6 +611,8 @@ def _as_array(tensor: Tensor) -> tuple[Any, ...]:
 
 def _from_array(sent: tuple[Any, ...]) -> Tensor:
     flat, dtype, shape, device = sent
+    if not len(flat):
+        return torch.empty(shape, dtype=dtype, device=device)
     return torch.tensor(flat).view(dtype).reshape(shape).to(device)
 
 

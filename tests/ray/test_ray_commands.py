@@ -95,6 +95,34 @@ def test_ctrl_c_secures_the_run_and_ends_as_without_ray(tmp_path: Path) -> None:
     wait_for_end_of(process.pid)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_comparison_that_is_stopped_is_secured(tmp_path: Path, number: int) -> None:
+    out = tmp_path / "out"
+    words = "compare", "fedavg", "ditto", *SMALL[1:], "--partition=label-skew"
+    command = fedloom(*words, "--seeds=1", "--rounds=20000", f"--out={out}")
+    process = subprocess.Popen(
+        [*command, "--ray=local"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for method in ("fedavg", "ditto"):
+        wait_for(out / method / "seed-0" / "checkpoint.safetensors")
+    os.kill(process.pid, number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    lines = ["Stopped.", f"What was finished is kept. To go on: fedloom resume {out}"]
+    assert errors.splitlines() == lines
+    for method in ("fedavg", "ditto"):
+        result = load(out / method / "seed-0")
+        # Ended at its own time, not in the middle: all rows are in a checkpoint.
+        assert len(result.history.rounds) == len(
+            (out / method / "seed-0" / "rounds.jsonl").read_text().splitlines()
+        )
+    wait_for_end_of(process.pid)
+
+
 def wait_for(file: Path) -> None:
     deadline = time.monotonic() + 60
     while not file.exists():

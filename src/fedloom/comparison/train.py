@@ -51,7 +51,7 @@ from fedloom.comparison.settings import (
     refuse_titles,
     run_directory,
 )
-from fedloom.comparison.workers import hand_out, workers
+from fedloom.comparison.workers import ended_by_signals, hand_out, workers
 from fedloom.comparison.yardsticks import (
     clear_yardsticks,
     finish_yardsticks,
@@ -238,7 +238,7 @@ def _together(
     else:
         shared = clients if _can_share(clients) else None
         others = workers(count, _begin_worker, (job, shared))
-    with others as start:
+    with ended_by_signals(), others as start:
 
         def do_there(tasks: list[_Task]) -> None:
             hand_out(tasks, lambda task: start(_work, *task), count, tell)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ def workers(
     # Spawned, because a forked PyTorch may hang in its thread pools.
     context = multiprocessing.get_context("spawn")
     with (
-        handling(ENDS, _end),
+        ended_by_signals(),
         ProcessPoolExecutor(
             count,
             mp_context=context,
@@ -81,6 +81,14 @@ def hand_out(
         for future in done:
             tell(future.result())
         running |= {start(task) for task in islice(waiting, len(done))}
+
+
+def ended_by_signals() -> AbstractContextManager[None]:
+    """Have signals that ask this process to end raise SystemExit, as Ctrl-C raises.
+
+    Whoever works for it can then be told to secure what is done.
+    """
+    return handling(ENDS, _end)
 
 
 def _end(number: int, _: Any) -> None:

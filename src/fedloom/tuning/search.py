@@ -24,6 +24,7 @@ from fedloom.cluster import Cluster, RaySettings, connected
 from fedloom.comparison import Comparison, local_work, parse_comparison
 from fedloom.comparison.python import identity_of
 from fedloom.comparison.settings import OwnParts, refuse_titles
+from fedloom.comparison.workers import ended_by_signals
 from fedloom.config import AUTO, to_toml
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
@@ -194,6 +195,7 @@ def _on(cluster: Cluster | None, trials: Trials) -> Iterator[tuple[Any, Any]]:
     count = cluster.worker_count(methods * seeds, "methods times seeds")
     threads = cluster.threads(count)
     with (
+        ended_by_signals(),
         ThreadPoolExecutor(methods) as studies,
         cluster.pool(count, threads, begin_worker, (trials,)) as start,
     ):
