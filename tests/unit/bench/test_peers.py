@@ -80,7 +80,8 @@ def write_fake(folder: Path, name: str, seconds: float, **claims: object) -> Non
 
 def outcome(**changes: object) -> Outcome:
     start = Outcome(
-        version="1", seconds=1.0, startup_s=2.0, memory_mib=100.0, accuracy=0.7,
+        version="1", seconds=1.0, each_s=(1.0, 1.0), startup_s=2.0, memory_mib=100.0,
+        accuracy=0.7,
         client_accuracy=0.7, gradients=300, scored=640,
     )  # fmt: skip
     return replace(start, **changes)
@@ -182,6 +183,7 @@ def test_a_peer_that_does_other_work_is_caught(tmp_path, fakes, monkeypatch):
     assert [row.is_same_work for row in rows] == [True, False, True, False]
     assert rows[0].outcome is not None
     assert rows[0].outcome.seconds == pytest.approx(0.2, abs=1e-3)
+    assert rows[0].outcome.each_s == pytest.approx((0.2, 0.2), abs=1e-3)
     with pytest.raises(ContractError, match="cheat on tiny, samples that entered a gr"):
         bench_peers(workloads="tiny", repeats=1, to=tmp_path / "rows.json")
     document = json.loads((tmp_path / "rows.json").read_text())

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from fedloom.bench.peers.environments import SCRIPTS, last_line
@@ -31,6 +32,8 @@ class Outcome:
     version: str
     seconds: float
     """Of a round: the mean over all but the first and the last."""
+    each_s: tuple[float, ...]
+    """Of each of these rounds."""
     startup_s: float
     """From the start of the process to the end of the first round, less one round."""
     memory_mib: float | None
@@ -106,9 +109,11 @@ def run_script(
     record = json.loads(result.read_text("utf-8"))
     ends = record.pop("round_ends")
     # The last round ends with what a framework does at the end of a run.
-    seconds = (ends[-2] - ends[0]) / (len(ends) - 2)
+    each = tuple(after - before for before, after in pairwise(ends[:-1]))
+    seconds = sum(each) / len(each)
     return Outcome(
         seconds=seconds,
+        each_s=each,
         startup_s=ends[0] - started - seconds,
         memory_mib=watch.peak_mib,
         **record,
