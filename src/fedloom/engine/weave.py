@@ -31,6 +31,7 @@ from fedloom.engine.job import (
     plan_phase,
     planned_steps,
 )
+from fedloom.engine.native import NativeSteps, has_native_steps
 from fedloom.engine.recording import Recording
 from fedloom.engine.steps import (
     Columns,
@@ -88,12 +89,21 @@ class Weave:
         chunk: clients per chunk.
         compiled: compile the step of a chunk; shapes are then held fixed.
         unroll: steps per compiled call.
+        native: take steps by code of our own where it can, compiled or not.
     """
 
-    def __init__(self, chunk: int, *, compiled: bool = False, unroll: int = 1) -> None:
+    def __init__(
+        self,
+        chunk: int,
+        *,
+        compiled: bool = False,
+        unroll: int = 1,
+        native: bool = True,
+    ) -> None:
         self.chunk = chunk
         self.compiled = compiled
         self.unroll = unroll
+        self.native = native
         self._made: dict[tuple[int, int, int, int], Steps] = {}
         self._jobs: list[Job] = []  # keeps the ids in the keys above alive
         self._latest: dict[int, _Latest] = {}
@@ -297,8 +307,10 @@ class Weave:
         key = (id(job), number, width, slot if is_recorded else 0)
         if key not in self._made:
             phase = job.phases[number]
-            if is_recorded and has_dense_steps(job, phase, work):
+            if is_recorded and self.native and has_dense_steps(job, phase, work):
                 steps: Steps = DenseSteps(job, phase)
+            elif self.native and has_native_steps(job, phase, work):
+                steps = NativeSteps(job, phase)
             elif is_recorded:
                 steps = RecordedSteps(job, phase, work, sent, self.unroll)
             elif self.compiled:
