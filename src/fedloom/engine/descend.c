@@ -61,6 +61,12 @@ typedef whole memory_ivec
     __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
+/* One copy of what is large, so that compiling stays short. */
+#if defined(__clang__)
+#define ONCE static __attribute__((noinline))
+#else
+#define ONCE static __attribute__((noinline, noclone))
+#endif
 
 INLINE vec load(const real *at) { return *(const memory_vec *)at; }
 INLINE void store(real *at, vec v) { *(memory_vec *)at = v; }
@@ -69,6 +75,12 @@ INLINE vec all(real x) { return (vec){0} + x; }
 /* a where the mask is set, else b. */
 INLINE vec choose(ivec mask, vec a, vec b) {
   return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
+}
+
+INLINE ivec lanes(void) {
+  ivec lane;
+  for (int i = 0; i < LANES; i++) lane[i] = i;
+  return lane;
 }
 
 INLINE ptrdiff_t padded(ptrdiff_t n) { return (n + LANES - 1) / LANES * LANES; }
@@ -85,23 +97,27 @@ typedef struct {
   real rate, factor, decay, momentum;
 } Ending;
 
-INLINE void finish_outer(const Ending *ending, real *at, ptrdiff_t place, int row,
-                         vec sum) {
-  if (ending->kind == SET) {
-    if (ending->bias) sum += ending->bias[row];
-    store(at, sum);
-  } else if (ending->kind == ADD) {
-    store(at, load(at) + sum);
-  } else {
-    vec w = load(at);
-    vec gradient = sum * ending->factor + w * ending->decay;
-    if (ending->velocity) {
-      real *v = ending->velocity + place;
-      gradient += load(v) * ending->momentum;
-      store(v, gradient);
+ONCE void finish_outer(const Ending *ending, int rows, int vectors, const vec *sums,
+                       real *c, ptrdiff_t cm, ptrdiff_t place, ptrdiff_t row) {
+  for (int m = 0; m < rows; m++)
+    for (int v = 0; v < vectors; v++) {
+      ptrdiff_t here = place + m * cm + v * LANES;
+      vec sum = *sums++;
+      if (ending->kind == SET) {
+        if (ending->bias) sum += ending->bias[row + m];
+      } else if (ending->kind == ADD) {
+        sum += load(c + here);
+      } else {
+        vec w = load(c + here);
+        sum = sum * ending->factor + w * ending->decay;
+        if (ending->velocity) {
+          sum += load(ending->velocity + here) * ending->momentum;
+          store(ending->velocity + here, sum);
+        }
+        sum = w - sum * ending->rate;
+      }
+      store(c + here, sum);
     }
-    store(at, w - gradient * ending->rate);
-  }
 }
 
 /* c[m][n] = sum over k of a[m * am + k * ak] * b[offset[k] + n], for M rows and V
@@ -110,11 +126,9 @@ INLINE void outer_tile(const int M, const int V, ptrdiff_t depth, const real *a,
                        ptrdiff_t am, ptrdiff_t ak, const real *b,
                        const ptrdiff_t *offset, real *c, ptrdiff_t cm, ptrdiff_t place,
                        int row, const Ending *ending) {
-  vec sum[6][4];
-#pragma GCC unroll 6
-  for (int m = 0; m < M; m++)
-#pragma GCC unroll 4
-    for (int v = 0; v < V; v++) sum[m][v] = (vec){0};
+  vec sum[24];
+#pragma GCC unroll 24
+  for (int i = 0; i < M * V; i++) sum[i] = (vec){0};
   for (ptrdiff_t k = 0; k < depth; k++) {
     const real *from = b + offset[k];
     vec x[4];
@@ -124,16 +138,10 @@ INLINE void outer_tile(const int M, const int V, ptrdiff_t depth, const real *a,
     for (int m = 0; m < M; m++) {
       vec factor = all(a[m * am + k * ak]);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; v++) sum[m][v] += factor * x[v];
+      for (int v = 0; v < V; v++) sum[m * V + v] += factor * x[v];
     }
   }
-#pragma GCC unroll 6
-  for (int m = 0; m < M; m++)
-#pragma GCC unroll 4
-    for (int v = 0; v < V; v++) {
-      ptrdiff_t here = place + m * cm + v * LANES;
-      finish_outer(ending, c + here, here, row + m, sum[m][v]);
-    }
+  finish_outer(ending, M, V, sum, c, cm, place, row);
 }
 
 #if REGISTERS == 32
@@ -162,8 +170,8 @@ INLINE ptrdiff_t part_start(ptrdiff_t n, ptrdiff_t count, ptrdiff_t i) {
 
 /* c (rows, width) from a (rows, depth) and the rows of b at the offsets (depth, width);
  * the width is in whole vectors. */
-static void outer(ptrdiff_t rows, ptrdiff_t width, ptrdiff_t depth, const real *a,
-                  ptrdiff_t am, ptrdiff_t ak, const real *b, const ptrdiff_t *offset,
+ONCE void outer(ptrdiff_t rows, ptrdiff_t width, ptrdiff_t depth, const real *a,
+                ptrdiff_t am, ptrdiff_t ak, const real *b, const ptrdiff_t *offset,
                   real *c, ptrdiff_t cm, const Ending *ending) {
   ptrdiff_t vectors = width / LANES;
   ptrdiff_t tall = parts(rows, OUTER_ROWS), wide = parts(vectors, OUTER_VECTORS);
@@ -188,31 +196,21 @@ static void outer(ptrdiff_t rows, ptrdiff_t width, ptrdiff_t depth, const real *
 }
 
 /* The sums of the lanes of `count` vectors. */
-INLINE void sum_lanes(const int count, vec *v, real *out) {
+ONCE void sum_lanes(int count, const vec *v, real *out) {
 #if defined(__GNUC__) && !defined(__clang__)
   /* Two vectors become one that holds the sums of their halves, and so on. */
-#pragma GCC unroll 4
+  ivec lane = lanes();
   for (int first = 0; first < count; first += LANES) {
-    vec group[LANES];
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-      group[i] = first + i < count ? v[first + i] : (vec){0};
     int left = count - first < LANES ? count - first : LANES;
-    int size = left;
-#pragma GCC unroll 4
-    for (int span = LANES / 2; span > 0; span /= 2) {
-      ivec low, high;
-#pragma GCC unroll 16
-      for (int j = 0; j < LANES; j++) {
-        low[j] = 2 * span * (j / span) + j % span;
-        high[j] = low[j] + span;
-      }
+    vec group[LANES + 1];
+    for (int i = 0; i < left; i++) group[i] = v[first + i];
+    for (int span = LANES / 2, size = left; span > 0; span /= 2) {
+      ivec low = (lane & ~(whole)(span - 1)) + lane, high = low + (whole)span;
+      group[size] = (vec){0};
       size = (size + 1) / 2;
-#pragma GCC unroll 8
-      for (int i = 0; i < LANES / 2; i++)
-        if (i < size)
-          group[i] = __builtin_shuffle(group[2 * i], group[2 * i + 1], low) +
-                     __builtin_shuffle(group[2 * i], group[2 * i + 1], high);
+      for (int i = 0; i < size; i++)
+        group[i] = __builtin_shuffle(group[2 * i], group[2 * i + 1], low) +
+                   __builtin_shuffle(group[2 * i], group[2 * i + 1], high);
     }
     for (int i = 0; i < left; i++) out[first + i] = group[0][i];
   }
@@ -246,7 +244,7 @@ INLINE void dot_tile(const int M, const int K, ptrdiff_t runs, ptrdiff_t width,
       }
     }
   }
-  real total[32];
+  real total[25];
   sum_lanes(M * K, sum, total);
 #pragma GCC unroll 5
   for (int m = 0; m < M; m++)
@@ -262,7 +260,7 @@ INLINE void dot_tile(const int M, const int K, ptrdiff_t runs, ptrdiff_t width,
 
 /* c (rows, columns) of the rows of a with those of b at the offsets; each row is `runs`
  * times `width` numbers, in whole vectors. */
-static void dots(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t runs, ptrdiff_t width,
+ONCE void dots(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t runs, ptrdiff_t width,
                  const real *a, ptrdiff_t am, ptrdiff_t ar, const real *b, ptrdiff_t br,
                  const ptrdiff_t *offset, real *c, ptrdiff_t cm) {
   ptrdiff_t tall = parts(rows, DOT_ROWS), wide = parts(columns, DOT_COLUMNS);
@@ -291,6 +289,8 @@ static void dots(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t runs, ptrdiff_t wi
 enum { LINEAR, CONVOLUTION, MAX_POOL, MEAN_POOL, PAD, FLATTEN, RELU, TANH_, SIGMOID };
 enum { CROSS_ENTROPY, SQUARED_ERROR };
 enum { BYTES, SINGLE, DOUBLE };
+#define INPUT_BYTES(work)                                                              \
+  ((work)->input_kind == BYTES ? 1 : (work)->input_kind == SINGLE ? 4 : 8)
 
 /* As Python gives it; see `_Layer` there. */
 typedef struct {
@@ -342,7 +342,8 @@ typedef struct {
   Work *work;
   State *states;
   int count;
-  real *input; /* values */
+  real *input;  /* of all samples of a step */
+  real *sample; /* one of them */
   int input_is_rows;
   ptrdiff_t *offsets;
   real *pairs; /* (2, batch, batch) */
@@ -364,7 +365,7 @@ static ptrdiff_t most_numbers(const Work *w, int is_rows, ptrdiff_t channels,
 }
 
 /* Hand out the memory; called twice, the first time to see how much it is. */
-static void lay_out(Thread *t) {
+ONCE void lay_out(Thread *t) {
   Work *w = t->work;
   int is_rows = 1, last = -1;
   for (int i = 0; i < w->count; i++)
@@ -379,6 +380,7 @@ static void lay_out(Thread *t) {
   t->input_is_rows = is_rows;
   t->input = reserve(t, sizeof(real) * most_numbers(w, is_rows, first->channels,
                                                     first->height, first->width));
+  t->sample = reserve(t, sizeof(real) * first->channels * first->height * first->width);
   t->pairs = reserve(t, sizeof(real) * 2 * w->batch * padded(w->batch));
   for (int i = 0; i < w->count; i++) {
     State *s = &t->states[i];
@@ -471,12 +473,10 @@ static ptrdiff_t numbers_out(const State *s, ptrdiff_t n) {
 
 /* Which lanes of a vector are samples, from the b-th on. */
 INLINE ivec lanes_below(ptrdiff_t count) {
-  ivec lane;
-  for (int i = 0; i < LANES; i++) lane[i] = i;
-  return lane < (whole)(count > LANES ? LANES : count);
+  return lanes() < (whole)(count > LANES ? LANES : count);
 }
 
-static void pool_forward(State *s, const real *in, ptrdiff_t n) {
+ONCE void pool_forward(State *s, const real *in, ptrdiff_t n) {
   const Layer *is = &s->is;
   ptrdiff_t in_row = padded(is->width * n), out_row = padded(s->out_width * n);
   int is_max = is->kind == MAX_POOL;
@@ -509,7 +509,7 @@ static void pool_forward(State *s, const real *in, ptrdiff_t n) {
         }
 }
 
-static void pool_backward(State *s, real *in_error, ptrdiff_t n) {
+ONCE void pool_backward(State *s, real *in_error, ptrdiff_t n) {
   const Layer *is = &s->is;
   ptrdiff_t in_row = padded(is->width * n), out_row = padded(s->out_width * n);
   int is_max = is->kind == MAX_POOL;
@@ -537,7 +537,7 @@ static void pool_backward(State *s, real *in_error, ptrdiff_t n) {
         }
 }
 
-static void forward(Thread *t, ptrdiff_t n) {
+ONCE void forward(Thread *t, ptrdiff_t n) {
   for (int i = 0; i < t->count; i++) {
     State *s = &t->states[i];
     const Layer *is = &s->is;
@@ -591,7 +591,7 @@ static void forward(Thread *t, ptrdiff_t n) {
 }
 
 /* The mean loss of a batch; leaves its gradient in the last layer's errors. */
-static double loss_of(Thread *t, const int64_t *samples, ptrdiff_t n) {
+ONCE double loss_of(Thread *t, const int64_t *samples, ptrdiff_t n) {
   const Work *w = t->work;
   State *s = &t->states[t->count - 1];
   ptrdiff_t outputs = s->out_channels * s->out_height * s->out_width;
@@ -624,7 +624,7 @@ static double loss_of(Thread *t, const int64_t *samples, ptrdiff_t n) {
   return total * share;
 }
 
-static void backward(Thread *t, ptrdiff_t n) {
+ONCE void backward(Thread *t, ptrdiff_t n) {
   for (int i = t->count - 1; i >= 0; i--) {
     State *s = &t->states[i];
     const Layer *is = &s->is;
@@ -736,7 +736,7 @@ static real square_of_linear(Thread *t, State *s, ptrdiff_t n, int is_bound) {
 }
 
 /* What brings the gradient down to the norm that it may have. */
-static real clip_factor(Thread *t, ptrdiff_t n) {
+ONCE real clip_factor(Thread *t, ptrdiff_t n) {
   real clip = (real)t->work->clip;
   if (!(clip > 0)) return 1;
   real factor = 1;
@@ -758,7 +758,7 @@ static real clip_factor(Thread *t, ptrdiff_t n) {
   return factor;
 }
 
-static void update_numbers(const Ending *ending, real *at, const real *change,
+ONCE void update_numbers(const Ending *ending, real *at, const real *change,
                            real *velocity, ptrdiff_t count) {
   for (ptrdiff_t i = 0; i < count; i++) {
     real gradient = change[i] * ending->factor + at[i] * ending->decay;
@@ -767,7 +767,7 @@ static void update_numbers(const Ending *ending, real *at, const real *change,
   }
 }
 
-static void update(Thread *t, ptrdiff_t n) {
+ONCE void update(Thread *t, ptrdiff_t n) {
   const Work *w = t->work;
   Ending ending = {.kind = UPDATE,
                    .rate = (real)w->rate,
@@ -791,61 +791,50 @@ static void update(Thread *t, ptrdiff_t n) {
   }
 }
 
-#define SPREAD(TYPE)                                                                   \
-  for (ptrdiff_t b = 0; b < n; b++) {                                                  \
-    const TYPE *from = (const TYPE *)w->inputs + samples[b] * features;                \
-    real *to = t->input + b * padded(features);                                        \
-    if (w->level_feature)                                                              \
-      for (ptrdiff_t f = 0; f < features; f++)                                         \
-        to[f] = ((real)from[f] - shift[f]) / scale[f];                                 \
-    else                                                                               \
-      for (ptrdiff_t f = 0; f < features; f++) to[f] = ((real)from[f] - low) * inverse; \
-  }
+#define CONVERT(TYPE)                                                                  \
+  for (ptrdiff_t f = 0; f < features; f++) to[f] = (real)((const TYPE *)from)[f];
 
-#define SPREAD_PLANES(TYPE)                                                            \
-  for (ptrdiff_t b = 0; b < n; b++) {                                                  \
-    const TYPE *from = (const TYPE *)w->inputs + samples[b] * features;                \
-    for (ptrdiff_t y = 0; y < is->channels * is->height; y++) {                        \
-      real *to = t->input + y * padded(is->width * n) + b;                             \
-      for (ptrdiff_t x = 0; x < is->width; x++, from++) {                              \
-        ptrdiff_t f = (y * is->width + x) * w->level_feature;                          \
-        to[x * n] = w->level_feature ? ((real)*from - shift[f]) / scale[f]             \
-                                     : ((real)*from - low) * inverse;                  \
-      }                                                                                \
-    }                                                                                  \
+/* One sample as the network takes it. */
+ONCE void convert(const Work *w, ptrdiff_t client, ptrdiff_t sample,
+                  ptrdiff_t features, real *to) {
+  const char *from = (const char *)w->inputs + sample * features * INPUT_BYTES(w);
+  if (w->input_kind == BYTES) {
+    CONVERT(uint8_t)
+  } else if (w->input_kind == SINGLE) {
+    CONVERT(float)
+  } else {
+    CONVERT(double)
   }
+  const real *shift = w->shift + client * w->level_client;
+  const real *scale = w->scale + client * w->level_client;
+  if (w->level_feature) {
+    for (ptrdiff_t f = 0; f < features; f++) to[f] = (to[f] - shift[f]) / scale[f];
+  } else {
+    real low = shift[0], inverse = 1 / scale[0];
+    for (ptrdiff_t f = 0; f < features; f++) to[f] = (to[f] - low) * inverse;
+  }
+}
 
-/* Samples as the network takes them. */
+/* The samples of a step. */
 static void gather(Thread *t, ptrdiff_t client, const int64_t *samples, ptrdiff_t n) {
   const Work *w = t->work;
   const Layer *is = w->layers;
   ptrdiff_t features = is->channels * is->height * is->width;
-  const real *shift = w->shift + client * w->level_client;
-  const real *scale = w->scale + client * w->level_client;
-  real low = shift[0], inverse = 1 / scale[0];
-  if (t->input_is_rows) {
-    if (w->input_kind == BYTES) {
-      SPREAD(uint8_t)
-    } else if (w->input_kind == SINGLE) {
-      SPREAD(float)
-    } else {
-      SPREAD(double)
+  for (ptrdiff_t b = 0; b < n; b++) {
+    real *row = t->input_is_rows ? t->input + b * padded(features) : t->sample;
+    convert(w, client, samples[b], features, row);
+    if (t->input_is_rows) continue;
+    for (ptrdiff_t y = 0; y < is->channels * is->height; y++) {
+      real *to = t->input + y * padded(is->width * n) + b;
+      for (ptrdiff_t x = 0; x < is->width; x++) to[x * n] = *row++;
     }
-  } else if (w->input_kind == BYTES) {
-    SPREAD_PLANES(uint8_t)
-  } else if (w->input_kind == SINGLE) {
-    SPREAD_PLANES(float)
-  } else {
-    SPREAD_PLANES(double)
   }
 }
 
 /* Ask for the samples of the next step while this one is computed. */
 static void fetch(const Work *w, const int64_t *samples, ptrdiff_t n) {
   ptrdiff_t features = w->layers->channels * w->layers->height * w->layers->width;
-  ptrdiff_t bytes = features * (w->input_kind == BYTES    ? 1
-                                : w->input_kind == SINGLE ? 4
-                                                          : 8);
+  ptrdiff_t bytes = features * INPUT_BYTES(w);
   for (ptrdiff_t b = 0; b < n; b++)
     for (ptrdiff_t at = 0; at < bytes; at += 64)
       __builtin_prefetch((const char *)w->inputs + samples[b] * bytes + at);
@@ -863,7 +852,7 @@ static void move_rows(real *held, real *theta, ptrdiff_t rows, ptrdiff_t width,
 }
 
 /* Parameters from theta to where they are trained, or back. */
-static void move(Thread *t, real *theta, real *velocity, int direction) {
+ONCE void move(Thread *t, real *theta, real *velocity, int direction) {
   for (int i = 0; i < t->count; i++) {
     State *s = &t->states[i];
     if (!s->weights_count) continue;
