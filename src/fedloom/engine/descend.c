@@ -315,8 +315,11 @@ typedef struct {
   int64_t sizes_client, sizes_step;
   const int64_t *steps; /* (clients,) */
   const int64_t *order; /* (clients,) who is taken first */
-  const real *theta, *velocity;
-  real *new_theta, *new_velocity; /* (clients, size); velocities may be NULL */
+  const real *theta; /* (clients, size) */
+  int64_t theta_client;
+  const real *velocity; /* the same, or NULL */
+  int64_t velocity_client;
+  real *new_theta, *new_velocity; /* (clients, size) */
   const real *shift, *scale;
   int64_t level_client, level_feature; /* their strides */
   real *losses, *seen;                 /* (clients,) added to */
@@ -879,8 +882,10 @@ static void descend_one(Thread *t, ptrdiff_t client) {
   ptrdiff_t steps = w->steps[client], start = client * w->size;
   real *theta = w->new_theta + start;
   real *velocity = w->velocity ? w->new_velocity + start : NULL;
-  memcpy(theta, w->theta + start, sizeof(real) * w->size);
-  if (velocity) memcpy(velocity, w->velocity + start, sizeof(real) * w->size);
+  memcpy(theta, w->theta + client * w->theta_client, sizeof(real) * w->size);
+  if (velocity)
+    memcpy(velocity, w->velocity + client * w->velocity_client,
+           sizeof(real) * w->size);
   if (steps == 0) return;
   move(t, theta, velocity, TO_THREAD);
   double losses = 0, seen = 0;

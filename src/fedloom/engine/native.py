@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedloom.core.algorithm import SGDState
+from fedloom.core.algorithm import Algorithm
 from fedloom.core.layout import Block
 from fedloom.core.losses import cross_entropy, squared_error
 from fedloom.core.phases import Phase
@@ -25,7 +25,7 @@ from fedloom.core.task import Task
 from fedloom.engine.job import Job
 from fedloom.engine.layers import layers_of
 from fedloom.engine.native_library import native_library
-from fedloom.engine.steps import Columns, Given, Met
+from fedloom.engine.steps import Given, Met
 
 _MOST_SAMPLES = 256
 """Of a batch; the products of larger ones are better cut in other ways."""
@@ -79,7 +79,9 @@ class _Work(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("samples_client", "samples_step")),
         *((name, ctypes.c_void_p) for name in ("sizes",)),
         *((name, ctypes.c_int64) for name in ("sizes_client", "sizes_step")),
-        *((name, ctypes.c_void_p) for name in ("steps", "order", "theta", "velocity")),
+        *((name, ctypes.c_void_p) for name in ("steps", "order")),
+        *(("theta", ctypes.c_void_p), ("theta_client", ctypes.c_int64)),
+        *(("velocity", ctypes.c_void_p), ("velocity_client", ctypes.c_int64)),
         *((name, ctypes.c_void_p) for name in ("new_theta", "new_velocity")),
         *((name, ctypes.c_void_p) for name in ("shift", "scale")),
         *((name, ctypes.c_int64) for name in ("level_client", "level_feature")),
@@ -103,6 +105,7 @@ class NativeSteps:
         assert network is not None
         assert library is not None
         self._task, self._algorithm, self._library = task, job.algorithm, library
+        self._has_velocity = job.algorithm.momentum > 0
         rows = [layer.numbers for layer in network.layers]
         self._layers = torch.tensor(rows, dtype=torch.int64)
         self._inputs = job.train.inputs[0].contiguous()
@@ -118,16 +121,25 @@ class NativeSteps:
         work: list[Tensor],
         met: Met,
         given: Given,
-        columns: Columns,
-        together: int,
+        samples: Tensor,
+        mask: Tensor,
+        steps: Tensor,
     ) -> tuple[list[Tensor], Met]:
-        """All steps of all clients, those with most of them first."""
-        at, velocity = (leaf.contiguous() for leaf in work)
-        has_velocity = velocity.shape[-1] > 0
-        new_at, new_velocity = torch.empty_like(at), torch.empty_like(velocity)
-        samples = columns.samples.contiguous()
-        sizes = columns.mask.sum((-2, -1)).to(torch.int64)
-        steps = columns.active.sum(0)
+        """All steps of all clients, those with most of them first.
+
+        Args:
+            work: (C, d) the parameters and, with momentum, their velocities.
+            met: what earlier steps met.
+            given: what all steps share.
+            samples: (C, S, 1, B) which samples, of all; in each batch they come first.
+            mask: (C, S, 1, B) whether there is one.
+            steps: (C,) how many each client takes.
+        """
+        at = _with_rows(work[0])
+        velocity = _with_rows(work[1]) if self._has_velocity else None
+        new = [torch.empty(leaf.shape, dtype=leaf.dtype) for leaf in work]
+        samples = samples.contiguous()
+        sizes = mask.sum((-2, -1))
         order = steps.argsort(descending=True, stable=True)
         losses, seen = met.loss.clone(), met.gradients.clone()
         shift, scale = self._levels(given)
@@ -143,17 +155,19 @@ class NativeSteps:
             inputs=self._inputs.data_ptr(),
             targets=self._targets.data_ptr(),
             samples=samples.data_ptr(),
-            samples_client=samples.stride(1),
-            samples_step=samples.stride(0),
+            samples_client=samples.stride(0),
+            samples_step=samples.stride(1),
             sizes=sizes.data_ptr(),
-            sizes_client=sizes.stride(1),
-            sizes_step=sizes.stride(0),
+            sizes_client=sizes.stride(0),
+            sizes_step=sizes.stride(1),
             steps=steps.data_ptr(),
             order=order.data_ptr(),
             theta=at.data_ptr(),
-            velocity=velocity.data_ptr() if has_velocity else None,
-            new_theta=new_at.data_ptr(),
-            new_velocity=new_velocity.data_ptr() if has_velocity else None,
+            theta_client=at.stride(0),
+            velocity=None if velocity is None else velocity.data_ptr(),
+            velocity_client=0 if velocity is None else velocity.stride(0),
+            new_theta=new[0].data_ptr(),
+            new_velocity=None if velocity is None else new[1].data_ptr(),
             shift=shift.data_ptr(),
             scale=scale.data_ptr(),
             level_client=shift.shape[1] if len(shift) > 1 else 0,
@@ -163,12 +177,12 @@ class NativeSteps:
             rate=float(algorithm.decayed(algorithm.lr, given.round, at.dtype)),
             clip=algorithm.clip or 0.0,
             decay=algorithm.weight_decay,
-            momentum=algorithm.momentum,
+            momentum=algorithm.momentum if self._has_velocity else 0.0,
         )
         threads = ctypes.c_int64(torch.get_num_threads())
         if not self._library.descend(ctypes.byref(call), threads):
             raise MemoryError("There is no memory left for the threads that train.")
-        return [new_at, new_velocity], Met(losses, met.steps + steps, seen)
+        return new, Met(losses, met.steps + steps, seen)
 
     def _levels(self, given: Given) -> tuple[Tensor, Tensor]:
         """(1 or C, 1 or features) what is taken from inputs, and what divides them."""
@@ -190,13 +204,14 @@ class NativeSteps:
         return shift, scale
 
 
-def has_native_steps(job: Job, phase: Phase, work: object) -> bool:
+def has_native_steps(job: Job, phase: Phase) -> bool:
     """Whether `NativeSteps` can take clients through a phase."""
-    task = job.task
+    task, kind = job.task, type(job.algorithm)
     return (
         getattr(job.method(phase.step), "is_plain_descent", False)
+        and kind.sgd_step is Algorithm.sgd_step
+        and kind.decayed is Algorithm.decayed
         and (phase.batches, phase.until) == (1, None)
-        and isinstance(work, SGDState)
         and task.device.type == "cpu"
         and task.dtype in _BITS
         and job.batch_size <= _MOST_SAMPLES
@@ -320,6 +335,11 @@ def _square(sides: object) -> int | None:
     pair = sides if isinstance(sides, tuple) else (sides, sides)
     is_square = len(pair) == 2 and pair[0] == pair[1] and isinstance(pair[0], int)
     return int(pair[0]) if is_square else None
+
+
+def _with_rows(vectors: Tensor) -> Tensor:
+    """(C, d) with the numbers of a row side by side; rows may be one and the same."""
+    return vectors if vectors.stride(-1) == 1 else vectors.contiguous()
 
 
 def _along(level: Tensor, shape: torch.Size) -> Tensor:

@@ -398,10 +398,14 @@ class LocalFleet:
     ) -> None:
         """Before anything is kept: name the first client whose numbers went wrong."""
         rows = participants.rows
+        numbers = [leaf for leaf in leaves(result) if leaf.is_floating_point()]
+        # A sum is finite only if all numbers are, and takes one pass and no room.
+        sums = [leaf.sum().double() for leaf in numbers]
+        if not sums or bool(torch.stack(sums).isfinite().all()):
+            return
         bad = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        for leaf in leaves(result):
-            if leaf.is_floating_point():
-                bad |= ~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)
+        for leaf in numbers:
+            bad |= ~torch.isfinite(leaf.reshape(len(leaf), -1)).all(1)
         if not bool(bad.any()):
             return
         n = int(bad.nonzero()[0, 0])
