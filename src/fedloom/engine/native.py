@@ -21,7 +21,6 @@ from fedloom.core.layout import Block
 from fedloom.core.losses import cross_entropy, squared_error
 from fedloom.core.phases import Phase
 from fedloom.core.scaling import Scaling
-from fedloom.core.task import Task
 from fedloom.engine.job import Job
 from fedloom.engine.layers import layers_of
 from fedloom.engine.native_library import native_library
@@ -231,7 +230,7 @@ def _has_known_loss(job: Job) -> bool:
     if job.task._loss is cross_entropy:
         if targets.dim() != 1 or targets.dtype != torch.int64:
             return False
-        return 0 <= int(targets.min()) and int(targets.max()) < network.outputs
+        return int(targets.min()) >= 0 and int(targets.max()) < network.outputs
     is_own = job.scaling is not None and job.task.scales_targets
     size = math.prod(targets.shape[1:])
     return job.task._loss is squared_error and size == network.outputs and not is_own
@@ -275,15 +274,13 @@ def _after(
     places = {name: block.start for name, block in own.items() if block is not None}
     places = {"weights": places.get("weight", -1), "bias": places.get("bias", -1)}
     if isinstance(layer, nn.Linear) and kind is nn.Linear and len(shape) == 1:
-        made.append(
-            _Layer("linear", (*shape, 1, 1), layer.out_features, **places)
-        )
+        made.append(_Layer("linear", (*shape, 1, 1), layer.out_features, **places))
         return (layer.out_features,)
     if kind in _ACTIVATIONS:
         whole = shape if len(shape) == 3 else (math.prod(shape), 1, 1)
         made.append(_Layer(_ACTIVATIONS[kind], whole))
         return shape
-    if kind is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1):
+    if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1):
         if len(shape) == 3 and _has_planes(made):
             made.append(_Layer("flatten", shape))
         return (math.prod(shape),)
@@ -346,4 +343,6 @@ def _along(level: Tensor, shape: torch.Size) -> Tensor:
     """(rows, channels) as they lie along (rows, channels, ...); others as they are."""
     if level.dim() == 2:
         return level.reshape(*level.shape, *[1] * (len(shape) - 1))
-    return level.reshape(len(level), *[1] * (len(shape) + 1 - level.dim()), *level.shape[1:])
+    return level.reshape(
+        len(level), *[1] * (len(shape) + 1 - level.dim()), *level.shape[1:]
+    )
