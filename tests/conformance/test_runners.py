@@ -62,8 +62,9 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @over_variants
-def test_weave_equals_loop(algorithm: AnyAlgorithm) -> None:
-    woven = history(set_up(algorithm, Weave(7)), 3)
+@pytest.mark.parametrize("native", [True, False], ids=["native", "plain"])
+def test_weave_equals_loop(algorithm: AnyAlgorithm, native: bool) -> None:
+    woven = history(set_up(algorithm, Weave(7, native=native)), 3)
     assert_same(woven, specification(algorithm))
 
 
@@ -131,14 +132,16 @@ def test_weave_equals_loop_in_single_precision(algorithm: AnyAlgorithm) -> None:
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("chunk", [7, 32])
 def test_ghost_clients_change_nothing(algorithm: AnyAlgorithm, chunk: int) -> None:
-    padded = history(set_up(algorithm, Weave(chunk, compiled=True)), 3)
+    padded = history(set_up(algorithm, Weave(chunk, compiled=True, native=False)), 3)
     assert_same(padded, specification(algorithm))
 
 
 @over_methods
 @pytest.mark.usefixtures("interpreted")
 def test_unrolled_steps_change_nothing(algorithm: AnyAlgorithm) -> None:
-    unrolled = history(set_up(algorithm, Weave(5, compiled=True, unroll=3)), 3)
+    unrolled = history(
+        set_up(algorithm, Weave(5, compiled=True, unroll=3, native=False)), 3
+    )
     assert_same(unrolled, specification(algorithm))
 
 
@@ -218,7 +221,7 @@ def test_a_runner_leaves_its_inputs_as_they_are(algorithm: AnyAlgorithm) -> None
 @pytest.mark.slow
 @over_methods
 def test_compiled_weave_equals_loop(algorithm: AnyAlgorithm) -> None:
-    compiled = Weave(4, compiled=True)
+    compiled = Weave(4, compiled=True, native=False)
     assert_same(history(set_up(algorithm, compiled), 3), specification(algorithm))
 
 

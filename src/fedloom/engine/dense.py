@@ -21,9 +21,8 @@ from fedloom.core.phases import Phase
 from fedloom.core.scaling import Scaling
 from fedloom.core.task import Task
 from fedloom.engine.job import Job
+from fedloom.engine.layers import layers_of
 from fedloom.engine.steps import Columns, Given, Met
-from fedloom.models.mlr import LogisticRegression
-from fedloom.models.networks import LayeredNetwork
 
 _MOST_UNITS = 256
 _MOST_OUTPUTS = 64
@@ -141,15 +140,10 @@ def has_dense_steps(job: Job, phase: Phase, work: object) -> bool:
 
 def _network(task: Task) -> _Dense | None:
     """The layers of a task's model; None if it is of another kind."""
-    module, blocks = task.module, task.layout
-    if type(module) is LogisticRegression:
-        layers: list[nn.Module] = [module.head]
-    elif type(module) is LayeredNetwork and not len(module.features):
-        layers = [*module.body, module.head]
-    elif type(module) is nn.Sequential:
-        layers = [part for part in module if type(part) is not nn.Flatten]
-    else:
+    blocks, found = task.layout, layers_of(task.module)
+    if found is None:
         return None
+    layers = [layer for layer in found if type(layer) is not nn.Flatten]
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     kinds = [type(layer) for layer in layers]
     if kinds not in ([nn.Linear], [nn.Linear, nn.ReLU, nn.Linear]):

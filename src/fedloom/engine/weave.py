@@ -31,6 +31,7 @@ from fedloom.engine.job import (
     plan_phase,
     planned_steps,
 )
+from fedloom.engine.native import NativeSteps, has_native_steps
 from fedloom.engine.recording import Recording
 from fedloom.engine.steps import (
     Columns,
@@ -44,6 +45,8 @@ from fedloom.engine.steps import (
 
 _STREAMS = 4
 """Chunks that a GPU works on at the same time."""
+_NATIVE_BYTES = 1 << 27
+"""Parameters of a chunk whose clients all move on their own, one to a core."""
 
 
 class _Progress(NamedTuple):
@@ -88,15 +91,25 @@ class Weave:
         chunk: clients per chunk.
         compiled: compile the step of a chunk; shapes are then held fixed.
         unroll: steps per compiled call.
+        native: take steps by code of our own where it can, compiled or not.
     """
 
-    def __init__(self, chunk: int, *, compiled: bool = False, unroll: int = 1) -> None:
+    def __init__(
+        self,
+        chunk: int,
+        *,
+        compiled: bool = False,
+        unroll: int = 1,
+        native: bool = True,
+    ) -> None:
         self.chunk = chunk
         self.compiled = compiled
         self.unroll = unroll
+        self.native = native
         self._made: dict[tuple[int, int, int, int], Steps] = {}
         self._jobs: list[Job] = []  # keeps the ids in the keys above alive
         self._latest: dict[int, _Latest] = {}
+        self._native: dict[tuple[int, int], NativeSteps | None] = {}
 
     def run(
         self, job: Job, sent: CohortDownload, participants: Participants
@@ -147,11 +160,16 @@ class Weave:
 
     def _chunks(self, job: Job, extents: Extents) -> list[_Chunk]:
         """The clients in chunks, those with most steps first."""
-        device, order = job.task.device, _by_length(extents)
-        width = self.chunk if self.compiled else min(self.chunk, len(order))
+        device, count = job.task.device, len(extents.sizes)
+        is_native, width = self._is_native(job), self.chunk
+        if is_native:
+            size = job.task.d * job.task.dtype.itemsize
+            width = max(width, _NATIVE_BYTES // size)
+        order = torch.arange(count) if count <= width else _by_length(extents)
+        is_padded = self.compiled and not is_native
         chunks = []
         for members in reversed(torch.split(order, width)):
-            ghosts = width - len(members) if self.compiled else 0
+            ghosts = width - len(members) if is_padded else 0
             padded = torch.cat([members, members[:1].expand(ghosts)])
             own = Extents(extents.sizes[padded], extents.steps[:, padded])
             own.steps[:, len(members) :] = 0
@@ -167,6 +185,8 @@ class Weave:
         participants: Participants,
         chunks: list[_Chunk],
     ) -> LocalResults:
+        if len(chunks) == 1 and len(chunks[0].places) == chunks[0].size:
+            return self._train(job, sent, participants, chunks[0], 0)
         outcomes = []
         streams = _Streams(job.task.device)
         for number, chunk in enumerate(chunks):
@@ -219,8 +239,9 @@ class Weave:
         slot: int,
     ) -> LocalResults:
         begin = sent.over(lambda d, m, c: job.begin(d, m, c, job.task))
+        work = begin(participants.memory, participants.client)
         progress = _Progress(
-            work=map_record(_settled, begin(participants.memory, participants.client)),
+            work=work if self._is_native(job) else map_record(_settled, work),
             loss=participants.client.size * 0,
             steps=torch.zeros_like(participants.rows),
             gradients=participants.client.size * 0,
@@ -256,14 +277,7 @@ class Weave:
         keys = phase_key(participants.keys, number)
         plan = plan_phase(phase, keys, sizes, lengths, job.batch_size, extents)
         offsets = job.train.offsets[participants.rows][:, None, None, None]
-        index = torch.arange(longest, device=sizes.device)
-        columns = Columns(
-            samples=job.train.indices[offsets + plan.positions],
-            mask=plan.mask.to(job.task.dtype),
-            ends_epoch=plan.ends_epoch,
-            keys=fold(noise_key(keys, phase)[:, None], index),
-            active=index < lengths[:, None],
-        )
+        samples = job.train.indices[offsets + plan.positions]
         scaling = job.scaling_at(participants.rows)
         given = Given(
             inputs=job.train.inputs,
@@ -271,6 +285,20 @@ class Weave:
             down=leaves(sent.record),
             scaling=leaves(scaling) if scaling is not None else [],
             round=participants.client.round[0],
+        )
+        native = self._native_steps(job, number)
+        if native is not None:
+            flat, now = native.run(
+                leaves(work), Met(*met), given, samples, plan.mask, lengths
+            )
+            return _Progress(rebuild(work, flat), *now)
+        index = torch.arange(longest, device=sizes.device)
+        columns = Columns(
+            samples=samples,
+            mask=plan.mask.to(job.task.dtype),
+            ends_epoch=plan.ends_epoch,
+            keys=fold(noise_key(keys, phase)[:, None], index),
+            active=index < lengths[:, None],
         )
         width = columns.mask.shape[-1]
         steps = self._steps(job, number, work, sent, width, slot)
@@ -282,6 +310,22 @@ class Weave:
             together=0 if self.compiled else int(extents.steps.min()),
         )
         return _Progress(rebuild(work, flat), *now)
+
+    def _is_native(self, job: Job) -> bool:
+        """Whether all phases are taken by `NativeSteps`."""
+        numbers = range(len(job.phases))
+        return all(self._native_steps(job, number) is not None for number in numbers)
+
+    def _native_steps(self, job: Job, number: int) -> NativeSteps | None:
+        """What takes clients through a phase on a CPU, if it can."""
+        key = (id(job), number)
+        if key not in self._native:
+            phase, steps = job.phases[number], None
+            if self.native and has_native_steps(job, phase):
+                steps = NativeSteps(job, phase)
+            self._jobs.append(job)
+            self._native[key] = steps
+        return self._native[key]
 
     def _steps(
         self,
@@ -303,7 +347,7 @@ class Weave:
             like = next(alike, None)
             if isinstance(like, RecordedSteps):
                 steps: Steps = like.twin()
-            elif is_recorded and has_dense_steps(job, phase, work):
+            elif is_recorded and self.native and has_dense_steps(job, phase, work):
                 steps = DenseSteps(job, phase)
             elif is_recorded:
                 steps = RecordedSteps(job, phase, work, sent, unroll)
