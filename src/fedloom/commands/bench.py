@@ -43,12 +43,17 @@ def bench_engine(
     clients: Annotated[
         int | None, option("Number of clients; 1000 for mlr, else 100.")
     ] = None,
+    unequal: Annotated[
+        bool, option("Have clients of very different size; equal ones otherwise.")
+    ] = False,
+    evaluation: Annotated[bool, option("Time evaluations of the models too.")] = True,
     repeats: Repeats = 5,
     data_dir: options.DataDir = None,
 ) -> None:
     """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave."""
     rows = []
-    table = make_table("model", "clients", "mode", "seconds", "ratio_to_loop")
+    headers = ("seconds", "ratio_to_loop", "floor_s", "times_floor")
+    table = make_table("model", "clients", "work", "mode", *headers)
     for row in engine_bench.measure(
         data,
         models.split(","),
@@ -56,12 +61,15 @@ def bench_engine(
         repeats=repeats,
         modes=modes.split(","),
         clients=clients,
+        unequal=unequal,
+        evaluation=evaluation,
         data_dir=data_dir,
     ):
         rows.append(row)
-        remark(f"{row.model:6} {row.mode:15} {row.seconds:9.3f} s")
-        numbers = (f"{row.seconds:.3f}", f"{row.ratio_to_loop:.1f}")
-        table.add_row(row.model, str(row.clients), row.mode, *numbers)
+        remark(f"{row.model:6} {row.work:9} {row.mode:15} {row.seconds:9.4f} s")
+        ratios = (f"{row.ratio_to_loop:.1f}", f"{row.floor_s:.4f}")
+        numbers = (f"{row.seconds:.4f}", *ratios, f"{row.times_floor:.1f}")
+        table.add_row(row.model, str(row.clients), row.work, row.mode, *numbers)
     out.print(table)
     _write_rows(rows, to)
 
