@@ -21,6 +21,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, Interval, check
 from fedloom.core.task import Task
+from fedloom.engine.compile_cache import keep_compiled_code
 from fedloom.engine.effort import Effort, efforts
 from fedloom.engine.job import Runner, planned_steps
 from fedloom.engine.loop import Loop
@@ -164,6 +165,7 @@ def choose(
     pays = seconds * costs.saved > compile_s
     compiled, reason = _compiles(settings.compile, task.device, pays, seconds)
     if compiled:
+        keep_compiled_code()
         chunk = settings.chunk or _even(most.compiled, cohort)
     return Choice(
         Weave(chunk, compiled=compiled, unroll=unroll), chunk, compiled, reason
