@@ -85,7 +85,7 @@ class Row:
 
 
 def measure(
-    data: str,
+    data: str | Dataset,
     models: list[str],
     *,
     device: str = "cpu",
@@ -100,7 +100,7 @@ def measure(
     """Time every mode for every model.
 
     Args:
-        data: a source of images, such as digits or fashion-mnist.
+        data: images, or a source of them, such as digits or fashion-mnist.
         models: names of built-in models; lenet is left out where images are too small.
         device: cpu or cuda.
         repeats: timed rounds per mode; the fastest counts.
@@ -113,10 +113,13 @@ def measure(
         evaluation: whether evaluations are timed too, plain and woven.
         data_dir: where the files of the dataset lie.
     """
-    check_names("data source", [data], SOURCES)
     check_names("model", models, _CLIENTS)
     check_names("mode", modes or (), MODES)
-    dataset = SOURCES[data]().load(data_dir, 0)
+    if isinstance(data, str):
+        check_names("data source", [data], SOURCES)
+        dataset = SOURCES[data]().load(data_dir, 0)
+    else:
+        dataset = data
     where = torch.device(device)
     for name in models:
         if name == "lenet" and dataset.input_shape[-1] < 16:
@@ -162,7 +165,7 @@ def measure(
                 parameters=task.d,
                 batch_size=batch_size,
                 chunk=1 if mode in ("plain", "loop") else chunk,
-                data=data,
+                data=dataset.name,
                 device=device_name(where),
                 threads=1 if mode == "plain" else torch.get_num_threads(),
                 torch=torch.__version__,

@@ -12,6 +12,7 @@ import typer
 
 from fedloom.bench import engine as engine_bench
 from fedloom.bench import methods as methods_bench
+from fedloom.bench import ratios as ratios_bench
 from fedloom.bench import seeds as seeds_bench
 from fedloom.commands import options
 from fedloom.commands.console import make_table, out, remark, say
@@ -123,6 +124,40 @@ def bench_seeds(
             f"{row.difference:.1e}"
         )
     _write_rows(rows, to)
+
+
+@bench.command("ratios")
+def bench_ratios(
+    stored: Annotated[
+        Path | None, option("File of ratios to compare with, as --json writes it.")
+    ] = None,
+    to: Json = None,
+) -> None:
+    """A few ratios in minutes; ends with 1 if one fell far below the stored one."""
+    known = ratios_bench.read(stored) if stored is not None else {}
+    measured = []
+    for row in ratios_bench.measure():
+        measured.append(row)
+        remark(f"{row.name:32} {row.ratio:6.2f}x")
+    table = make_table("what", numbers=("ratio", "stored", "least", ""))
+    compared = ratios_bench.compare(measured, known)
+    for line in compared:
+        cells = ("", "")
+        if line.stored is not None:
+            least = ratios_bench.TOLERANCE * line.stored
+            cells = f"{line.stored:.2f}", f"{least:.2f}"
+        verdict = "slower" if line.is_slower else ""
+        table.add_row(line.name, f"{line.ratio:.2f}", *cells, verdict)
+    out.print(table)
+    _write_rows(measured, to)
+    slower = [line.name for line in compared if line.is_slower]
+    if slower:
+        remark(
+            f"{', '.join(slower)}: less than {ratios_bench.TOLERANCE:g} of the stored "
+            "ratio. Measure again on a quiet machine; if it stays, something became "
+            "slower."
+        )
+        raise typer.Exit(1)
 
 
 def _names(text: str) -> list[str]:
