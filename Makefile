@@ -6,7 +6,7 @@ DEV := .venv/.ready-dev
 
 FLOWER := .venv/.ready-flower
 
-.PHONY: demo federation test prove fuzz federation-test ray-test check format docs clean
+.PHONY: demo federation bench test prove fuzz federation-test ray-test check format docs clean
 
 demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
 	$(BIN)/fedloom compare --fresh --out runs/demo
@@ -14,6 +14,9 @@ demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who 
 federation: $(FLOWER)  ## A server and five clients on this machine, with TLS and keys
 	rm -rf runs/federation
 	$(BIN)/python examples/federation.py
+
+bench: $(READY)  ## A few ratios of speed, against the stored ones: on a quiet machine
+	$(BIN)/fedloom bench ratios --stored benchmarks/ratios-2-cores.json
 
 test: $(DEV)  ## The suite, in minutes
 	$(BIN)/pytest -n auto

@@ -182,9 +182,18 @@ def test_bench_engine_writes_rows_with_ratios(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "b.json").read_text())
-    assert [row["mode"] for row in rows] == ["plain", "weave"]
-    assert rows[0]["ratio_to_loop"] == 1.0
+    works = ["training"] * 2 + ["shared"] * 2 + ["personal"] * 2
+    assert [row["work"] for row in rows] == works
+    assert [row["mode"] for row in rows] == ["plain", "weave"] * 3
+    assert all(row["ratio_to_loop"] == 1.0 for row in rows[::2])
     assert all(row["seconds"] > 0 and row["model"] == "mlr" for row in rows)
+    for row in rows:
+        times = row["flops"] / row["flops_s"], row["bytes"] / row["bytes_s"]
+        assert row["floor_s"] == pytest.approx(max(times))
+        assert row["times_floor"] == pytest.approx(row["seconds"] / max(times))
+    # Batches of ten and 64 inputs to ten classes, one product forward and one back.
+    assert rows[0]["flops"] == 1797 * 2 * 2 * 64 * 10
+    assert rows[0]["bytes"] == 2 * 4 * 650 * 180
 
 
 def test_a_comparison_ends_with_its_ranking_and_a_page(tmp_path):

@@ -171,14 +171,30 @@ def test_a_diverged_run_names_round_client_and_step(clients):
     assert error.match("lr is 1e[+]30")
 
 
+@pytest.mark.parametrize(
+    ("asked", "scored"),
+    [({}, [True, False, False, True]), ({"evaluate_train": True}, [True] * 4)],
+)
+def test_training_data_are_scored_at_both_ends_unless_asked_for(asked, scored):
+    result = run_config(parse({**QUICK, "evaluate_start": True, **asked}))
+    rows = result.history.rounds
+    assert ["train" in row.scores["personal"] for row in rows] == scored
+    assert all("test" in row.scores["personal"] for row in rows)
+
+
+def test_without_held_out_data_every_evaluation_scores_training_data():
+    split = {"test": 0.0, "validation": 0.0}
+    rows = run_config(parse({**QUICK, "split": split})).history.rounds
+    assert all(list(row.scores["personal"]) == ["train"] for row in rows[1:])
+
+
 def test_a_run_directory_holds_what_it_promises(tmp_path):
     result = run_config(parse(QUICK), out=tmp_path / "run")
     directory = RunDirectory.open(tmp_path / "run")
     assert [row.round for row in directory.read_rounds()] == [0, 1, 2, 3]
     table = read_table(tmp_path / "run" / "clients.arrows")
-    assert (
-        table.num_rows == 3 * 6 * 4
-    )  # rounds x clients x (shared, personal) x (train, test)
+    # Clients x (shared, personal), on test data every round and at last on both parts.
+    assert table.num_rows == 6 * 2 * (3 + 1)
     assert set(table.column_names) >= {"round", "client", "kind", "part", "accuracy"}
     log = read_table(tmp_path / "run" / "client_log.arrows")
     assert log.num_rows == 3 * 6

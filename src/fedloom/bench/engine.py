@@ -3,7 +3,12 @@
 The plain loop is what people write by hand: a module, `torch.optim.SGD`, `backward`,
 one client after another, one thread, the data already in floating point on the device.
 All modes train the same clients for one epoch and the fastest of some rounds counts;
-the first round of a weave, which may compile, is not timed.
+the first round of a weave, which may compile, is not timed. Evaluations of the same
+model are timed too, see `fedloom.bench.evaluation`.
+
+Every row says how far it is from the floor (`fedloom.bench.floor`). Training takes the
+floating-point operations of all clients' steps and, at every step of every client, one
+reading and one writing of its parameters.
 """
 
 from __future__ import annotations
@@ -17,16 +22,22 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from fedloom.algorithms import FedAvg
+from fedloom.bench.evaluation import evaluations
+from fedloom.bench.floor import Rates, Work
 from fedloom.clients import Federation, Iid, Sampling, Split, divide
+from fedloom.clients.assignment import Assignment, Partition, numbered
+from fedloom.clients.batches import steps_per_epoch
+from fedloom.clients.counts import apportion
+from fedloom.clients.ragged import Ragged
 from fedloom.core import streams
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.task import Task
-from fedloom.data import SOURCES
+from fedloom.data import SOURCES, Dataset
 from fedloom.engine.choice import EngineSettings, choose
+from fedloom.engine.effort import efforts
 from fedloom.engine.threads import on_threads
 from fedloom.models import MODELS
 from fedloom.server.simulation import Simulation
@@ -42,12 +53,26 @@ class Row:
     """Seconds of one round in one mode."""
 
     model: str
+    work: str
+    """What is timed: training, or an evaluation of shared or personal models."""
     mode: str
     """plain, loop, weave or weave-compiled."""
     seconds: float
-    """Seconds of the fastest timed round."""
+    """Seconds of the fastest timed round, or of the fastest evaluation."""
     ratio_to_loop: float
     """How many times faster than the plain loop of the same model."""
+    floor_s: float
+    """The least seconds that the operations and bytes of this work can take."""
+    times_floor: float
+    """How many times longer it took."""
+    flops: float
+    """Floating-point operations that it takes at least."""
+    bytes: float
+    """Bytes that it reads and writes at least."""
+    flops_s: float
+    """Operations a second of a large product on this device, with all threads."""
+    bytes_s: float
+    """Bytes a second of an update of a chunk's parameters, with all threads."""
     clients: int
     samples: int
     parameters: int
@@ -60,7 +85,7 @@ class Row:
 
 
 def measure(
-    data: str,
+    data: str | Dataset,
     models: list[str],
     *,
     device: str = "cpu",
@@ -68,12 +93,14 @@ def measure(
     batch_size: int = 10,
     modes: list[str] | None = None,
     clients: int | None = None,
+    unequal: bool = False,
+    evaluation: bool = True,
     data_dir: Path | None = None,
 ) -> Iterator[Row]:
     """Time every mode for every model.
 
     Args:
-        data: a source of images, such as digits or fashion-mnist.
+        data: images, or a source of them, such as digits or fashion-mnist.
         models: names of built-in models; lenet is left out where images are too small.
         device: cpu or cuda.
         repeats: timed rounds per mode; the fastest counts.
@@ -81,57 +108,119 @@ def measure(
         modes: some of `MODES`; all of them by default. The first is what ratios
             refer to.
         clients: how many share the data; by default 1000 for mlr and 100 otherwise.
+        unequal: whether clients are of very different size, the largest with about
+            twenty times as many samples as the smallest.
+        evaluation: whether evaluations are timed too, plain and woven.
         data_dir: where the files of the dataset lie.
     """
-    check_names("data source", [data], SOURCES)
     check_names("model", models, _CLIENTS)
     check_names("mode", modes or (), MODES)
-    dataset = SOURCES[data]().load(data_dir, 0)
+    if isinstance(data, str):
+        check_names("data source", [data], SOURCES)
+        dataset = SOURCES[data]().load(data_dir, 0)
+    else:
+        dataset = data
     where = torch.device(device)
     for name in models:
         if name == "lenet" and dataset.input_shape[-1] < 16:
             continue
         count = min(clients or _CLIENTS[name], len(dataset) // 2)
-        holders = divide(dataset, Iid(clients=count), Split(test=0.0), seed=0)
+        partition = _Unequal(clients=count) if unequal else Iid(clients=count)
+        holders = divide(dataset, partition, Split(test=0.0), seed=0)
         with streams.seeded(0, "bench"):
             module = MODELS[name]().build(dataset.input_shape, dataset.outputs)
-        plain_s: float | None = None
-        for mode in modes or MODES:
-            round_, task, chunk = _round(mode, module, holders, where, batch_size)
-            is_slow = mode in ("plain", "loop")
-            seconds = best(round_, 0 if is_slow else 1, repeats, where)
-            plain_s = seconds if plain_s is None else plain_s
-            yield Row(
+        task = Task(module, shift=dataset.shift, scale=dataset.scale, device=where)
+        chunk = simulate("weave", FedAvg(batch_size=batch_size), task, holders)[1]
+        rates = Rates.measure(where, chunk * task.d * task.dtype.itemsize)
+
+        def row(
+            work: str,
+            mode: str,
+            seconds: float,
+            plain_s: float,
+            least: Work,
+            samples: int,
+            *,
+            name: str = name,
+            count: int = count,
+            task: Task = task,
+            chunk: int = chunk,
+            rates: Rates = rates,
+        ) -> Row:
+            floor_s = rates.floor_s(least)
+            return Row(
                 model=name,
+                work=work,
                 mode=mode,
                 seconds=seconds,
                 ratio_to_loop=plain_s / seconds,
+                floor_s=floor_s,
+                times_floor=seconds / floor_s,
+                flops=least.flops,
+                bytes=least.bytes,
+                flops_s=rates.flops_s,
+                bytes_s=rates.bytes_s,
                 clients=count,
-                samples=int(holders.sizes.sum()),
+                samples=samples,
                 parameters=task.d,
                 batch_size=batch_size,
-                chunk=chunk,
-                data=data,
+                chunk=1 if mode in ("plain", "loop") else chunk,
+                data=dataset.name,
                 device=device_name(where),
                 threads=1 if mode == "plain" else torch.get_num_threads(),
                 torch=torch.__version__,
             )
 
+        least, plain_s = _least(task, holders, batch_size), None
+        for mode in modes or MODES:
+            round_ = _round(mode, task, holders, batch_size)
+            is_slow = mode in ("plain", "loop")
+            seconds = best(round_, 0 if is_slow else 1, repeats, where)
+            plain_s = seconds if plain_s is None else plain_s
+            yield row(
+                "training", mode, seconds, plain_s, least, int(holders.sizes.sum())
+            )
+        if not evaluation:
+            continue
+        for kind, both in evaluations(dataset, task, count, chunk).items():
+            with on_threads(1):
+                plain_s = best(both.plain, 1, repeats, where)
+            times = {"plain": plain_s, "weave": best(both.ours, 1, repeats, where)}
+            for mode, seconds in times.items():
+                yield row(kind, mode, seconds, plain_s, both.least, both.samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unequal(Partition):
+    """All samples dealt at random, sizes from about 7 to about 145 parts."""
+
+    clients: int
+
+    def assign(self, dataset: Dataset, seed: int) -> Assignment:
+        """Draw sizes, shuffle, and cut."""
+        draw = streams.generator(seed, "bench")
+        sizes = apportion(len(dataset), draw.uniform(7, 145, self.clients), least=1)
+        return numbered(Ragged.cut(draw.permutation(len(dataset)), sizes))
+
+
+def _least(task: Task, clients: Federation, batch_size: int) -> Work:
+    """What one epoch of all clients takes at least."""
+    data = clients.dataset
+    inputs = tuple(x[:1] for x in data.inputs)
+    (step,) = efforts(FedAvg(), task, inputs, data.targets[:1])
+    steps = int(steps_per_epoch(torch.as_tensor(clients.sizes), batch_size).sum())
+    passes = 2 * steps * task.d * task.dtype.itemsize
+    return Work(float(step.flops * clients.sizes.sum()), float(passes))
+
 
 def _round(
-    mode: str,
-    module: nn.Module,
-    clients: Federation,
-    device: torch.device,
-    batch_size: int,
-) -> tuple[Callable[[], object], Task, int]:
-    """A function that does one round, its task, and its chunk size."""
-    data = clients.dataset
-    task = Task(module, shift=data.shift, scale=data.scale, device=device)
+    mode: str, task: Task, clients: Federation, batch_size: int
+) -> Callable[[], object]:
+    """A function that does one round."""
     if mode == "plain":
-        return _plain_loop(task, clients, batch_size), task, 1
-    simulation, chunk = simulate(mode, FedAvg(batch_size=batch_size), task, clients)
-    return simulation.run_exchange, task, chunk
+        return _plain_loop(task, clients, batch_size)
+    algorithm = FedAvg(batch_size=batch_size)
+    return simulate(mode, algorithm, task, clients)[0].run_exchange
 
 
 def simulate(

@@ -12,6 +12,7 @@ import typer
 
 from fedloom.bench import engine as engine_bench
 from fedloom.bench import methods as methods_bench
+from fedloom.bench import ratios as ratios_bench
 from fedloom.bench import ray as ray_bench
 from fedloom.bench import scale as scale_bench
 from fedloom.bench import seeds as seeds_bench
@@ -49,12 +50,17 @@ def bench_engine(
     clients: Annotated[
         int | None, option("Number of clients; 1000 for mlr, else 100.")
     ] = None,
+    unequal: Annotated[
+        bool, option("Have clients of very different size; equal ones otherwise.")
+    ] = False,
+    evaluation: Annotated[bool, option("Time evaluations of the models too.")] = True,
     repeats: Repeats = 5,
     data_dir: options.DataDir = None,
 ) -> None:
     """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave."""
     rows = []
-    table = make_table("model", "clients", "mode", "seconds", "ratio_to_loop")
+    headers = ("seconds", "ratio_to_loop", "floor_s", "times_floor")
+    table = make_table("model", "clients", "work", "mode", *headers)
     for row in engine_bench.measure(
         data,
         models.split(","),
@@ -62,12 +68,15 @@ def bench_engine(
         repeats=repeats,
         modes=modes.split(","),
         clients=clients,
+        unequal=unequal,
+        evaluation=evaluation,
         data_dir=data_dir,
     ):
         rows.append(row)
-        remark(f"{row.model:6} {row.mode:15} {row.seconds:9.3f} s")
-        numbers = (f"{row.seconds:.3f}", f"{row.ratio_to_loop:.1f}")
-        table.add_row(row.model, str(row.clients), row.mode, *numbers)
+        remark(f"{row.model:6} {row.work:9} {row.mode:15} {row.seconds:9.4f} s")
+        ratios = (f"{row.ratio_to_loop:.1f}", f"{row.floor_s:.4f}")
+        numbers = (f"{row.seconds:.4f}", *ratios, f"{row.times_floor:.1f}")
+        table.add_row(row.model, str(row.clients), row.work, row.mode, *numbers)
     out.print(table)
     _write_rows(rows, to)
 
@@ -299,6 +308,40 @@ def _peer_numbers(summary: peers_bench.Summary) -> list[str]:
         "not measured" if size is None else f"{size:.0f} MiB",
         "-" if accuracy is None else f"{accuracy.middle:.3f}",
     ]
+
+
+@bench.command("ratios")
+def bench_ratios(
+    stored: Annotated[
+        Path | None, option("File of ratios to compare with, as --json writes it.")
+    ] = None,
+    to: Json = None,
+) -> None:
+    """A few ratios in minutes; ends with 1 if one fell far below the stored one."""
+    known = ratios_bench.read(stored) if stored is not None else {}
+    measured = []
+    for row in ratios_bench.measure():
+        measured.append(row)
+        remark(f"{row.name:32} {row.ratio:6.2f}x")
+    table = make_table("what", numbers=("ratio", "stored", "least", ""))
+    compared = ratios_bench.compare(measured, known)
+    for line in compared:
+        cells = ("", "")
+        if line.stored is not None:
+            least = ratios_bench.TOLERANCE * line.stored
+            cells = f"{line.stored:.2f}", f"{least:.2f}"
+        verdict = "slower" if line.is_slower else ""
+        table.add_row(line.name, f"{line.ratio:.2f}", *cells, verdict)
+    out.print(table)
+    _write_rows(measured, to)
+    slower = [line.name for line in compared if line.is_slower]
+    if slower:
+        remark(
+            f"{', '.join(slower)}: less than {ratios_bench.TOLERANCE:g} of the stored "
+            "ratio. Measure again on a quiet machine; if it stays, something became "
+            "slower."
+        )
+        raise typer.Exit(1)
 
 
 def _names(text: str) -> list[str]:

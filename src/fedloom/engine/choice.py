@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor
 
 from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
@@ -21,35 +21,58 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, Interval, check
 from fedloom.core.task import Task
+from fedloom.engine.compile_cache import keep_compiled_code
+from fedloom.engine.effort import Effort, efforts
 from fedloom.engine.job import Runner, planned_steps
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 
 _CACHE_BYTES = 3_600_000
 """Parameters of a chunk that still stay in a CPU's cache (docs/performance.md)."""
+_WIDE_BYTES = 24_000_000
+"""The largest tensor of an uncompiled step of a chunk on a CPU, such as the noise of
+several models: pFedBayes is fastest at 13 to 25 MB. Compiled, it is never stored."""
 _GPU_SHARE = 0.25
 """Of the GPU's memory, for the parameters and activations of a chunk."""
 _GPU_CHUNKS = 4
 """Chunks that a GPU works on side by side where clients are of very unequal size."""
 _UNEVEN = 1.5
 """The largest client beside the mean one, from which on chunks of a GPU pay."""
-_COPIES = 12
+_COPIES = 10
 """Vectors of length d per client alive in a step: work, gradient, download, memory."""
+_WIDEST = 2
+"""Tensors as large as the largest of a step that are alive beside them."""
 _FEATURES = 64
 """Activations per input number, a generous guess for small networks."""
 _SMALL = 20_000
 """Parameters below which calling compiled code costs about as much as running it."""
-_CALL_S = 3e-3
-"""Cost of one uncompiled step of a chunk, however small (docs/performance.md)."""
-_FLOP_S = 4e-11
-"""Cost of one floating-point operation of a client's step, on two cores."""
-_COMPILE_S = 15.0
-"""What compiling a phase costs; `auto` compiles when it saves more than that."""
-_OPERATIONS = 40
-"""Of a small network's forward pass. What has more, such as a recurrence, costs more
-in proportion, to call and to compile."""
-_SAVED = 0.4
-"""Share of the uncompiled time that compiling saves, at least."""
+_LONG = 500
+"""Calls of a step from which on several steps are not compiled as one: a recurrence has
+thousands, and compiling takes as much longer as there are more."""
+
+
+class _Costs(NamedTuple):
+    """What things take on a kind of device, in seconds (docs/performance.md)."""
+
+    call: float
+    """Calling one uncompiled operation for a chunk, however small."""
+    flop: float
+    """One floating-point operation of an uncompiled step."""
+    compile: float
+    """Compiling a phase, whatever it does."""
+    compile_call: float
+    """Compiling one call of a step."""
+    saved: float
+    """Share of the uncompiled time that compiling saves, at least."""
+
+
+_COSTS = {
+    # Two cores: an uncompiled step of ten clients of the MLP takes 3.0 ms and has 62
+    # calls, one of twenty of LeNet 17 ms and 113 calls.
+    "cpu": _Costs(call=3e-5, flop=4e-11, compile=10.0, compile_call=0.1, saved=0.4),
+    # An H200: a step of a hundred clients of the MLP takes 4.5 ms, of LeNet 7.2 ms.
+    "cuda": _Costs(call=6e-5, flop=3e-13, compile=10.0, compile_call=0.1, saved=0.6),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,17 +143,30 @@ def choose(
     if settings.runner == "loop":
         return Choice(Loop(), 1, False, "one client after another (runner = loop)")
     cohort = bundle_size * trained_clients(algorithm, sampling, federation.count)
-    features = sum(math.prod(x.shape[1:]) for x in federation.dataset.inputs)
-    batch_size = min(algorithm.batch_size, int(federation.sizes.max()))
-    chunk = settings.chunk or _chunk(
-        task, batch_size, features, math.ceil(cohort), _is_uneven(federation)
+    data = federation.dataset
+    taken = efforts(
+        algorithm, task, tuple(x[:1] for x in data.inputs), data.targets[:1]
     )
-    chunks = math.ceil(cohort / chunk)
-    effort = _forward_effort(task, federation)
-    seconds = rounds * _round_seconds(algorithm, effort, federation, cohort, chunks)
-    pays = seconds * _SAVED > _COMPILE_S * effort.length * len(algorithm.phases)
+    most = _most_per_chunk(task, algorithm, federation, taken, math.ceil(cohort))
+    chunk = settings.chunk or _even(most.uncompiled, cohort)
+    seconds = rounds * _round_seconds(
+        algorithm,
+        taken,
+        torch.as_tensor(federation.sizes),
+        cohort,
+        math.ceil(cohort / chunk),
+        task.device,
+    )
+    unroll = _unroll(task, taken)
+    costs = _costs(task.device)
+    compile_s = sum(
+        costs.compile + unroll * effort.calls * costs.compile_call for effort in taken
+    )
+    pays = seconds * costs.saved > compile_s
     compiled, reason = _compiles(settings.compile, task.device, pays, seconds)
-    unroll = 4 if task.d < _SMALL or task.device.type == "cuda" else 1
+    if compiled:
+        keep_compiled_code()
+        chunk = settings.chunk or _even(most.compiled, cohort)
     return Choice(
         Weave(chunk, compiled=compiled, unroll=unroll), chunk, compiled, reason
     )
@@ -148,74 +184,75 @@ def _is_uneven(federation: Federation) -> bool:
     return int(sizes.max()) > _UNEVEN * float(sizes.mean())
 
 
-def _chunk(
-    task: Task, batch_size: int, features: int, cohort: int, is_uneven: bool
-) -> int:
-    """Clients whose parameters fit the cache, in chunks of nearly equal size."""
-    item = torch.finfo(task.dtype).bits // 8
-    if task.device.type == "cuda":
-        total = torch.cuda.get_device_properties(task.device).total_memory
-        per_client = item * (task.d * _COPIES + batch_size * features * _FEATURES)
-        most = int(total * _GPU_SHARE) // per_client
-        if is_uneven:
-            most = min(most, math.ceil(cohort / _GPU_CHUNKS))
-    else:
+class _Most(NamedTuple):
+    """The most clients of a chunk."""
+
+    uncompiled: int
+    compiled: int
+
+
+def _most_per_chunk(
+    task: Task,
+    algorithm: AnyAlgorithm,
+    federation: Federation,
+    taken: Sequence[Effort],
+    cohort: int,
+) -> _Most:
+    """Clients whose parameters fit the cache, or all that they take a GPU's memory."""
+    item = task.dtype.itemsize
+    widest = max((effort.widest for effort in taken), default=item * task.d)
+    if task.device.type != "cuda":
         most = _CACHE_BYTES // (item * task.d)
-    most = max(1, min(most, cohort))
-    return math.ceil(cohort / math.ceil(cohort / most))
+        return _Most(min(most, _WIDE_BYTES // widest), most)
+    features = sum(math.prod(x.shape[1:]) for x in federation.dataset.inputs)
+    batch_size = min(algorithm.batch_size, int(federation.sizes.max()))
+    activations = item * batch_size * features * _FEATURES
+    per_client = item * task.d * _COPIES + widest * _WIDEST + activations
+    total = torch.cuda.get_device_properties(task.device).total_memory
+    most = int(total * _GPU_SHARE) // per_client
+    if _is_uneven(federation):
+        most = min(most, math.ceil(cohort / _GPU_CHUNKS))
+    return _Most(most, most)
 
 
-class _Effort(NamedTuple):
-    """What the forward pass of one sample takes."""
+def _even(most: int, cohort: float) -> int:
+    """Clients of a chunk where all chunks are of nearly equal size."""
+    count = math.ceil(cohort)
+    most = max(1, min(most, count))
+    return math.ceil(count / math.ceil(count / most))
 
-    flops: float
-    """Floating-point operations."""
-    length: float
-    """Calls, as a multiple of a small network's; at least 1."""
+
+def _unroll(task: Task, taken: Sequence[Effort]) -> int:
+    """Steps that are compiled as one."""
+    is_short = max((effort.calls for effort in taken), default=0) < _LONG
+    is_cheap = task.d < _SMALL or task.device.type == "cuda"
+    return 4 if is_short and is_cheap else 1
+
+
+def _costs(device: torch.device) -> _Costs:
+    return _COSTS.get(device.type, _COSTS["cpu"])
 
 
 def _round_seconds(
     algorithm: AnyAlgorithm,
-    effort: _Effort,
-    federation: Federation,
+    taken: Sequence[Effort],
+    sizes: Tensor,
     cohort: float,
     chunks: int,
+    device: torch.device,
 ) -> float:
     """A rough, deterministic estimate of a round's uncompiled training time."""
-    sizes = torch.as_tensor(federation.sizes)
-    planned = [
-        planned_steps(phase, sizes, algorithm.batch_size).double()
-        for phase in algorithm.phases
-    ]
-    # A single chunk goes on as long as its longest client.
-    steps = sum(float(p.max() if chunks == 1 else p.mean()) for p in planned)
-    batch = min(algorithm.batch_size, float(sizes.double().mean()))
-    # Forward and backward: about three times the forward pass.
-    work = cohort * 3.0 * batch * effort.flops * _FLOP_S
-    return algorithm.exchanges * steps * (chunks * _CALL_S * effort.length + work)
-
-
-class _CallCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that are called."""
-
-    calls = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.calls += 1
-        return func(*args, **(kwargs or {}))
-
-
-def _forward_effort(task: Task, federation: Federation) -> _Effort:
-    """What the model takes for one sample, counted on one."""
-    inputs = tuple(x[:1].to(task.device) for x in federation.dataset.inputs)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        task.predict(task.start, inputs)
-    with _CallCounter() as counted, torch.no_grad():  # type: ignore[no-untyped-call]
-        task.predict(task.start, inputs)
-    length = max(1.0, counted.calls / _OPERATIONS)
-    return _Effort(float(counter.get_total_flops()), length)
+    costs, total = _costs(device), 0.0
+    for phase, effort in zip(algorithm.phases, taken, strict=True):
+        planned = planned_steps(phase, sizes, algorithm.batch_size).double()
+        # A single chunk goes on as long as its longest client.
+        steps = float(planned.max() if chunks == 1 else planned.mean())
+        batch = float(sizes.double().mean())
+        if phase.passes is None:
+            batch = min(algorithm.batch_size, batch)
+        arithmetic = cohort * batch * effort.flops * costs.flop
+        total += steps * (chunks * effort.calls * costs.call + arithmetic)
+    return algorithm.exchanges * total
 
 
 def _compiles(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -15,20 +16,38 @@ from fedloom.core.metrics import METRICS, Statistic, metrics_for, statistics
 from fedloom.core.task import Task
 from fedloom.engine.job import Runner, Samples
 
-
-class _Portions(NamedTuple):
-    """How many samples are evaluated in one call."""
-
-    of_client: int
-    """Samples of one client."""
-    of_clients: int
-    """Samples of several clients, padding included."""
-    of_model: int
-    """Samples that one model is shown."""
+_MODELS_BYTES = 1 << 26
+"""Models of several clients that are held at once, unless it is said how many."""
+_DRAWN = 16
+"""Models of one client whose predictions are averaged, about."""
+_INPUT_BYTES = 1 << 28
+"""Inputs that are shown at once at most."""
 
 
-_PORTIONS = {"cpu": _Portions(1024, 2048, 4096), "cuda": _Portions(*[1 << 15] * 3)}
-"""By kind of device: what stays in the cache, or what keeps a GPU busy."""
+class _Calls(NamedTuple):
+    """How many samples, padding included, make up one call."""
+
+    width: int
+    """Of one client among several."""
+    rows: int
+    """Of several clients together, each with its own model."""
+    at_once: int
+    """Of one model."""
+
+    @classmethod
+    def of(cls, samples: Samples) -> _Calls:
+        """What a device does well, and its memory allows for large samples."""
+        item = 4 * sum(math.prod(x.shape[1:]) for x in samples.inputs)
+        most = max(64, _INPUT_BYTES // max(item, 1))
+        known = _CALLS.get(samples.targets.device.type, _CALLS["cpu"])
+        return cls(*(min(size, most) for size in known))
+
+
+_CALLS = {
+    # A CPU's cache ends here; a GPU has to be kept busy.
+    "cpu": _Calls(width=1024, rows=2048, at_once=4096),
+    "cuda": _Calls(width=8192, rows=32768, at_once=32768),
+}
 _GATHERED = 1 << 20
 """Samples of all clients whose numbers are put beside each other at a time."""
 
@@ -41,8 +60,9 @@ def sums_of_shared(task: Task, theta: Tensor, samples: Samples) -> Sums:
     totals = _Totals(task, samples)
     distinct, place = samples.distinct
     measured: list[list[Tensor]] = [[] for _ in totals.statistics]
-    width = _portions(samples).of_model
-    for chosen in torch.split(distinct, width) if len(distinct) else ():
+    for chosen in (
+        torch.split(distinct, _Calls.of(samples).at_once) if len(distinct) else ()
+    ):
         inputs = tuple(x[chosen] for x in samples.inputs)
         outcome = task.measure(theta, inputs, samples.targets[chosen])
         for column, values in zip(measured, totals.measure(outcome), strict=True):
@@ -69,7 +89,7 @@ def sums_of_own(
     *,
     is_average: bool = False,
     shared: tuple[Tensor, Sums] | None = None,
-    block: int = 64,
+    block: int | None = None,
 ) -> Sums:
     """What each client sends of its own model or models, on its own samples.
 
@@ -82,7 +102,8 @@ def sums_of_own(
         is_average: whether the average prediction of a client's k models is scored.
         shared: the shared model, and what the clients send of it: not computed again
             for a personal model that is the same.
-        block: how many clients' models are held at once.
+        block: how many clients' models are held at once; by default as many as take
+            little memory.
     """
     if not is_average and len(samples.sizes):
         theta = _only_one(models, samples)
@@ -93,6 +114,7 @@ def sums_of_own(
     totals = _Totals(task, samples)
     outcome_of = task.measure_average if is_average else task.measure
     each = runner.each(lambda *one: totals.measure(outcome_of(*one)))
+    block = block or _held_at_once(task, _DRAWN if is_average else 1)
     for block_of in _blocks(samples, models, each, block):
         rows, mask = block_of.rows, block_of.mask
         for statistic, values in zip(totals.statistics, block_of.measured, strict=True):
@@ -111,7 +133,7 @@ def values_of_own(
     samples: Samples,
     models: Callable[[Tensor], Tensor],
     *,
-    block: int = 64,
+    block: int | None = None,
 ) -> Tensor:
     """(N,) the task's metric of every single sample, by its client's own model.
 
@@ -128,6 +150,7 @@ def values_of_own(
     (statistic,) = METRICS[task.metric].sent
     each = runner.each(lambda *one: (statistic.measure(task.measure(*one)),))
     kept = _zeros(samples, len(samples.indices))
+    block = block or _held_at_once(task, 1)
     for block_of in _blocks(samples, models, each, block):
         (values,) = block_of.measured
         kept[block_of.places[block_of.mask]] = values[block_of.mask].detach().double()
@@ -157,12 +180,12 @@ def _blocks(
     order = samples.sizes.argsort(stable=True)
     order = order[samples.sizes[order] > 0]
     on_host = samples.sizes[order].cpu().numpy()
-    portions = _portions(samples)
-    for group in _groups(on_host, block, portions.of_clients):
+    calls = _Calls.of(samples)
+    for group in _groups(on_host, block, calls.rows):
         rows, longest = order[group], int(on_host[group.stop - 1])
         thetas, sizes = models(rows), samples.sizes[rows]
-        for start in range(0, longest, portions.of_client):
-            width = min(portions.of_client, longest - start)
+        for start in range(0, longest, calls.width):
+            width = min(calls.width, longest - start)
             place = start + torch.arange(width, device=thetas.device)
             mask = place < sizes[:, None]
             places = torch.where(mask, samples.offsets[rows][:, None] + place, 0)
@@ -172,23 +195,24 @@ def _blocks(
             yield _Block(rows, places, mask, measured)
 
 
-def _portions(samples: Samples) -> _Portions:
-    return _PORTIONS[samples.sizes.device.type]
+def _held_at_once(task: Task, each: int) -> int:
+    """How many clients' models, so many of each, take little memory."""
+    return max(1, _MODELS_BYTES // (each * task.d * task.dtype.itemsize))
 
 
-def _groups(sizes: NDArray[np.int64], block: int, most: int) -> Iterator[slice]:
+def _groups(sizes: NDArray[np.int64], block: int, rows: int) -> Iterator[slice]:
     """Neighbours whose samples, padded to the largest, are about one call's worth.
 
     Args:
         sizes: (n,) samples of each client, ascending.
         block: the most clients of a group.
-        most: samples of one call.
+        rows: the most samples of a group, padding included.
     """
     start = 0
     while start < len(sizes):
         near = sizes[start : start + block]
         padded = near * np.arange(1, len(near) + 1)
-        count = max(1, int(np.searchsorted(padded, most, side="right")))
+        count = max(1, int(np.searchsorted(padded, rows, side="right")))
         yield slice(start, start + count)
         start += count
 

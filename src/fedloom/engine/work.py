@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.phases import Phase
-from fedloom.core.task import Batch, Task
+from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.footprint import first_download, made_up_client
+from fedloom.engine.effort import efforts
 
 
 class MostWork(NamedTuple):
@@ -39,28 +37,9 @@ class WorkLimits:
             task: model and loss.
             sample: one sample, whatever it says.
         """
-        down = first_download(algorithm, task).take(0).record
-        client = made_up_client(task)
-        memory = algorithm.initial_memory(down, client, task)
-        zero = torch.zeros((), dtype=torch.int64, device=task.device)
-        batch = Batch(
-            inputs=tuple(x.to(task.device) for x in sample.inputs),
-            targets=sample.targets.to(task.device),
-            mask=torch.ones(1, dtype=task.dtype, device=task.device),
-            key=zero,
-            step=zero,
-            ends_epoch=zero > 0,
-            round=zero,
-        )
-        work = algorithm.begin(down, memory, client, task)
-        passes = []
-        for phase in algorithm.phases:
-            watched = task.watched(clip=algorithm.clip)
-            step = getattr(algorithm, phase.step)
-            batches = (batch,) * phase.batches
-            work = step(work, down, batches if phase.batches > 1 else batch, watched)
-            passes.append(round(float(watched.met_samples())))
-        return cls(algorithm.phases, tuple(passes), algorithm.batch_size)
+        taken = efforts(algorithm, task, sample.inputs, sample.targets)
+        passes = tuple(effort.passes for effort in taken)
+        return cls(algorithm.phases, passes, algorithm.batch_size)
 
     def most(self, samples: int, clients: int = 1) -> MostWork:
         """What clients with so many training samples together can have done.

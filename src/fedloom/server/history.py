@@ -81,8 +81,16 @@ class History:
         if arrays:
             self.rows.append_arrays(log.round + 1, log.exchange, arrays)
 
-    def close_round(self, cost: RoundCost, *, has_scores: bool) -> Round:
-        """Record the round that the run has just finished."""
+    def close_round(
+        self, cost: RoundCost, *, has_scores: bool, has_train: bool = True
+    ) -> Round:
+        """Record the round that the run has just finished.
+
+        Args:
+            cost: what it took.
+            has_scores: whether models are scored now.
+            has_train: whether they are scored on training data too.
+        """
         number = self.training.state.round
         costs = asdict(cost)
         loss = costs.pop("loss")
@@ -91,7 +99,7 @@ class History:
             train_loss=loss if cost.steps else None,
             **costs,
             server_log=self._scalars,
-            **(self.evaluate() if has_scores else {}),
+            **(self.evaluate(has_train=has_train) if has_scores else {}),
         )
         self._keep(row)
         return row
@@ -179,8 +187,11 @@ class History:
             adaptation[clients.cpu()] = torch.maximum(own, answer.work)
         return RunOutcomes(parts, (work + adaptation).numpy()) if parts else None
 
-    def evaluate(self) -> dict[str, Any]:
+    def evaluate(self, *, has_train: bool = True) -> dict[str, Any]:
         """Score models on every part that has samples, and sum up.
+
+        Args:
+            has_train: whether training data are scored where others are.
 
         Returns:
             What a row says of it.
@@ -188,7 +199,10 @@ class History:
         roster = self.training.coordinator.roster
         scored = self.training.scored
         sizes = roster.sizes(torch.float64)[scored].cpu().numpy()
-        made = [self.training.evaluate(part) for part in PARTS if roster.has(part)]
+        parts = [part for part in PARTS if roster.has(part)]
+        if not has_train and len(parts) > 1:
+            parts.remove("train")
+        made = [self.training.evaluate(part) for part in parts]
         self.last_scores = tuple(s for evaluation in made for s in evaluation.scores)
         summary: dict[str, dict[str, dict[str, float]]] = {}
         for scores in self.last_scores:

@@ -31,6 +31,9 @@ class Schedule:
     """Number of rounds between evaluations; the last round is always evaluated."""
     evaluate_start: bool = False
     """Whether the models are also evaluated before the first round, as round 0."""
+    evaluate_train: bool = False
+    """Whether every evaluation scores training data too; the first evaluation before
+    any round and the last one do in any case, and all do where none is held out."""
     evaluate_clients: Count | None = None
     """Number of clients that an evaluation scores: a random sample, drawn once from
     the seed and the same in every round and for every method. "none" scores all."""
@@ -137,7 +140,12 @@ def _drive(
                 number = _round(histories[n])
                 is_last = number == schedule.rounds
                 has_scores = is_last or number % schedule.evaluate_every == 0
-                rows.append(histories[n].close_round(cost, has_scores=has_scores))
+                has_train = is_last or schedule.evaluate_train
+                rows.append(
+                    histories[n].close_round(
+                        cost, has_scores=has_scores, has_train=has_train
+                    )
+                )
                 histories[n].record_outcomes(is_last=is_last)
                 if is_last:
                     histories[n].close_run()

@@ -1,19 +1,22 @@
 """Which runner, which chunk, compiled or not: decided from counts alone."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from fedloom.algorithms import FedAvg
+from fedloom.algorithms import FedAvg, PFedBayes
 from fedloom.clients import Iid, Sampling, Split, divide
 from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
 from fedloom.data import Digits
 from fedloom.engine import choice as module
 from fedloom.engine.choice import EngineSettings, choose
+from fedloom.engine.effort import efforts
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
-from fedloom.models import LSTM
+from fedloom.models import LSTM, MODELS
 
 CLIENTS = divide(Digits().load(None, 0), Iid(clients=30), Split(), seed=0)
 
@@ -43,17 +46,52 @@ def test_without_a_compiler_auto_stays_uncompiled_and_says_so(monkeypatch):
         decide(compile="on")
 
 
+def taken(task, algorithm=None):
+    data = CLIENTS.dataset
+    algorithm = algorithm or FedAvg()
+    return efforts(algorithm, task, (data.inputs[0][:1],), data.targets[:1])
+
+
 def test_a_recurrence_counts_as_longer_to_call_and_to_compile():
     flat = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     steps = Task(nn.Sequential(nn.Flatten(1, 2), LSTM(hidden=8).build((8, 8), 10)))
-    assert module._forward_effort(flat, CLIENTS).length == 1
-    effort = module._forward_effort(steps, CLIENTS)
-    assert effort.length > 3
-    short = effort._replace(length=1.0)
+    (short,), (long,) = taken(flat), taken(steps)
+    assert long.calls > 10 * short.calls
+    sizes = torch.as_tensor(CLIENTS.sizes)
     times = [
-        module._round_seconds(FedAvg(), e, CLIENTS, 30.0, 1) for e in (short, effort)
+        module._round_seconds(FedAvg(), [e], sizes, 30.0, 1, flat.device)
+        for e in (short, short._replace(calls=long.calls))
     ]
-    assert times[0] < times[1] < effort.length * times[0]
+    assert 5 * times[0] < times[1] < 2 * times[0] * long.calls / short.calls
+    assert module._unroll(flat, [short]) == 4
+    assert module._unroll(steps, [long]) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "clients", "steps", "cpu", "cuda"),
+    [
+        ("mlr", 1000, 7, 0.23, 0.030),
+        ("mlp", 100, 70, 1.73, 0.314),
+        ("lenet", 100, 70, 6.1, 0.505),
+    ],
+)
+def test_foreseen_times_are_near_the_measured_ones(model, clients, steps, cpu, cuda):
+    """Uncompiled rounds of docs/performance.md, in seconds, by half or double."""
+    task = Task(MODELS[model]().build((1, 28, 28), 10))
+    one = (torch.zeros(1, 1, 28, 28), torch.zeros(1, dtype=torch.int64))
+    found = efforts(FedAvg(batch_size=10), task, one[:1], one[1])
+    chunk = 3_600_000 // (4 * task.d)
+    sizes = torch.full((clients,), 10 * steps)
+    for device, chunks, seconds in (("cpu", clients / chunk, cpu), ("cuda", 1, cuda)):
+        foreseen = module._round_seconds(
+            FedAvg(batch_size=10),
+            found,
+            sizes,
+            clients,
+            math.ceil(chunks),
+            torch.device(device),
+        )
+        assert seconds / 2 < foreseen < seconds * 2, (device, foreseen)
 
 
 def test_off_means_off():
@@ -69,6 +107,18 @@ def test_chunks_fit_the_cache_and_are_of_nearly_equal_size():
     everyone = decide(sampling=Sampling(rate=0.5, protocol="train-all"))
     assert everyone.chunk == 30
     assert decide(chunk=7).chunk == 7
+
+
+def test_a_method_that_makes_large_tensors_gets_smaller_chunks_unless_compiled():
+    task = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 400)))
+
+    def chunk(algorithm, **settings):
+        engine = EngineSettings(device="cpu", **settings)
+        return choose(engine, algorithm, task, CLIENTS, Sampling(), 1).chunk
+
+    assert chunk(FedAvg()) == 30
+    assert chunk(PFedBayes(monte_carlo=20)) < 30
+    assert chunk(PFedBayes(monte_carlo=20), chunk=30) == 30
 
 
 def test_the_loop_can_be_asked_for():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from patchwork import COUNT, TESTS, Patchwork, simulation_of, small_federation
 from sklearn.metrics import f1_score, mean_absolute_error, r2_score, roc_auc_score
 from torch import Tensor, nn
 
-from fedloom.algorithms import FedAvg, Local, PFedMT
+from fedloom.algorithms import REGISTRY, FedAvg, Local, PFedMT
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import AnyAlgorithm
@@ -26,7 +27,7 @@ from fedloom.core.metrics import (
 from fedloom.core.records import take
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.evaluate import _groups, sums_of_own, sums_of_shared
+from fedloom.engine.evaluate import _Calls, _groups, sums_of_own, sums_of_shared
 from fedloom.engine.job import Samples
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
@@ -401,6 +402,27 @@ def test_groups_of_clients_fill_a_call_and_leave_nobody_out(sizes: list[int]) ->
         count = group.stop - group.start
         assert count <= 64
         assert count == 1 or count * sizes[group.stop - 1] <= 2048
+
+
+def test_large_samples_are_shown_few_at_a_time() -> None:
+    samples = placed(small_federation())
+    assert _Calls.of(samples).at_once == 4096
+    large = replace(samples, inputs=(torch.empty(1, 1).expand(1, 1 << 19),))
+    assert _Calls.of(large) == (128, 128, 128)
+
+
+@pytest.mark.parametrize("name", ["fedamp", "heurfedamp", "fedacs", "fedfomo"])
+def test_nobodys_attention_is_computed_to_be_scored(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = simulation_of(REGISTRY[name](lr=0.1), Weave(4))
+    simulation.run_exchange()
+
+    def download(*_: object) -> None:
+        raise AssertionError("the download of training was made")
+
+    monkeypatch.setattr(REGISTRY[name], "download", download)
+    assert simulation.evaluate("test").scores
 
 
 def test_a_client_sends_sums_for_the_metrics_of_its_task_and_no_others() -> None:

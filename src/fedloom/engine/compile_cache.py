@@ -1,0 +1,28 @@
+"""Where compiled code is kept, so that the next run need not compile again."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable that tells PyTorch where to keep compiled code."""
+
+
+def keep_compiled_code() -> None:
+    """Have PyTorch keep compiled code in the user's cache directory.
+
+    By default it is kept in a folder for temporary files, which is emptied when the
+    machine starts. A directory that the user chose by the variable stays; where none
+    can be made, PyTorch's own choice does. The folder may be removed at any time.
+    """
+    if os.environ.get(VARIABLE):
+        return
+    home = os.environ.get("XDG_CACHE_HOME")
+    with suppress(OSError, RuntimeError):  # no home, or it cannot be written to
+        root = Path(home) if home else Path.home() / ".cache"
+        folder = root / "fedloom" / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            os.environ[VARIABLE] = str(folder)
