@@ -7,13 +7,12 @@ run has a process of its own, so that the memory it reports is its own.
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedloom.algorithms import REGISTRY
 from fedloom.bench.engine import check_names, device_name
 from fedloom.clients import Sampling
 from fedloom.clients.federation import Federation, federation
+from fedloom.comparison.workers import workers
 from fedloom.core.errors import ConfigError
 from fedloom.engine.choice import EngineSettings
 from fedloom.results.rows import Round
@@ -108,19 +108,19 @@ def measure(
     for method in methods or METHODS:
         fewest_s: float | None = None
         for count in sorted(set(clients)):
-            figures = _in_own_process(method, count, cohort, rounds)
+            with workers(1, _nothing, ()) as submit:
+                answer = submit(_figures, method, count, cohort, rounds).result()
+            figures = json.loads(answer)
             fewest_s = figures["round_s"] if fewest_s is None else fewest_s
             yield Row(ratio=figures["round_s"] / fewest_s, **figures)
 
 
-def _in_own_process(*settings: Any) -> dict[str, Any]:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(_figures, *settings).result()
+def _nothing() -> None:
+    """A process that runs one run needs nothing before."""
 
 
-def _figures(method: str, count: int, cohort: int, rounds: int) -> dict[str, Any]:
-    """All of a row but its ratio."""
+def _figures(method: str, count: int, cohort: int, rounds: int) -> str:
+    """All of a row but its ratio, as JSON."""
     with tempfile.TemporaryDirectory(prefix="fedloom-scale-") as folder:
         arrays = _made_up(Path(folder), count)
         out = Path(folder) / "run"
@@ -147,7 +147,7 @@ def _figures(method: str, count: int, cohort: int, rounds: int) -> dict[str, Any
         )
         rows = result.history.rows.extents.values()
         setup_s = clock.at[1] - clock.at[0]
-        return {
+        figures = {
             "method": method,
             "clients": count,
             "cohort": cohort,
@@ -167,6 +167,7 @@ def _figures(method: str, count: int, cohort: int, rounds: int) -> dict[str, Any
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
         }
+        return json.dumps(figures)
 
 
 class _Clock:
