@@ -122,9 +122,19 @@ def limit_by_factors(graph: Graph) -> None:
 
 
 def write_out_products(graph: Graph) -> None:
-    """Batched products over a small inner dimension as sums of elementwise products."""
-    for node in list(graph.nodes):
-        if node.target is not aten.bmm.default or not _is_outer(node):
+    """Batched products over a small inner dimension as sums of elementwise products.
+
+    Not those that are added up to one gradient, as the steps of a recurrence are: all
+    together they have many terms, which are slower to compute so and to compile.
+    """
+    products = [
+        node
+        for node in graph.nodes
+        if node.target is aten.bmm.default and _is_outer(node)
+    ]
+    summed = {node for node in products if _is_added_to(node, set(products) - {node})}
+    for node in products:
+        if node in summed:
             continue
         left, right = args_of(node)
         with graph.inserting_before(node):
@@ -337,6 +347,39 @@ def _is_outer(node: Node) -> bool:
     left, right = (value_of(arg).shape for arg in args_of(node))
     size: int = left[1] * right[2]
     return bool(left[2] <= _SMALL_BATCH) and size >= _LARGE
+
+
+_VIEWS = {
+    aten.transpose.int,
+    aten.permute.default,
+    aten.reshape.default,
+    aten.view.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+}
+
+
+def _is_added_to(node: Node, products: set[Node]) -> bool:
+    """Whether a value, or a view of it, is a summand beside one of some products."""
+    for user in node.users:
+        if user.target in _VIEWS and _is_added_to(user, products):
+            return True
+        if user.target is aten.add.Tensor and any(
+            _has_summand(arg, products) for arg in _args(user)[:2] if arg is not node
+        ):
+            return True
+    return False
+
+
+def _has_summand(node: object, products: set[Node]) -> bool:
+    """Whether a value is one of some products, or a sum that has one, or a view."""
+    if not isinstance(node, Node):
+        return False
+    if node.target is aten.add.Tensor:
+        return any(_has_summand(arg, products) for arg in _args(node)[:2])
+    if node.target in _VIEWS:
+        return _has_summand(_args(node)[0], products)
+    return node in products
 
 
 def _square_sum_of(node: Node) -> Node | None:

@@ -138,6 +138,29 @@ def test_long_or_small_products_stay(rows: int, terms: int) -> None:
     assert aten.bmm.default in targets(module)
 
 
+def test_products_that_are_added_up_stay() -> None:
+    """The gradient of a recurrence's weight is the sum of one product a step."""
+    args = tuple(draw(3, 2, 64, 10)), tuple(draw(3, 2, 50, 10)), draw(2, 64, 50)
+
+    def step(lefts: Any, rights: Any, weight: Tensor) -> Tensor:
+        first, *others = (
+            torch.bmm(a, b.transpose(1, 2)).transpose(1, 2)
+            for a, b in zip(lefts, rights, strict=True)
+        )
+        return weight - 0.1 * sum(others, first).transpose(1, 2)
+
+    module = traced(step, *args)
+    write_out_products(module.graph)
+    assert targets(module).count(aten.bmm.default) == 3
+
+
+def test_products_that_are_added_to_other_things_are_written_out() -> None:
+    args = draw(2, 64, 10), draw(2, 10, 50), draw(2, 64, 50)
+    module = traced(lambda a, b, w: w - 0.1 * (torch.bmm(a, b) + 0.01 * w), *args)
+    write_out_products(module.graph)
+    assert aten.bmm.default not in targets(module)
+
+
 def clip(left: Tensor, right: Tensor, bias: Tensor) -> Any:
     gradient = torch.bmm(left, right)
     norms = [gradient.pow(2).sum([1, 2]).pow(0.5), bias.pow(2).sum([1]).pow(0.5)]
