@@ -350,7 +350,7 @@ typedef struct {
   int input_is_rows;
   ptrdiff_t *offsets;
   real *pairs; /* (2, batch, batch) */
-  char *memory, *at, *end;
+  char *memory, *at; /* where it begins, and where what is reserved ends */
 } Thread;
 
 static void *reserve(Thread *t, size_t bytes) {
@@ -887,6 +887,8 @@ static void descend_one(Thread *t, ptrdiff_t client) {
     memcpy(velocity, w->velocity + client * w->velocity_client,
            sizeof(real) * w->size);
   if (steps == 0) return;
+  /* Padding is 0, also after a client whose numbers went to infinity. */
+  memset(t->memory, 0, t->at - t->memory);
   move(t, theta, velocity, TO_THREAD);
   double losses = 0, seen = 0;
   for (ptrdiff_t step = 0; step < steps; step++) {
@@ -924,7 +926,6 @@ static int make_thread(Thread *t, Work *w) {
   lay_out(t);
   size_t bytes = (size_t)(t->at - (char *)NULL);
   if (posix_memalign((void **)&t->memory, 64, bytes)) return 0;
-  memset(t->memory, 0, bytes); /* what is padding stays 0 */
   t->at = t->memory;
   lay_out(t);
   return 1;

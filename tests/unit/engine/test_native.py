@@ -291,6 +291,14 @@ def test_a_run_that_diverges_is_still_found_out() -> None:
         results(task, federation(data.inputs), Weave(2), lr=1e30, clip=None)
 
 
+@pytest.mark.parametrize("network", ["linear", "two layers", "convolution"])
+def test_a_client_that_diverges_leaves_the_others_alone(network: str) -> None:
+    inputs = draw(sum(SIZES), *PICTURE)
+    inputs[-1] *= 1e38  # of the last client, whose turn comes first
+    with on_threads(1), pytest.raises(NumericalError, match="client-4"):
+        results(Task(build(NETWORKS[network])), federation(inputs), Weave(5))
+
+
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A folder for libraries in which there is none yet."""
