@@ -17,13 +17,14 @@ that is all head is refused, for its rounds would train nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ContractError
+from fedloom.core.phases import Phase
 from fedloom.core.settings import Weighting, Whole
 from fedloom.core.task import Batch, Task
 
@@ -112,6 +113,15 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
         self, down: Download, memory: Memory, client: Client, task: Task
     ) -> Tensor:
         return task.join(down.base, memory.head)
+
+    @property
+    def adaptation(self) -> tuple[Phase, ...]:
+        frozen = "received_base" if self.tuned == "head" else None
+        return tuple(replace(phase, frozen=frozen) for phase in super().adaptation)
+
+    def received_base(self, theta: Tensor, down: Download) -> Tensor:
+        """The base while the head alone is tuned."""
+        return down.base
 
     def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
         """One step of tuning all of the model, or the head above the shared base."""

@@ -136,8 +136,14 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
     @property
     def phases(self) -> tuple[Phase, ...]:
         head = Phase(step="step_head", passes=self.passes)
+        if self.bayesian == "all":
+            return (head,)
         base = replace(self.local_phase("step_base"), length="base_length")
-        return (head,) if self.bayesian == "all" else (head, base)
+        return replace(head, frozen="received_base"), base
+
+    def received_base(self, work: Work, down: Download) -> Tensor:
+        """The base while the head is trained."""
+        return down.base
 
     def init_server(self, population: Population) -> Server:
         task, theta = population.task, population.theta(0)

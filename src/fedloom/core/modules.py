@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +58,43 @@ def refuse_unfit(model: nn.Module) -> None:
             "model: it has no parameters that require a gradient, so there is nothing "
             "to train."
         )
+
+
+def without_head(
+    model: nn.Module, head: str, inputs: tuple[Tensor, ...]
+) -> nn.Module | None:
+    """A copy of a model that puts out what its head takes; None if there is no such.
+
+    The head must be called once, with one tensor, and its output be the model's.
+
+    Args:
+        model: any module.
+        head: name of its head.
+        inputs: some samples to try it on.
+    """
+    calls: list[tuple[Any, ...]] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], named: Any, output: Any) -> None:
+        calls.append((*args, *named.values(), output, getattr(output, "_version", 0)))
+
+    with torch.no_grad():
+        with model.get_submodule(head).register_forward_hook(note, with_kwargs=True):
+            outputs = model(*inputs)
+        if len(calls) != 1 or len(calls[0]) != 3:
+            return None
+        features, output, version = calls[0]
+        # The same tensor, and nothing was done to it in place.
+        if output is not outputs or output._version != version:
+            return None
+        below = copy.deepcopy(model)
+        parent, _, child = head.rpartition(".")
+        setattr(below.get_submodule(parent), child, nn.Identity())
+        try:
+            again = below(*inputs)
+        except (AttributeError, TypeError):
+            return None  # it looks into its head
+    is_same = isinstance(features, Tensor) and torch.equal(features, again)
+    return below if is_same else None
 
 
 def _groups(part: nn.modules.batchnorm._BatchNorm) -> int:

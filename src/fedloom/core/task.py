@@ -26,7 +26,7 @@ from fedloom.core.losses import (
     squared_error,
 )
 from fedloom.core.measures import Outcome
-from fedloom.core.modules import key_dropouts, refuse_unfit
+from fedloom.core.modules import key_dropouts, refuse_unfit, without_head
 from fedloom.core.scaling import PerChannel, Scaling, along, give_units, in_units
 
 T = TypeVar("T")
@@ -110,6 +110,7 @@ class Task(ParameterLayout):
         self.module = copy.deepcopy(model).to(self.device, dtype).eval()
         self._trainer = copy.deepcopy(self.module).train()
         self._dropouts = key_dropouts(self._trainer)
+        self._prefix = ""
         self._loss = loss_per_sample(loss)
         is_number = metric == "mse" or (metric is None and loss == "squared-error")
         self.metric = "mse" if is_number else "accuracy"
@@ -254,8 +255,17 @@ class Task(ParameterLayout):
         return self._outputs_of(theta, self.prepare(inputs))
 
     def _outputs_of(self, theta: Tensor, prepared: tuple[Tensor, ...]) -> Tensor:
-        outputs: Tensor = functional_call(self.module, self.unflatten(theta), prepared)
+        params = self._params_of(self.unflatten(theta))
+        outputs: Tensor = functional_call(self.module, params, prepared)
         return outputs
+
+    def _params_of(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the module itself has of all parameters, by its own names."""
+        prefix = self._prefix
+        if not prefix:
+            return params
+        own = (name for name in params if name.startswith(prefix))
+        return {name.removeprefix(prefix): params[name] for name in own}
 
     def _average(self, thetas: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
         prepared = self.prepare(inputs)
@@ -339,6 +349,31 @@ class Task(ParameterLayout):
         """
         return WatchedTask(self, scaling, clip)
 
+    def above_base(self, inputs: tuple[Tensor, ...]) -> HeadTask | None:
+        """The same task on features, the numbers that its head takes.
+
+        None where the model is not a base and a head above it, or draws at random.
+
+        Args:
+            inputs: those of some samples, to see what becomes of them.
+        """
+        if not self.head_name or self.base_d in (0, self.d) or self._dropouts:
+            return None
+        below = without_head(self._trainer, self.head_name, self.prepare(inputs))
+        if below is None:
+            return None
+        # A parameter of both would be given to one of them only.
+        own = {name for name, p in below.named_parameters() if p.requires_grad}
+        if own != {b.name for b in self.layout if b.stop <= self.base_d}:
+            return None
+        task = HeadTask(self, below)
+        own = {name for name, p in task._trainer.named_parameters() if p.requires_grad}
+        if own != task._params_of(self.unflatten(self.start)).keys():
+            return None
+        features = task.features(self.split(self.start)[0], inputs)
+        task.feature_shape = features.shape[1:]
+        return task if features.dtype == self.dtype else None
+
     def _level(self, values: PerChannel | Tensor) -> float | Tensor:
         if isinstance(values, tuple | Tensor):
             return torch.as_tensor(values, dtype=self.dtype, device=self.device)
@@ -363,7 +398,8 @@ class Task(ParameterLayout):
             for place, name in enumerate(self._dropouts)
         }
         inputs = self.prepare(batch.inputs)
-        outputs = functional_call(self._trainer, params | streams_of, inputs)
+        params = self._params_of(params) | streams_of
+        outputs = functional_call(self._trainer, params, inputs)
         return self._loss(outputs, self._learned(batch.targets))
 
 
@@ -376,6 +412,7 @@ _PARTS = (
     "module",
     "_trainer",
     "_dropouts",
+    "_prefix",
     "head_name",
     "layout",
     "base_d",
@@ -423,6 +460,49 @@ class WatchedTask(Task):
     def _meet(self, loss: Tensor, samples: Tensor) -> None:
         self._losses.append(loss)
         self._samples.append(samples)
+
+
+class HeadTask(Task):
+    """A task whose inputs are features: what the head of another task takes.
+
+    Parameters are laid out as in the other; those of the base play no part.
+
+    Args:
+        task: the other.
+        below: its model without the head.
+    """
+
+    feature_shape: torch.Size
+    """Of the features of one sample."""
+
+    def __init__(self, task: Task, below: nn.Module) -> None:
+        for part in _PARTS:
+            setattr(self, part, getattr(task, part))
+        assert task.head_name is not None
+        self.module = task.module.get_submodule(task.head_name)
+        self._trainer = task._trainer.get_submodule(task.head_name)
+        self._prefix = f"{task.head_name}."
+        self.scales_floats = False
+        self.clip = None
+        self._whole, self._below = task, below
+
+    def features(self, base: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+        """(B, ...) what the head takes of samples; no gradient goes through it.
+
+        Args:
+            base: (base_d,) the parameters below the head.
+            inputs: as the other task takes them.
+        """
+        params = {
+            b.name: base[b.start : b.stop].view(b.shape)
+            for b in self.layout
+            if b.stop <= self.base_d
+        }
+        with torch.no_grad():
+            features: Tensor = functional_call(
+                self._below, params, self._whole.prepare(inputs)
+            )
+        return features
 
 
 def scaling_of(tasks: Sequence[Task]) -> Scaling | None:

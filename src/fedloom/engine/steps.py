@@ -322,6 +322,12 @@ class RecordedSteps:
         places = [*held.down, *held.scaling, held.round, *buffers.met]
         for place, value in zip(places, small, strict=True):
             place.copy_(value)
+        # Samples keep their places, unless they are features, computed for the phase.
+        samples = [*given.inputs, given.targets]
+        places = [*held.inputs, held.targets]
+        for place, value in zip(places, samples, strict=True):
+            if place is not value:
+                place.copy_(value)
 
     def _results(self, buffers: _Buffers) -> tuple[list[Tensor], Met]:
         work = [_pieces.joined(parts) for parts in buffers.pieces]

@@ -22,6 +22,7 @@ from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, map_record, rebuild, take
 from fedloom.core.streams import fold
 from fedloom.engine.dense import DenseSteps, has_dense_steps
+from fedloom.engine.features import features_of
 from fedloom.engine.job import (
     Job,
     LocalResults,
@@ -300,6 +301,11 @@ class Weave:
             keys=fold(noise_key(keys, phase)[:, None], index),
             active=index < lengths[:, None],
         )
+        known = features_of(job, phase, work, sent, participants.rows, extents)
+        if known is not None:
+            job = known.job
+            given = given._replace(inputs=(known.features,), targets=known.targets)
+            columns = columns._replace(samples=known.rows(plan.positions))
         width = columns.mask.shape[-1]
         steps = self._steps(job, number, work, sent, width, slot)
         flat, now = steps.run(
