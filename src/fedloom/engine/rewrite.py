@@ -365,7 +365,7 @@ def _is_added_to(node: Node, products: set[Node]) -> bool:
         if user.target in _VIEWS and _is_added_to(user, products):
             return True
         if user.target is aten.add.Tensor and any(
-            _has_summand(arg, products) for arg in _args(user)[:2] if arg is not node
+            _has_summand(arg, products) for arg in args_of(user)[:2] if arg is not node
         ):
             return True
     return False
@@ -376,9 +376,9 @@ def _has_summand(node: object, products: set[Node]) -> bool:
     if not isinstance(node, Node):
         return False
     if node.target is aten.add.Tensor:
-        return any(_has_summand(arg, products) for arg in _args(node)[:2])
+        return any(_has_summand(arg, products) for arg in args_of(node)[:2])
     if node.target in _VIEWS:
-        return _has_summand(_args(node)[0], products)
+        return _has_summand(args_of(node)[0], products)
     return node in products
 
 
