@@ -25,12 +25,15 @@ from fedloom.clients.ragged import Ragged
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.loop import Loop
+from fedloom.engine.weave import Weave
 from fedloom.server.simulation import Simulation
 
 SIZES = (4, 9, 2, 6)
 INPUTS = (1.0, 0.5, 1.5, 0.8)
 START = 0.25
 """theta_0, the same for all."""
+PLAIN = Weave(3, native=False)
+"""Steps as methods write them, so that one method's can be another's to the last bit."""
 
 
 def _targets() -> list[np.ndarray[Any, Any]]:

@@ -19,6 +19,7 @@ from by_hand import (
 from quadratic import (
     CURVATURES,
     OPTIMA,
+    PLAIN,
     SHARES,
     SIZES,
     START,
@@ -187,8 +188,8 @@ def test_per_fedavg_without_an_inner_step_is_fedavg(kind: Any) -> None:
     settings: dict[str, Any] = {"lr": 0.2, "batch_size": 11, "epochs": 3}
     settings |= {"momentum": 0.5, "weights": "equal"}
     method = PerFedAvg(inner_lr=0.0, gradient=kind, **settings)
-    found = pair(rounds(simulation_of(method, Weave(3), rate=0.7), 3))
-    expected = pair(rounds(simulation_of(FedAvg(**settings), Weave(3), rate=0.7), 3))
+    found = pair(rounds(simulation_of(method, PLAIN, rate=0.7), 3))
+    expected = pair(rounds(simulation_of(FedAvg(**settings), PLAIN, rate=0.7), 3))
     assert_close(found[0], expected[0])
     assert_close(found[1], expected[1])
 
@@ -363,9 +364,10 @@ def test_apfl_without_the_private_model_is_fedavg(
     method = APFL(
         mixing=0.0, adaptive=False, partner="shared", weights=weights, **settings
     )
-    apfl = rounds(weave_of(method, Weave(3), rate=0.5), 4)
+    apfl = rounds(weave_of(method, PLAIN, rate=0.5), 4)
     fedavg = rounds(
-        weave_of(FedAvg(weights=weights, **settings), Weave(3), rate=0.5), 4
+        weave_of(FedAvg(weights=weights, **settings), PLAIN, rate=0.5),
+        4,
     )
     assert torch.equal(shared(apfl), shared(fedavg))
     assert torch.equal(personal(apfl), personal(fedavg))
@@ -375,15 +377,18 @@ def test_apfl_without_the_private_model_is_fedavg(
 def test_apfl_without_the_shared_model_is_local_training(
     settings: dict[str, Any],
 ) -> None:
-    apfl = rounds(weave_of(APFL(mixing=1.0, adaptive=False, **settings), Weave(3)), 3)
-    local = rounds(weave_of(Local(**settings), Weave(3)), 3)
+    apfl = rounds(
+        weave_of(APFL(mixing=1.0, adaptive=False, **settings), PLAIN),
+        3,
+    )
+    local = rounds(weave_of(Local(**settings), PLAIN), 3)
     assert torch.equal(personal(apfl), personal(local))
 
 
 @ordinary
 def test_the_shared_model_of_apfl_is_that_of_fedavg(settings: dict[str, Any]) -> None:
-    apfl = rounds(weave_of(APFL(**settings), Weave(3)), 3)
-    fedavg = rounds(weave_of(FedAvg(**settings), Weave(3)), 3)
+    apfl = rounds(weave_of(APFL(**settings), PLAIN), 3)
+    fedavg = rounds(weave_of(FedAvg(**settings), PLAIN), 3)
     assert torch.equal(shared(apfl), shared(fedavg))
 
 
@@ -457,12 +462,13 @@ def test_apfl_learns_its_mixing_in_the_first_step_of_a_round(decay: float) -> No
 def test_the_mixing_of_apfl_stays_between_0_and_1() -> None:
     """Pulled by far more than 1 toward 0 it stops there, and then is as FedAvg."""
     method = APFL(lr=0.3, mixing_decay=20.0, batch_size=ALL)
-    simulation = rounds(weave_of(method, Weave(3)), 3)
+    simulation = rounds(weave_of(method, PLAIN), 3)
     assert simulation.last is not None
     assert simulation.last.client_log.mixing.tolist() == [0.0] * len(SIZES)
     fixed = APFL(lr=0.3, mixing=0.0, adaptive=False, batch_size=ALL)
     assert torch.equal(
-        personal(simulation), personal(rounds(weave_of(fixed, Weave(3)), 3))
+        personal(simulation),
+        personal(rounds(weave_of(fixed, PLAIN), 3)),
     )
 
 

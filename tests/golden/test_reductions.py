@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quadratic import SIZES, parabolas, personal, rounds, shared, weave_of
+from quadratic import PLAIN, SIZES, parabolas, personal, rounds, shared, weave_of
 from torch import Tensor, nn
 
 from fedloom.algorithms import Ditto, FedAvg, FedProx, Local
@@ -34,14 +34,14 @@ ordinary = pytest.mark.parametrize("settings", ORDINARY, ids=["plain", "heavy", 
 @ordinary
 def test_ditto_without_pull_is_local_training(settings: dict[str, Any]) -> None:
     """The personal model then never hears of the shared one, but for its start."""
-    ditto = rounds(weave_of(Ditto(pull=0.0, **settings), Weave(3)), 3)
-    local = rounds(weave_of(Local(**settings), Weave(3)), 3)
+    ditto = rounds(weave_of(Ditto(pull=0.0, **settings), PLAIN), 3)
+    local = rounds(weave_of(Local(**settings), PLAIN), 3)
     assert torch.equal(personal(ditto), personal(local))
 
 
 def test_local_trains_everybody_whoever_is_sampled() -> None:
-    everyone = rounds(weave_of(Local(), Weave(3)), 3)
-    some = rounds(weave_of(Local(), Weave(3), rate=0.5), 3)
+    everyone = rounds(weave_of(Local(), PLAIN), 3)
+    some = rounds(weave_of(Local(), PLAIN, rate=0.5), 3)
     assert torch.equal(personal(some), personal(everyone))
     last = some.last
     assert last is not None
@@ -56,8 +56,8 @@ def test_local_trains_everybody_whoever_is_sampled() -> None:
 
 @ordinary
 def test_the_shared_model_of_ditto_is_that_of_fedavg(settings: dict[str, Any]) -> None:
-    ditto = rounds(weave_of(Ditto(pull=0.3, **settings), Weave(3)), 3)
-    fedavg = rounds(weave_of(FedAvg(**settings), Weave(3)), 3)
+    ditto = rounds(weave_of(Ditto(pull=0.3, **settings), PLAIN), 3)
+    fedavg = rounds(weave_of(FedAvg(**settings), PLAIN), 3)
     assert torch.equal(shared(ditto), shared(fedavg))
 
 
@@ -65,9 +65,9 @@ def test_the_shared_model_of_ditto_is_that_of_fedavg(settings: dict[str, Any]) -
 @pytest.mark.parametrize("weights", ["size", "equal"])
 def test_fedprox_without_pull_is_fedavg(settings: dict[str, Any], weights: Any) -> None:
     method = FedProx(pull=0.0, weights=weights, **settings)
-    fedprox = rounds(weave_of(method, Weave(3), rate=0.5), 4)
+    fedprox = rounds(weave_of(method, PLAIN, rate=0.5), 4)
     method_too = FedAvg(weights=weights, **settings)
-    fedavg = rounds(weave_of(method_too, Weave(3), rate=0.5), 4)
+    fedavg = rounds(weave_of(method_too, PLAIN, rate=0.5), 4)
     assert torch.equal(shared(fedprox), shared(fedavg))
 
 
@@ -101,9 +101,7 @@ def test_equal_sizes_make_both_weightings_one(method: Callable[..., Any]) -> Non
     def run(weights: str) -> Tensor:
         task = Task(network(), dtype=torch.float64)
         algorithm = method(lr=0.1, batch_size=3, weights=weights)
-        simulation = rounds(
-            Simulation(algorithm, task, digits_of((6, 6, 6)), Weave(3)), 3
-        )
+        simulation = rounds(Simulation(algorithm, task, digits_of((6, 6, 6)), PLAIN), 3)
         theta = simulation.shared()
         assert theta is not None
         return theta

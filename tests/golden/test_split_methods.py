@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from quadratic import PLAIN
 from torch import Tensor, nn
 
 from fedloom.algorithms import FedAvg, FedBABU, FedBN, FedPer, FedRep, LGFedAvg, Local
@@ -115,7 +116,7 @@ def run(
         algorithm,
         task,
         federation if federation is not None else clients(),
-        runner if runner is not None else Weave(3),
+        runner if runner is not None else PLAIN,
         sampling=Sampling(rate=rate),
     )
     for _ in range(rounds):

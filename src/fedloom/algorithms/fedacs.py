@@ -164,6 +164,9 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
             models = models - start
         directions = client_models.directions(models)
         cosines = (directions @ directions.T).clamp(-1.0, 1.0)
+        # A product may round s_ij and s_ji apart; then of the pair at the threshold one
+        # would be above it.
+        cosines = (cosines + cosines.T) / 2
         cosines = torch.where(known & known[:, None], cosines, 0.0)
         itself = torch.eye(len(models), dtype=torch.bool, device=models.device)
         return torch.where(itself, 1.0, cosines)

@@ -207,7 +207,8 @@ def has_native_steps(job: Job, phase: Phase) -> bool:
     """Whether `NativeSteps` can take clients through a phase."""
     task, kind = job.task, type(job.algorithm)
     return (
-        getattr(job.method(phase.step), "is_plain_descent", False)
+        isinstance(job.algorithm, Algorithm)
+        and getattr(job.method(phase.step), "is_plain_descent", False)
         and kind.sgd_step is Algorithm.sgd_step
         and kind.decayed is Algorithm.decayed
         and (phase.batches, phase.until) == (1, None)
