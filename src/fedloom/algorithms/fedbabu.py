@@ -119,10 +119,6 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
         frozen = "received_base" if self.tuned == "head" else None
         return tuple(replace(phase, frozen=frozen) for phase in super().adaptation)
 
-    def received_base(self, theta: Tensor, down: Download) -> Tensor:
-        """The base while the head alone is tuned."""
-        return down.base
-
     def tune(self, theta: Tensor, down: Download, batch: Batch, task: Task) -> Tensor:
         """One step of tuning all of the model, or the head above the shared base."""
         if self.tuned == "all":

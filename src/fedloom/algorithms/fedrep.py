@@ -85,10 +85,6 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
         head = Phase(step="step_head", epochs=self.head_epochs, frozen="received_base")
         return head, base
 
-    def received_base(self, work: Work, down: Download) -> Tensor:
-        """The base while the head is trained."""
-        return down.base
-
     def init_server(self, population: Population) -> Server:
         return Server(population.task.split(population.theta(0))[0])
 

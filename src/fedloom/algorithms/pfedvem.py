@@ -135,15 +135,9 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        head = Phase(step="step_head", passes=self.passes)
-        if self.bayesian == "all":
-            return (head,)
+        head = Phase(step="step_head", passes=self.passes, frozen="received_base")
         base = replace(self.local_phase("step_base"), length="base_length")
-        return replace(head, frozen="received_base"), base
-
-    def received_base(self, work: Work, down: Download) -> Tensor:
-        """The base while the head is trained."""
-        return down.base
+        return (head,) if self.bayesian == "all" else (head, base)
 
     def init_server(self, population: Population) -> Server:
         task, theta = population.task, population.theta(0)

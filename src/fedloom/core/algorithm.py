@@ -480,6 +480,11 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
             return Phase(step=step, steps=self.steps)
         return Phase(step=step, epochs=self.epochs)
 
+    def received_base(self, work: Any, down: Any) -> Tensor:
+        """The base as it was sent, for a `Phase` in which it stays `frozen` there."""
+        base: Tensor = down.base
+        return base
+
     def sgd_start(self, theta: Tensor) -> SGDState:
         """A vector at rest, ready for the first step."""
         return SGDState(theta, torch.zeros_like(theta if self.momentum else theta[:0]))

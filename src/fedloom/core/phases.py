@@ -33,7 +33,8 @@ class Phase:
     """Method `(work) -> bool`, asked before each step; true ends the phase."""
     frozen: str | None = None
     """Method `(work, down) -> base`, where no step moves the base of the model and all
-    losses are taken above it: what the head takes can then be computed once."""
+    losses are taken above it: what the head takes can then be computed once. An empty
+    one says nothing."""
 
     def __post_init__(self) -> None:
         given = [n for n in (self.epochs, self.steps, self.passes) if n is not None]

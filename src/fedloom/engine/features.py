@@ -76,6 +76,8 @@ def features_of(
     if math.prod(shape) * task.start.element_size() > _MOST_BYTES:
         return None
     base = sent.over(lambda down, work: method(work, down))(work)
+    if base.shape[1:] == (0,):
+        return None
     if base.shape[1:] != (task.base_d,):
         raise ContractError(
             f"{type(job.algorithm).__name__}: {phase.frozen!r} must give the base of "
