@@ -33,7 +33,7 @@ INPUTS = (1.0, 0.5, 1.5, 0.8)
 START = 0.25
 """theta_0, the same for all."""
 PLAIN = Weave(3, native=False)
-"""Steps as methods write them, so that one method's can be another's to the last bit."""
+"""Steps as methods write them: one method's can be another's to the last bit."""
 
 
 def _targets() -> list[np.ndarray[Any, Any]]:

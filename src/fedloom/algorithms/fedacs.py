@@ -33,14 +33,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core import client_models
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    plain_descent,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.phases import plain_descent
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, Share
 from fedloom.core.task import Batch, Task

@@ -22,14 +22,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    plain_descent,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.phases import plain_descent
 from fedloom.core.settings import Weighting
 from fedloom.core.task import Batch, Task
 

@@ -32,14 +32,8 @@ from torch import Tensor
 from torch.func import vjp
 
 from fedloom.core import streams
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Population,
-    SGDState,
-    plain_descent,
-)
+from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.phases import plain_descent
 from fedloom.core.records import Empty, PerClient, map_record
 from fedloom.core.settings import Count, Interval, NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task

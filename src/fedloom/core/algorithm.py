@@ -146,19 +146,6 @@ class SGDState(NamedTuple):
     """(d,) momentum; empty when there is none."""
 
 
-Step = TypeVar("Step", bound=Callable[..., Any])
-
-
-def plain_descent(step: Step) -> Step:
-    """Mark a step that is `sgd_step` along the gradient of the loss at its `SGDState`.
-
-    Nothing else: `self.sgd_step(work, task.grad(work.at, batch), batch)`. Engines may
-    then take such steps in a way of their own.
-    """
-    step.is_plain_descent = True  # type: ignore[attr-defined]
-    return step
-
-
 Server = TypeVar("Server")
 Memory = TypeVar("Memory")
 Download = TypeVar("Download")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from fedloom.core.errors import ConfigError
 
@@ -49,3 +51,16 @@ class Phase:
                 f"Phase {self.step!r}: batches must be at least 1; found "
                 f"{self.batches}."
             )
+
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+def plain_descent(step: Step) -> Step:
+    """Mark a step that is `sgd_step` along the gradient of the loss at its `SGDState`.
+
+    Nothing else: `self.sgd_step(work, task.grad(work.at, batch), batch)`. Engines may
+    then take such steps in a way of their own.
+    """
+    step.is_plain_descent = True  # type: ignore[attr-defined]
+    return step

@@ -30,8 +30,9 @@ from fedloom.algorithms.self_fl.self_fl import Memory, Upload, Work
 from fedloom.algorithms.self_fl.step_rule import Download, ModelDownload, StepRule
 from fedloom.algorithms.self_fl.uncertainty import Report
 from fedloom.core import client_models
-from fedloom.core.algorithm import Client, Cohort, Population, plain_descent
+from fedloom.core.algorithm import Client, Cohort, Population
 from fedloom.core.errors import ConfigError
+from fedloom.core.phases import plain_descent
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import SmallCount
 from fedloom.core.task import Batch, Task

@@ -42,14 +42,8 @@ from fedloom.algorithms.self_fl.step_rule import (
 )
 from fedloom.algorithms.self_fl.uncertainty import Normalise, Past, Report
 from fedloom.core import client_models
-from fedloom.core.algorithm import (
-    Client,
-    Cohort,
-    Phase,
-    Population,
-    SGDState,
-    plain_descent,
-)
+from fedloom.core.algorithm import Client, Cohort, Phase, Population, SGDState
+from fedloom.core.phases import plain_descent
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Rate, Whole
 from fedloom.core.task import Batch, Task
