@@ -1,10 +1,12 @@
-"""One round of FedAvg: a plain PyTorch loop against `loop`, `weave` and compiled weave.
+"""One round of FedAvg: a plain PyTorch loop against `loop` and the kinds of weave.
 
 The plain loop is what people write by hand: a module, `torch.optim.SGD`, `backward`,
 one client after another, one thread, the data already in floating point on the device.
 All modes train the same clients for one epoch and the fastest of some rounds counts;
-the first round of a weave, which may compile, is not timed. Evaluations of the same
-model are timed too, see `fedloom.bench.evaluation`.
+the first round of a weave, which may compile, is not timed. `native` is what a run does
+by itself: kernels of our own where there are some, on a GPU beside compiled steps;
+`weave` and `weave-compiled` do without. Evaluations of the same model are timed too
+(`fedloom.bench.evaluation`).
 
 Every row says how far it is from the floor (`fedloom.bench.floor`). Training takes the
 floating-point operations of all clients' steps and, at every step of every client, one
@@ -39,10 +41,11 @@ from fedloom.data import SOURCES, Dataset
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.engine.effort import efforts
 from fedloom.engine.threads import on_threads
+from fedloom.engine.weave import Weave
 from fedloom.models import MODELS
 from fedloom.server.simulation import Simulation
 
-MODES = ("plain", "loop", "weave", "weave-compiled")
+MODES = ("plain", "loop", "weave", "weave-compiled", "native")
 
 _CLIENTS = {"mlr": 1000, "mlp": 100, "lenet": 100}
 """How many clients share the data, by model."""
@@ -56,7 +59,7 @@ class Row:
     work: str
     """What is timed: training, or an evaluation of shared or personal models."""
     mode: str
-    """plain, loop, weave or weave-compiled."""
+    """One of `MODES`."""
     seconds: float
     """Seconds of the fastest timed round, or of the fastest evaluation."""
     ratio_to_loop: float
@@ -227,13 +230,31 @@ def simulate(
     mode: str, algorithm: AnyAlgorithm, task: Task, clients: Federation
 ) -> tuple[Simulation, int]:
     """A run with the engine that a mode names, and its chunk size."""
+    is_compiled = mode == "weave-compiled" or (
+        mode == "native" and task.device.type == "cuda"
+    )
     engine = EngineSettings(
         runner="loop" if mode == "loop" else "weave",
-        compile="on" if mode == "weave-compiled" else "off",
+        compile="on" if is_compiled else "off",
         device=str(task.device),
     )
     choice = choose(engine, algorithm, task, clients, Sampling(), rounds=1)
+    if isinstance(choice.runner, Weave):
+        choice.runner.native = mode == "native"
     return Simulation(algorithm, task, clients, choice.runner), choice.chunk
+
+
+def random_images(count: int) -> Dataset:
+    """Images as large as Fashion-MNIST's, for which nothing need be downloaded."""
+    draw = streams.generator(0, "bench")
+    pixels = draw.integers(256, size=(count, 1, 28, 28), dtype="uint8")
+    return Dataset(
+        name="random",
+        inputs=(torch.from_numpy(pixels),),
+        targets=torch.from_numpy(draw.integers(10, size=count)),
+        classes=10,
+        scale=255.0,
+    )
 
 
 def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:

@@ -22,7 +22,7 @@ from fedloom.core.task import Task
 from fedloom.data import SOURCES, Dataset
 from fedloom.models import MLP
 
-MODES = ("loop", "weave", "weave-compiled")
+MODES = ("loop", "weave", "weave-compiled", "native")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Row:
 
     method: str
     mode: str
-    """loop, weave or weave-compiled."""
+    """One of `MODES`."""
     seconds: float
     """Seconds of the fastest timed round."""
     ratio_to_loop: float

@@ -11,12 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from fedloom.bench import engine, seeds
-from fedloom.core import streams
 from fedloom.core.errors import DataError
-from fedloom.data import Dataset
 from fedloom.engine.threads import on_threads
 
 TOLERANCE = 0.6
@@ -55,10 +51,10 @@ def measure() -> Iterator[Ratio]:
     with on_threads(_THREADS):
         for model in _MODELS:
             for row in engine.measure(
-                _images(),
+                engine.random_images(_SAMPLES),
                 [model],
                 repeats=_REPEATS,
-                modes=["plain", "weave", "weave-compiled"],
+                modes=["plain", "weave", "weave-compiled", "native"],
                 clients=_CLIENTS[model],
             ):
                 if row.mode != "plain":
@@ -97,16 +93,3 @@ def read(path: Path) -> dict[str, float]:
             f"{path}: expected rows with name and ratio, found {error!r}. Write it "
             "with: fedloom bench ratios --json FILE."
         ) from error
-
-
-def _images() -> Dataset:
-    """Random images as large as Fashion-MNIST's."""
-    draw = streams.generator(0, "bench")
-    pixels = draw.integers(256, size=(_SAMPLES, 1, 28, 28), dtype="uint8")
-    return Dataset(
-        name="random",
-        inputs=(torch.from_numpy(pixels),),
-        targets=torch.from_numpy(draw.integers(10, size=_SAMPLES)),
-        classes=10,
-        scale=255.0,
-    )

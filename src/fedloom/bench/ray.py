@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fedloom.algorithms import REGISTRY
-from fedloom.bench.engine import check_names
+from fedloom.bench.engine import check_names, random_images
 from fedloom.clients import LabelSkew, Sampling, Split, divide
 from fedloom.cluster import LOCAL, RaySettings, connected
 from fedloom.core import streams
@@ -34,6 +34,8 @@ from fedloom.fleet.ray import RayFleet, shards_of
 from fedloom.fleet.sharded import ShardedFleet
 from fedloom.models import MLP
 from fedloom.server.simulation import Simulation
+
+_IMAGES = 60_000
 
 METHODS = ("fedavg", "ditto")
 _WARM_ROUNDS = 2
@@ -74,7 +76,8 @@ def measure(
     """Time both ways for every method.
 
     Args:
-        data: name of a source of images.
+        data: name of a source of images, or random for some that look like
+            Fashion-MNIST's.
         methods: names of methods; fedavg and ditto if empty.
         workers: how many, each way.
         rounds: how many are timed in one turn.
@@ -83,7 +86,7 @@ def measure(
         data_dir: where the files of named datasets lie.
     """
     check_names("method", methods, REGISTRY)
-    check_names("data", [data], SOURCES)
+    check_names("data", [data], ["random", *SOURCES])
     with connected(RaySettings(address=LOCAL, workers=workers)) as cluster:
         assert cluster is not None
         for name in methods or METHODS:
@@ -116,7 +119,10 @@ def measure(
 def _simulation(
     name: str, data: str, clients: int, data_dir: Path | None
 ) -> Simulation:
-    dataset = SOURCES[data]().load(data_dir, 0)
+    if data == "random":
+        dataset = random_images(_IMAGES)
+    else:
+        dataset = SOURCES[data]().load(data_dir, 0)
     partition = LabelSkew(clients=clients, classes=5, sizes="random")
     federation = divide(dataset, partition, Split(), seed=0)
     with streams.seeded(0, "model"):

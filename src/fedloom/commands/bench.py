@@ -182,7 +182,7 @@ def _number(text: str) -> int:
 
 @bench.command("ray")
 def bench_ray(
-    data: Images = "digits",
+    data: Images = "random",
     methods: Annotated[str, option("Methods, comma-separated; a few by default.")] = "",
     to: Json = None,
     workers: Annotated[int, option("Number of workers, each way.")] = 2,

@@ -23,8 +23,10 @@ from fedloom.core.settings import Count, Interval, check
 from fedloom.core.task import Task
 from fedloom.engine.compile_cache import keep_compiled_code
 from fedloom.engine.effort import Effort, efforts
-from fedloom.engine.job import Runner, planned_steps
+from fedloom.engine.job import Runner, Samples, planned_steps, train_job
 from fedloom.engine.loop import Loop
+from fedloom.engine.native import has_native_steps
+from fedloom.engine.precision import Precision
 from fedloom.engine.weave import Weave
 
 _CACHE_BYTES = 3_600_000
@@ -87,6 +89,9 @@ class EngineSettings:
     """Device that trains: cpu, cuda, cuda:1, ...; auto takes a GPU if there is one."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating type of parameters and inputs."""
+    precision: Precision = "float32"
+    """Precision of products on a GPU: tf32 keeps ten bits of each factor, and is faster
+    and less exact (docs/performance.md)."""
     chunk: Count | None = None
     """Number of clients per chunk; chosen from cache or GPU memory if not given."""
     threads: Annotated[int, Interval(least=1, most=1024)] | None = None
@@ -97,10 +102,11 @@ class EngineSettings:
 
     def torch_device(self) -> torch.device:
         """The device, refused with a reason if it is not there."""
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = self.device
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            device = torch.device(self.device)
+            device = torch.device(name)
         except RuntimeError as error:
             raise ConfigError(
                 f"EngineSettings: device must be auto, cpu or cuda, found "
@@ -110,6 +116,15 @@ class EngineSettings:
             raise ConfigError(
                 f"EngineSettings: device is {self.device!r}, but PyTorch sees no GPU. "
                 "Use device=cpu."
+            )
+        if self.precision == "tf32" and (device.type, self.dtype) != (
+            "cuda",
+            "float32",
+        ):
+            raise ConfigError(
+                f"EngineSettings: precision is 'tf32', which is for float32 on a GPU; "
+                f"found device {device.type!r} and dtype {self.dtype!r}. Leave "
+                "precision out."
             )
         return device
 
@@ -164,12 +179,25 @@ def choose(
     )
     pays = seconds * costs.saved > compile_s
     compiled, reason = _compiles(settings.compile, task.device, pays, seconds)
+    if _is_native(algorithm, task, federation):
+        compiled = settings.compile == "on"
+        reason = "C code takes the steps: nothing is compiled" if compiled else ""
     if compiled:
         keep_compiled_code()
         chunk = settings.chunk or _even(most.compiled, cohort)
-    return Choice(
-        Weave(chunk, compiled=compiled, unroll=unroll), chunk, compiled, reason
+    runner = Weave(
+        chunk, compiled=compiled, unroll=unroll, precision=settings.precision
     )
+    return Choice(runner, chunk, compiled, reason)
+
+
+def _is_native(algorithm: AnyAlgorithm, task: Task, federation: Federation) -> bool:
+    """Whether training is plain descent that C code does without `torch.compile`."""
+    if task.device.type != "cpu":
+        return False
+    train = Samples.of(federation, federation.train, task.device)
+    job = train_job(algorithm, task, train)
+    return all(has_native_steps(job, phase) for phase in algorithm.phases)
 
 
 def trained_clients(algorithm: AnyAlgorithm, sampling: Sampling, count: int) -> float:

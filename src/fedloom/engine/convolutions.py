@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from fedloom.engine.graphs import args_of, call, value_of
+from fedloom.engine.precision import own_precision
 
 aten = torch.ops.aten
 
@@ -29,8 +30,6 @@ _SLICE = 640
 """Pixels that one program of a weight's gradient goes through."""
 _TERMS = 32
 """Most numbers of a patch that are looked at together."""
-_PRECISION = "tf32x3"
-"""As accurate as float32, on tensor cores."""
 
 
 def per_client(graph: Graph) -> None:
@@ -222,7 +221,7 @@ def correlate(x: Tensor, weight: Tensor, padding: list[int], is_turned: bool) ->
         CHANNELS=channels,
         # All of a small patch at once; large ones in halves, for more programs to fit.
         TERMS=_TERMS if 16 < terms <= _TERMS else 16,
-        PRECISION=_PRECISION,
+        PRECISION=own_precision(),
         num_warps=2,
     )
     return out
@@ -269,7 +268,7 @@ def weight_gradient(
         CHANNELS=channels,
         TERMS=_TERMS,
         SLICE=_SLICE,
-        PRECISION=_PRECISION,
+        PRECISION=own_precision(),
         num_warps=2 if total <= _TERMS else 4,
     )
     return out

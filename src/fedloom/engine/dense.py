@@ -22,6 +22,7 @@ from fedloom.core.scaling import Scaling
 from fedloom.core.task import Task
 from fedloom.engine.job import Job
 from fedloom.engine.layers import layers_of
+from fedloom.engine.precision import EXACT, own_precision
 from fedloom.engine.steps import Columns, Given, Met
 
 _MOST_UNITS = 256
@@ -109,7 +110,8 @@ class DenseSteps:
             **_TILING[width > 64],
             CLIPS=algorithm.clip is not None,
             DECAYS=algorithm.weight_decay > 0,
-            WHOLE=self._is_whole,
+            WHOLE=self._is_whole and own_precision() == EXACT,
+            PRECISION=own_precision(),
         )
         moved = torch.cat(parts, dim=1)
         return [moved, *rest], Met(losses, met.steps + steps, samples)

@@ -42,6 +42,7 @@ def descend(  # type: ignore[no-untyped-def]
     CLIPS: tl.constexpr,
     DECAYS: tl.constexpr,
     WHOLE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ) -> None:
     """All steps of one client: SGD on the cross-entropy of a dense network.
 
@@ -56,9 +57,9 @@ def descend(  # type: ignore[no-untyped-def]
     learning rate; (C,) where losses and numbers of samples are added. Of W units WIDTH
     are computed, ENDS of O outputs, ROWS of a batch of B; all powers of two.
 
-    Products are as accurate as in float32: each factor is the sum of two that tensor
-    cores take exactly. Inputs that are small whole numbers (WHOLE, without a shift)
-    are such already, and their scale is taken out of the sums.
+    With PRECISION "tf32x3" products are as accurate as in float32: each factor is the
+    sum of two that tensor cores take exactly. Inputs that are small whole numbers
+    (WHOLE, without a shift) are such already, and their scale is taken out of the sums.
     """
     client = tl.program_id(0).to(tl.int64)
     count = tl.load(steps + client)
@@ -123,12 +124,12 @@ def descend(  # type: ignore[no-untyped-def]
             else:
                 x = tl.where(is_here, (x - low) / span, 0.0)
                 y = tl.where(is_here, (y - low) / span, 0.0)
-                w += tl.dot(back, x, input_precision="tf32x3")
+                w += tl.dot(back, x, input_precision=PRECISION)
                 tl.store(weights + here, w, mask=is_weight)
                 turned = tl.trans(y)
-                ahead = tl.dot(w, turned, ahead, input_precision="tf32x3")
+                ahead = tl.dot(w, turned, ahead, input_precision=PRECISION)
                 if CLIPS:
-                    gram = tl.dot(y, turned, gram, input_precision="tf32x3")
+                    gram = tl.dot(y, turned, gram, input_precision=PRECISION)
         if WHOLE:
             ahead = ahead / span
             gram = gram / (span * span)
@@ -140,7 +141,7 @@ def descend(  # type: ignore[no-untyped-def]
             if HIDDEN > 0:
                 active = tl.maximum(hidden, 0.0)
                 logits = (
-                    tl.dot(above, active, input_precision="tf32x3")
+                    tl.dot(above, active, input_precision=PRECISION)
                     + above_bias[:, None]
                 )
             else:
@@ -159,9 +160,9 @@ def descend(  # type: ignore[no-untyped-def]
             error = (powers / total[None, :] - is_label.to(tl.float32)) * share[None, :]
             pull = rate
             if HIDDEN > 0:
-                down = tl.dot(tl.trans(above), error, input_precision="tf32x3")
+                down = tl.dot(tl.trans(above), error, input_precision=PRECISION)
                 down = tl.where(hidden > 0.0, down, 0.0)
-                change = tl.dot(error, tl.trans(active), input_precision="tf32x3")
+                change = tl.dot(error, tl.trans(active), input_precision=PRECISION)
                 bias_change = tl.sum(down, axis=1)
                 above_change = tl.sum(error, axis=1)
             else:
@@ -170,7 +171,7 @@ def descend(  # type: ignore[no-untyped-def]
                 bias_change = tl.sum(error, axis=1)
                 above_change = above_bias
             if CLIPS:
-                pairs = tl.dot(tl.trans(down), down, input_precision="tf32x3")
+                pairs = tl.dot(tl.trans(down), down, input_precision=PRECISION)
                 square = tl.sum(tl.sum(gram * pairs, axis=1), axis=0)
                 square += tl.sum(bias_change * bias_change, axis=0)
                 if HIDDEN > 0:

@@ -33,6 +33,7 @@ from fedloom.engine.job import (
     planned_steps,
 )
 from fedloom.engine.native import NativeSteps, has_native_steps
+from fedloom.engine.precision import Precision, at_precision
 from fedloom.engine.recording import Recording
 from fedloom.engine.steps import (
     Columns,
@@ -93,6 +94,7 @@ class Weave:
         compiled: compile the step of a chunk; shapes are then held fixed.
         unroll: steps per compiled call.
         native: take steps by code of our own where it can, compiled or not.
+        precision: of products on a GPU.
     """
 
     def __init__(
@@ -102,8 +104,10 @@ class Weave:
         compiled: bool = False,
         unroll: int = 1,
         native: bool = True,
+        precision: Precision = "float32",
     ) -> None:
         self.chunk = chunk
+        self.precision = precision
         self.compiled = compiled
         self.unroll = unroll
         self.native = native
@@ -118,6 +122,14 @@ class Weave:
         """Run the job for all clients, chunk by chunk, those with most steps first."""
         if not job.phases:
             return _without_steps(job, sent, participants)
+        if job.task.device.type != "cuda":
+            return self._prepared(job, sent, participants)
+        with at_precision(self.precision):
+            return self._prepared(job, sent, participants)
+
+    def _prepared(
+        self, job: Job, sent: CohortDownload, participants: Participants
+    ) -> LocalResults:
         # A GPU is waited for just here.
         sizes = job.train.host_sizes[participants.rows.cpu()]
         extents = Extents(sizes, self._lengths(job, sent, participants, sizes))
