@@ -107,6 +107,9 @@ class MemoryTable:
             number: of the upload that this depends on.
         """
         new = named(records)
+        if not new:  # of methods whose clients keep nothing
+            self.seen[rows] = True
+            return
         if not self.columns:
             self.columns = self._allocate(new, "memory")
         places = self._give_places(rows)

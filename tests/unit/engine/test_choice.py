@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedloom.algorithms import FedAvg, PFedBayes
+from fedloom.algorithms import Ditto, FedAvg, PFedBayes
 from fedloom.clients import Iid, Sampling, Split, divide
 from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
@@ -15,17 +15,18 @@ from fedloom.engine import choice as module
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.engine.effort import efforts
 from fedloom.engine.loop import Loop
+from fedloom.engine.native_library import native_library
 from fedloom.engine.weave import Weave
 from fedloom.models import LSTM, MODELS
 
 CLIENTS = divide(Digits().load(None, 0), Iid(clients=30), Split(), seed=0)
 
 
-def decide(rounds=10, sampling=None, width=10, **settings):
+def decide(rounds=10, sampling=None, width=10, algorithm=None, **settings):
     task = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, width)))
     engine = EngineSettings(device="cpu", **settings)
-    sampling = sampling or Sampling()
-    return choose(engine, FedAvg(), task, CLIENTS, sampling, rounds)
+    sampling, algorithm = sampling or Sampling(), algorithm or Ditto()
+    return choose(engine, algorithm, task, CLIENTS, sampling, rounds)
 
 
 def test_a_short_run_is_not_compiled_and_a_long_one_is(monkeypatch):
@@ -44,6 +45,20 @@ def test_without_a_compiler_auto_stays_uncompiled_and_says_so(monkeypatch):
     assert "\n" not in found.reason
     with pytest.raises(ConfigError, match="Install g"):
         decide(compile="on")
+
+
+@pytest.mark.skipif(native_library(32) is None, reason="needs a C compiler")
+def test_what_c_code_does_is_not_compiled_unless_asked():
+    found = decide(rounds=100_000, algorithm=FedAvg())
+    assert (found.is_compiled, found.reason) == (False, "")
+    asked = decide(algorithm=FedAvg(), compile="on")
+    assert asked.is_compiled
+    assert "nothing is compiled" in asked.reason
+
+
+def test_a_precision_for_gpus_is_refused_elsewhere():
+    with pytest.raises(ConfigError, match="for float32 on a GPU"):
+        EngineSettings(device="cpu", precision="tf32").torch_device()
 
 
 def taken(task, algorithm=None):
