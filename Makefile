@@ -23,6 +23,7 @@ test: $(DEV)  ## The suite, in minutes
 
 prove: $(DEV)  ## The slow proofs: compiled equals loop, killed at any write, compare equals run
 	$(BIN)/pytest -n auto --dist worksteal -m "slow and not gpu and not network" --durations 20
+	$(BIN)/pytest -m timing
 
 fuzz: $(DEV)  ## Odd input: a sample, or as many of each kind as FEDLOOM_FUZZ_CASES says
 	$(BIN)/pytest -n auto -m fuzz tests/fuzz --durations 10

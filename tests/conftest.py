@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that compile or kill for minutes get longer than others to hang."""
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
-        if marks & {"slow", "fuzz", "gpu"} and "timeout" not in marks:
+        if marks & {"slow", "timing", "fuzz", "gpu"} and "timeout" not in marks:
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
 
 

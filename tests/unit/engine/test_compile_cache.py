@@ -11,7 +11,7 @@ from fedloom.engine.compile_cache import VARIABLE, keep_compiled_code
 
 RUN = """
 from torch._dynamo.utils import counters
-from fedloom.algorithms import FedAvg
+from fedloom.algorithms import Ditto
 from fedloom.clients import Iid, Sampling, Split, divide
 from fedloom.core import streams
 from fedloom.core.task import Task
@@ -24,8 +24,8 @@ clients = divide(data, Iid(clients=4), Split(), seed=0)
 with streams.seeded(0, "model"):
     task = Task(MLR().build(data.input_shape, 10), scale=data.scale)
 engine = EngineSettings(compile="on", device="cpu")
-choice = choose(engine, FedAvg(), task, clients, Sampling(), rounds=1)
-Simulation(FedAvg(), task, clients, choice.runner).run_exchange()
+choice = choose(engine, Ditto(), task, clients, Sampling(), rounds=1)
+Simulation(Ditto(), task, clients, choice.runner).run_exchange()
 print(counters["inductor"]["fxgraph_cache_hit"])
 """
 

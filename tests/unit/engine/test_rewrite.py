@@ -223,7 +223,7 @@ def test_networks_of_ordinary_size_are_trained_as_they_were(
     ends = []
     for compiled in (False, True):
         task = Task(network, dtype=torch.float64)
-        runner = Weave(4, compiled=compiled, unroll=2)
+        runner = Weave(4, compiled=compiled, unroll=2, native=False)
         simulation = Simulation(method, task, clients, runner)
         with (
             torch._inductor.config.patch(fx_graph_cache=False),
