@@ -565,7 +565,8 @@ def _refuse_silence(address: str) -> None:
     host, _, port = address.rpartition(":")
     found, cause = "something else", None
     try:
-        with socket.create_connection((host, int(port)), timeout=_ANSWERS_S) as there:
+        where = host.strip("[]"), int(port)
+        with socket.create_connection(where, timeout=_ANSWERS_S) as there:
             if os.environ.get("RAY_USE_TLS", "0") != "0":
                 return
             there.sendall(_GREETING)

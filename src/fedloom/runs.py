@@ -229,6 +229,7 @@ def run(
     engine: EngineSettings | None = None,
     evaluate_every: int = 1,
     evaluate_start: bool = False,
+    evaluate_train: bool = False,
     evaluate_clients: int | None = None,
     checkpoint_every: int = 10,
     checkpoint_minutes: float | None = 10.0,
@@ -257,6 +258,8 @@ def run(
             device.
         evaluate_every: rounds between evaluations.
         evaluate_start: whether models are also evaluated before the first round.
+        evaluate_train: whether every evaluation scores training data too; by default
+            the first and the last do.
         evaluate_clients: how many clients an evaluation scores, a fixed random sample;
             all by default.
         checkpoint_every: rounds between checkpoints, when there is a directory.
@@ -273,6 +276,7 @@ def run(
         seed=seed,
         evaluate_every=evaluate_every,
         evaluate_start=evaluate_start,
+        evaluate_train=evaluate_train,
         evaluate_clients=evaluate_clients,
         checkpoint_every=checkpoint_every,
         checkpoint_minutes=checkpoint_minutes,

@@ -81,6 +81,14 @@ class HeadLookedInto(Network):
         return self.head(self.base(x) * self.head.weight.sum())
 
 
+class StrictAboutOutputs(Network):
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.base(x))
+        if outputs.shape[-1] != 3:
+            raise ValueError("three classes are expected")
+        return outputs
+
+
 class SkippedBase(Network):
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.base(x)) + x
@@ -111,6 +119,7 @@ CANNOT_BE_CUT = [
     AfterHeadInPlace,
     HeadTwice,
     HeadLookedInto,
+    StrictAboutOutputs,
     SkippedBase,
     Random,
     Tied,

@@ -118,6 +118,7 @@ def measure(
     """
     check_names("model", models, _CLIENTS)
     check_names("mode", modes or (), MODES)
+    check_counts(repeats=repeats, clients=clients)
     if isinstance(data, str):
         check_names("data source", [data], SOURCES)
         dataset = SOURCES[data]().load(data_dir, 0)
@@ -255,6 +256,13 @@ def random_images(count: int) -> Dataset:
         classes=10,
         scale=255.0,
     )
+
+
+def check_counts(**counts: int | None) -> None:
+    """Refuse a number of things that is not at least one."""
+    for name, number in counts.items():
+        if number is not None and number < 1:
+            raise ConfigError(f"bench: {name} must be at least 1, found {number}.")
 
 
 def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedloom.algorithms import REGISTRY
-from fedloom.bench.engine import best, check_names, device_name, simulate
+from fedloom.bench.engine import best, check_counts, check_names, device_name, simulate
 from fedloom.clients import Federation, Iid, Split, divide
 from fedloom.core import streams
 from fedloom.core.task import Task
@@ -71,6 +71,7 @@ def measure(
         data_dir: where the files of the dataset lie.
     """
     check_names("method", methods, REGISTRY)
+    check_counts(repeats=repeats, clients=clients)
     check_names("mode", modes or (), MODES)
     check_names("data source", [data], SOURCES)
     dataset = _first(SOURCES[data]().load(data_dir, 0), clients * samples)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fedloom.algorithms import REGISTRY
-from fedloom.bench.engine import check_names, random_images
+from fedloom.bench.engine import check_counts, check_names, random_images
 from fedloom.clients import LabelSkew, Sampling, Split, divide
 from fedloom.cluster import LOCAL, RaySettings, connected
 from fedloom.core import streams
@@ -86,6 +86,7 @@ def measure(
         data_dir: where the files of named datasets lie.
     """
     check_names("method", methods, REGISTRY)
+    check_counts(workers=workers, rounds=rounds, repeats=repeats, clients=clients)
     check_names("data", [data], ["random", *SOURCES])
     with connected(RaySettings(address=LOCAL, workers=workers)) as cluster:
         assert cluster is not None

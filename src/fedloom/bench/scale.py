@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from fedloom.algorithms import REGISTRY
-from fedloom.bench.engine import check_names, device_name
+from fedloom.bench.engine import check_counts, check_names, device_name
 from fedloom.clients import Sampling
 from fedloom.clients.federation import Federation, federation
 from fedloom.comparison.workers import workers
@@ -99,6 +99,7 @@ def measure(
         rounds: how many each run has.
     """
     check_names("method", methods, REGISTRY)
+    check_counts(cohort=cohort)
     if not clients or cohort > min(clients) or rounds <= _EVERY:
         raise ConfigError(
             f"bench scale: expected more than {_EVERY} rounds and runs with at least "

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from fedloom.algorithms import REGISTRY
-from fedloom.bench.engine import check_names, device_name
+from fedloom.bench.engine import check_counts, check_names, device_name
 from fedloom.clients import LabelSkew, Sampling, Split, divide
 from fedloom.core import streams
 from fedloom.core.task import Task
@@ -60,6 +60,7 @@ def measure(
         device: cpu or cuda.
     """
     check_names("method", methods, REGISTRY)
+    check_counts(seeds=seeds, rounds=rounds)
     for name in methods or METHODS:
         _train(
             _simulations(name, 1, device), 2, is_bundle=False

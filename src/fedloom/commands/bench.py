@@ -145,7 +145,9 @@ def bench_scale(
         option("Numbers of clients of the other runs, comma-separated."),
     ] = str(scale_bench.FEWEST),
     cohort: Annotated[int, option("Number of clients of a round.")] = 1000,
-    rounds: Annotated[int, option("Number of rounds of each run.")] = 30,
+    rounds: Annotated[
+        int, option("Number of rounds of each run, more than 10: one has a checkpoint.")
+    ] = 30,
     to: Json = None,
 ) -> None:
     """What a round, the set-up and the files cost among few and very many clients."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
+
+from fedloom.core.user_cache import user_cache
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 """The environment variable that tells PyTorch where to keep compiled code."""
@@ -19,10 +20,8 @@ def keep_compiled_code() -> None:
     """
     if os.environ.get(VARIABLE):
         return
-    home = os.environ.get("XDG_CACHE_HOME")
-    with suppress(OSError, RuntimeError):  # no home, or it cannot be written to
-        root = Path(home) if home else Path.home() / ".cache"
-        folder = root / "fedloom" / "compiled"
-        folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):
+        folder = user_cache() / "compiled"
+        folder.mkdir(exist_ok=True)
         if os.access(folder, os.W_OK):
             os.environ[VARIABLE] = str(folder)

@@ -20,7 +20,7 @@ def layers_of(module: nn.Module) -> list[nn.Module] | None:
     Layers that do nothing are left out. A module is known by its exact class, since a
     subclass may do anything, and only where no hook changes what it does.
     """
-    if _has_hooks(module):
+    if _has_hooks(module) or "forward" in vars(module):
         return None
     parts: list[nn.Module]
     if type(module) is nn.Sequential:

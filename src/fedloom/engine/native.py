@@ -278,6 +278,8 @@ def _after(
         made.append(_Layer("linear", (*shape, 1, 1), layer.out_features, **places))
         return (layer.out_features,)
     if kind in _ACTIVATIONS:
+        if made and made[-1].kind in _ACTIVATIONS.values():
+            return None  # they work in place: the first one's output would be lost
         whole = shape if len(shape) == 3 else (math.prod(shape), 1, 1)
         made.append(_Layer(_ACTIVATIONS[kind], whole))
         return shape

@@ -19,6 +19,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from fedloom.core.user_cache import user_cache
+
 _SOURCE = Path(__file__).with_name("descend.c")
 _COMPILERS = ("gcc", "cc", "clang", "g++", "clang++", "c++")
 _OPTIONS = (
@@ -55,11 +57,8 @@ def _library(folder: Path, compiler: str, bits: int) -> ctypes.CDLL:
 
 def _folders() -> Iterator[Path]:
     """Where libraries may be kept: only where nobody else can write."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    with suppress(OSError, RuntimeError):
-        folder = Path(home) / "fedloom"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        yield folder
+    with suppress(OSError):
+        yield user_cache()
     with tempfile.TemporaryDirectory(prefix="fedloom-") as own:
         yield Path(own)
 

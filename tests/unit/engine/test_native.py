@@ -221,6 +221,13 @@ def hooked() -> nn.Module:
     return module
 
 
+def patched() -> nn.Module:
+    module = sequence(nn.Flatten(), nn.Linear(162, 4))
+    plain = module[1].forward
+    module[1].forward = lambda x: 2 * plain(x)
+    return module
+
+
 def tied() -> nn.Module:
     layer = nn.Linear(162, 162)
     return sequence(nn.Flatten(), layer, nn.ReLU(), layer, nn.Linear(162, 4))
@@ -235,6 +242,13 @@ def frozen() -> nn.Module:
 UNKNOWN: dict[str, Callable[[], nn.Module]] = {
     "a class of its own": lambda: sequence(nn.Flatten(), Halved(162, 4)),
     "a hook": hooked,
+    "a forward of its own": patched,
+    "two activations in a row": lambda: sequence(
+        nn.Flatten(), nn.Linear(162, 9), nn.Tanh(), nn.Sigmoid(), nn.Linear(9, 4)
+    ),
+    "two activations around a flattening": lambda: sequence(
+        nn.Tanh(), nn.Flatten(), nn.ReLU(), nn.Linear(162, 4)
+    ),
     "a layer used twice": tied,
     "a frozen layer": frozen,
     "dropout": lambda: sequence(nn.Flatten(), nn.Dropout(0.5), nn.Linear(162, 4)),

@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from fedloom.bench.engine import check_names, device_name
+from fedloom.bench.engine import check_counts, check_names, device_name
 from fedloom.bench.peers.environments import (
     PEERS,
     NotInstalled,
@@ -22,8 +22,12 @@ from fedloom.bench.peers.environments import (
     interpreter,
 )
 from fedloom.bench.peers.processes import Failed, Outcome, run_script
-from fedloom.bench.peers.workloads import WORKLOADS, Workload, write_workload
-from fedloom.core.errors import ConfigError
+from fedloom.bench.peers.workloads import (
+    WORKLOADS,
+    Workload,
+    check_rounds,
+    write_workload,
+)
 
 OURS = "fedloom"
 """Whom ratios refer to."""
@@ -112,8 +116,9 @@ def measure(
     """
     check_names("workload", workloads, WORKLOADS)
     check_names("peer", peers, PEERS)
-    if repeats < 1:
-        raise ConfigError(f"bench peers: repeats must be at least 1, found {repeats}.")
+    check_counts(repeats=repeats, processes=processes)
+    if rounds is not None:
+        check_rounds(rounds)
     chosen = [
         peer
         for name, peer in PEERS.items()
@@ -136,12 +141,13 @@ def measure(
             gradients = write_workload(
                 workload,
                 folder,
-                rounds=rounds or workload.rounds,
+                rounds=workload.rounds if rounds is None else rounds,
                 device=device,
                 processes=processes,
                 data_dir=data_dir,
             )
-            check = WorkCheck(workload, gradients, rounds or workload.rounds)
+            count = workload.rounds if rounds is None else rounds
+            check = WorkCheck(workload, gradients, count)
             for repeat in range(1, repeats + 1):
                 for peer in chosen:
                     row = Row(

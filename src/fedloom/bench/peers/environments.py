@@ -11,7 +11,9 @@ from pathlib import Path
 
 import torch
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.files import atomic_write
+from fedloom.core.user_cache import user_cache
 
 SCRIPTS = Path(__file__).parent / "scripts"
 _TORCH = "torch==" + torch.__version__.partition("+")[0]
@@ -83,8 +85,13 @@ class NotInstalled(Exception):
 
 def default_folder() -> Path:
     """Where environments are kept from run to run."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "fedloom" / "peers"
+    try:
+        return user_cache() / "peers"
+    except OSError as error:
+        raise ConfigError(
+            f"bench peers: there is no folder to keep environments in ({error}). Say "
+            "where with --venvs DIR."
+        ) from error
 
 
 def interpreter(peer: Peer, folder: Path) -> Path:

@@ -102,6 +102,19 @@ WORKLOADS = {
 }
 
 
+def check_rounds(rounds: int) -> None:
+    """Refuse fewer rounds than can be timed.
+
+    Raises:
+        ConfigError: There are too few.
+    """
+    if rounds < 3:
+        raise ConfigError(
+            f"bench peers: rounds must be at least 3, found {rounds}. The first is "
+            "start-up, the last ends the run, and those between are timed."
+        )
+
+
 def write_workload(
     workload: Workload,
     folder: Path,
@@ -127,11 +140,7 @@ def write_workload(
     Raises:
         ConfigError: There are too few rounds.
     """
-    if rounds < 3:
-        raise ConfigError(
-            f"bench peers: rounds must be at least 3, found {rounds}. The first is "
-            "start-up, the last ends the run, and those between are timed."
-        )
+    check_rounds(rounds)
     dataset = SOURCES[workload.data]().load(data_dir, SEED)
     clients = make_clients(workload, dataset)
     cohorts = draw_cohorts(workload, rounds)
