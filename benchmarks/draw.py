@@ -44,9 +44,9 @@ def peers() -> str:
             colour = OURS if row["peer"] == "fedloom" else THEIRS
             parts += [
                 text(110, top + 12, row["peer"], "end"),
-                f"<rect x='120' y='{top + 2}' width='{middle * 34:.1f}' height='12' "
+                f"<rect x='120' y='{top + 2}' width='{middle * 25:.1f}' height='12' "
                 f"fill='{colour}'/>",
-                text(125 + middle * 34, top + 12, f"{middle:.1f}"),
+                text(125 + middle * 25, top + 12, f"{middle:.1f}"),
             ]
             top += 18
         top += 12
