@@ -257,8 +257,9 @@ def test_memory_of_the_children_is_counted(monkeypatch):
 
 @pytest.mark.slow
 def test_the_tuned_loop_and_fedloom_do_the_same_work(tmp_path):
-    gradients = write_workload(TINY, tmp_path / "w", rounds=8)
-    check = WorkCheck(TINY, gradients, rounds=8)
+    learning = replace(TINY, lr=0.05)
+    gradients = write_workload(learning, tmp_path / "w", rounds=8)
+    check = WorkCheck(learning, gradients, rounds=8)
     for name in ("loop", "fedloom"):
         script, result = SCRIPTS / f"run_{name}.py", tmp_path / f"{name}.json"
         done = run_script(PYTHON, script, tmp_path / "w", result)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch._inductor.runtime import cache_dir_utils
 
 from fedloom.engine.compile_cache import VARIABLE, keep_compiled_code
 
@@ -51,6 +52,15 @@ def test_without_a_place_to_keep_it_pytorch_decides(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "taken"))
     keep_compiled_code()
     assert VARIABLE not in os.environ
+
+
+@pytest.mark.usefixtures("_unset")
+def test_what_pytorch_chose_by_itself_is_not_the_users_choice(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache_dir_utils.cache_dir()
+    assert VARIABLE in os.environ
+    keep_compiled_code()
+    assert os.environ[VARIABLE] == str(tmp_path / "fedloom" / "compiled")
 
 
 def test_a_directory_that_the_user_chose_stays(tmp_path, monkeypatch):
