@@ -58,19 +58,9 @@ def sums_of_shared(task: Task, theta: Tensor, samples: Samples) -> Sums:
     A sample that several clients have is looked at once.
     """
     totals = _Totals(task, samples)
-    distinct, place = samples.distinct
-    measured: list[list[Tensor]] = [[] for _ in totals.statistics]
-    for chosen in (
-        torch.split(distinct, _Calls.of(samples).at_once) if len(distinct) else ()
-    ):
-        inputs = tuple(x[chosen] for x in samples.inputs)
-        outcome = task.measure(theta, inputs, samples.targets[chosen])
-        for column, values in zip(measured, totals.measure(outcome), strict=True):
-            column.append(values.detach().double())
-    for statistic, parts in zip(totals.statistics, measured, strict=True):
-        if not parts:
-            break
-        of_distinct = torch.cat(parts)
+    place = samples.distinct[1]
+    of_all = _of_distinct(task, theta, samples, totals.measure)
+    for statistic, of_distinct in zip(totals.statistics, of_all, strict=False):
         everything = torch.arange(len(place), device=place.device)
         for some in torch.split(everything, _GATHERED):
             values = of_distinct[place[some]]
@@ -148,6 +138,14 @@ def values_of_own(
         block: as for `sums_of_own`.
     """
     (statistic,) = METRICS[task.metric].sent
+    if len(samples.indices) == 0:
+        return torch.zeros(0, dtype=torch.float64)
+    theta = _only_one(models, samples)
+    if theta is not None:
+        (of_distinct,) = _of_distinct(
+            task, theta, samples, lambda outcome: (statistic.measure(outcome),)
+        )
+        return of_distinct[samples.distinct[1]].cpu()
     each = runner.each(lambda *one: (statistic.measure(task.measure(*one)),))
     kept = _zeros(samples, len(samples.indices))
     block = block or _held_at_once(task, 1)
@@ -155,6 +153,24 @@ def values_of_own(
         (values,) = block_of.measured
         kept[block_of.places[block_of.mask]] = values[block_of.mask].detach().double()
     return kept.cpu()
+
+
+def _of_distinct(
+    task: Task,
+    theta: Tensor,
+    samples: Samples,
+    measure: Callable[[Outcome], tuple[Tensor, ...]],
+) -> tuple[Tensor, ...]:
+    """What is measured of one model on every distinct sample; () if there is none."""
+    parts = []
+    distinct = samples.distinct[0]
+    for chosen in (
+        torch.split(distinct, _Calls.of(samples).at_once) if len(distinct) else ()
+    ):
+        inputs = tuple(x[chosen] for x in samples.inputs)
+        measured = measure(task.measure(theta, inputs, samples.targets[chosen]))
+        parts.append([values.detach().double() for values in measured])
+    return tuple(torch.cat(columns) for columns in zip(*parts, strict=True))
 
 
 class _Block(NamedTuple):

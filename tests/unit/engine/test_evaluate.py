@@ -392,6 +392,26 @@ def test_models_that_are_the_same_are_scored_once(
         np.testing.assert_allclose(woven.of("loss"), looped.of("loss"), rtol=1e-10)
 
 
+def test_what_a_shared_model_says_of_a_sample_is_looked_up_once() -> None:
+    task = Watched(nn.Linear(3, 2), dtype=torch.float64)
+    federation = overlapping()
+    simulation = simulation_of(
+        FedAvg(lr=0.5), Weave(2), federation=federation, task=task
+    )
+    simulation.run_exchange()
+    task.shown = 0
+    found = simulation.outcomes("test")
+    assert task.shown == 9
+    assert found is not None
+    module, data = task.fresh_module(), federation.dataset
+    params = task.unflatten(simulation.state.server.shared)
+    out = torch.func.functional_call(module, params, (data.inputs[0],))
+    is_right = (out.argmax(1) == data.targets).double()
+    assert found.rows.tolist() == federation.test.indices.tolist()
+    assert torch.equal(found.values, is_right[found.rows])
+    assert found.work.tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("sizes", [[1], [3, 3, 3], [1] * 500, [1, 5, 900, 2000, 9999]])
 def test_groups_of_clients_fill_a_call_and_leave_nobody_out(sizes: list[int]) -> None:
     groups = list(_groups(np.array(sizes), 64, 2048))
