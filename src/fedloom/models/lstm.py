@@ -1,7 +1,7 @@
 """Long short-term memory (Hochreiter, Schmidhuber, 1997), batched over clients.
 
 PyTorch's own `nn.LSTM` is one opaque operation that cannot be batched over clients.
-This one is written out, with the same parameters, start and results.
+This one can, with the same parameters, start and results.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, SmallCount, check
+from fedloom.models.recurrence import recur
 
 PADDING = 0
 """The token that fills up short sequences; the state passes it unchanged."""
@@ -48,21 +49,10 @@ class Recurrence(nn.Module):
         """
         # What the inputs contribute does not wait for the state: one product for all.
         inputs = F.linear(x, self.weight_ih, self.bias_ih)
-        state = cell = inputs.new_zeros(len(x), self.hidden)
-        states = []
-        for step, entering in enumerate(inputs.unbind(1)):
-            gates = entering + F.linear(state, self.weight_hh, self.bias_hh)
-            enter, keep, fresh, show = gates.chunk(4, dim=1)
-            new_cell = keep.sigmoid() * cell + enter.sigmoid() * fresh.tanh()
-            new_state = show.sigmoid() * new_cell.tanh()
-            if is_real is None:
-                cell, state = new_cell, new_state
-            else:
-                moves = is_real[:, step, None]
-                cell = torch.where(moves, new_cell, cell)
-                state = torch.where(moves, new_state, state)
-            states.append(state)
-        return torch.stack(states, dim=1)
+        if is_real is None:
+            is_real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        states: Tensor = recur(inputs, self.weight_hh, self.bias_hh, is_real)
+        return states
 
 
 class RecurrentNetwork(nn.Module):
