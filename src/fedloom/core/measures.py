@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
 _FEW_CLASSES = 16
 """Classes that do not fill the vectors of a processor."""
 

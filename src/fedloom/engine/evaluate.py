@@ -316,9 +316,7 @@ class _Totals:
         """The numbers of each sample for every statistic."""
         return tuple(statistic.measure(outcome) for statistic in self.statistics)
 
-    def add(
-        self, statistic: Statistic, places: Tensor | slice, values: Tensor
-    ) -> None:
+    def add(self, statistic: Statistic, places: Tensor | slice, values: Tensor) -> None:
         """Count the numbers of some samples."""
         if statistic.reduce is None:
             numbers = values.detach().double()

@@ -42,7 +42,6 @@ from fedloom.results.row_files import RowFiles, read_batches
 from fedloom.results.scores import Scores
 from fedloom.server.simulation import Simulation
 
-
 RUNNERS = {"loop": Loop(), "vmap": Weave(4, native=False), "native": Weave(4)}
 
 
