@@ -32,8 +32,10 @@ from fedloom.engine.job import (
     CohortDownload,
     Job,
     LocalResults,
+    Outputs,
     Participants,
     Runner,
+    Samples,
 )
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
@@ -369,6 +371,9 @@ class Recorder:
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return self.runner.each(function)
+
+    def outputs_of(self, task: Task, samples: Samples) -> Outputs | None:
+        return self.runner.outputs_of(task, samples)
 
     def alone(self) -> Runner:
         return self.runner.alone()

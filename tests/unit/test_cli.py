@@ -184,8 +184,9 @@ def test_bench_engine_writes_rows_with_ratios(tmp_path):
     rows = json.loads((tmp_path / "b.json").read_text())
     works = ["training"] * 2 + ["shared"] * 2 + ["personal"] * 2
     assert [row["work"] for row in rows] == works
-    assert [row["mode"] for row in rows] == ["plain", "weave"] * 3
-    assert all(row["ratio_to_loop"] == 1.0 for row in rows[::2])
+    assert [row["mode"] for row in rows] == ["plain", "weave"] + ["plain", "native"] * 2
+    assert all(row["ratio"] == 1.0 for row in rows[::2])
+    assert {row["ratio_to"] for row in rows} == {"plain"}
     assert all(row["seconds"] > 0 and row["model"] == "mlr" for row in rows)
     for row in rows:
         times = row["flops"] / row["flops_s"], row["bytes"] / row["bytes_s"]

@@ -62,8 +62,10 @@ class Row:
     """One of `MODES`."""
     seconds: float
     """Seconds of the fastest timed round, or of the fastest evaluation."""
-    ratio_to_loop: float
-    """How many times faster than the plain loop of the same model."""
+    ratio: float
+    """How many times faster than `ratio_to` at the same work of the same model."""
+    ratio_to: str
+    """The mode that the ratio refers to: the first, and plain for evaluations."""
     floor_s: float
     """The least seconds that the operations and bytes of this work can take."""
     times_floor: float
@@ -113,7 +115,7 @@ def measure(
         clients: how many share the data; by default 1000 for mlr and 100 otherwise.
         unequal: whether clients are of very different size, the largest with about
             twenty times as many samples as the smallest.
-        evaluation: whether evaluations are timed too, plain and woven.
+        evaluation: whether evaluations are timed too, plain and native.
         data_dir: where the files of the dataset lie.
     """
     check_names("model", models, _CLIENTS)
@@ -141,7 +143,8 @@ def measure(
             work: str,
             mode: str,
             seconds: float,
-            plain_s: float,
+            ratio_to: str,
+            its_s: float,
             least: Work,
             samples: int,
             *,
@@ -157,7 +160,8 @@ def measure(
                 work=work,
                 mode=mode,
                 seconds=seconds,
-                ratio_to_loop=plain_s / seconds,
+                ratio=its_s / seconds,
+                ratio_to=ratio_to,
                 floor_s=floor_s,
                 times_floor=seconds / floor_s,
                 flops=least.flops,
@@ -175,23 +179,25 @@ def measure(
                 torch=torch.__version__,
             )
 
-        least, plain_s = _least(task, holders, batch_size), None
-        for mode in modes or MODES:
+        least, first_s = _least(task, holders, batch_size), None
+        chosen = modes or MODES
+        for mode in chosen:
             round_ = _round(mode, task, holders, batch_size)
             is_slow = mode in ("plain", "loop")
             seconds = best(round_, 0 if is_slow else 1, repeats, where)
-            plain_s = seconds if plain_s is None else plain_s
-            yield row(
-                "training", mode, seconds, plain_s, least, int(holders.sizes.sum())
-            )
+            first_s = seconds if first_s is None else first_s
+            samples = int(holders.sizes.sum())
+            yield row("training", mode, seconds, chosen[0], first_s, least, samples)
         if not evaluation:
             continue
         for kind, both in evaluations(dataset, task, count, chunk).items():
             with on_threads(1):
                 plain_s = best(both.plain, 1, repeats, where)
-            times = {"plain": plain_s, "weave": best(both.ours, 1, repeats, where)}
+            times = {"plain": plain_s, "native": best(both.ours, 1, repeats, where)}
             for mode, seconds in times.items():
-                yield row(kind, mode, seconds, plain_s, both.least, both.samples)
+                yield row(
+                    kind, mode, seconds, "plain", plain_s, both.least, both.samples
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

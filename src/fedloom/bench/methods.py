@@ -34,8 +34,10 @@ class Row:
     """One of `MODES`."""
     seconds: float
     """Seconds of the fastest timed round."""
-    ratio_to_loop: float
-    """How many times faster than the loop of the same method."""
+    ratio: float
+    """How many times faster than `ratio_to` at the same method."""
+    ratio_to: str
+    """The mode that the ratio refers to: the first."""
     clients: int
     samples: int
     parameters: int
@@ -77,19 +79,21 @@ def measure(
     dataset = _first(SOURCES[data]().load(data_dir, 0), clients * samples)
     holders = divide(dataset, Iid(clients=clients), Split(test=0.0), seed=0)
     for name in methods or REGISTRY:
-        loop_s: float | None = None
-        for mode in modes or MODES:
+        first_s: float | None = None
+        chosen = modes or MODES
+        for mode in chosen:
             task, algorithm = _task(name, holders, device), REGISTRY[name](epochs=1)
             simulation, chunk = simulate(mode, algorithm, task, holders)
             untimed = 0 if mode == "loop" else algorithm.exchanges
             rounds = repeats * algorithm.exchanges
             seconds = best(simulation.run_exchange, untimed, rounds, task.device)
-            loop_s = seconds if loop_s is None else loop_s
+            first_s = seconds if first_s is None else first_s
             yield Row(
                 method=name,
                 mode=mode,
                 seconds=seconds * algorithm.exchanges,
-                ratio_to_loop=loop_s / seconds,
+                ratio=first_s / seconds,
+                ratio_to=chosen[0],
                 clients=clients,
                 samples=int(holders.sizes.sum()),
                 parameters=task.d,

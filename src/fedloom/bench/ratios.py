@@ -59,7 +59,7 @@ def measure() -> Iterator[Ratio]:
             ):
                 if row.mode != "plain":
                     name = f"{model} {row.work} {row.mode}"
-                    yield Ratio(name=name, ratio=row.ratio_to_loop)
+                    yield Ratio(name=name, ratio=row.ratio)
         for bundle in seeds.measure(["fedavg"]):
             yield Ratio(name=f"{bundle.method} seeds together", ratio=bundle.ratio)
 

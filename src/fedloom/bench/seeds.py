@@ -2,7 +2,8 @@
 
 The embedded digits over 20 clients with five classes each and unequal sizes, a network
 with 32 hidden units, whole rounds without evaluation, uncompiled. Both ways train the
-same clients from the same starts; how far they end apart is measured too.
+same clients from the same starts, by turns, several times; how far they end apart is
+measured too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
@@ -33,12 +35,18 @@ class Row:
     method: str
     seeds: int
     rounds: int
+    repeats: int
+    """How often both ways were timed, by turns."""
     apart_s: float
-    """Seconds of all runs, one after another."""
+    """Seconds of all runs, one after another: the middle of the repetitions."""
     together_s: float
-    """Seconds of all runs in one bundle."""
+    """Seconds of all runs in one bundle: the middle of the repetitions."""
     ratio: float
-    """How many times faster they are together."""
+    """How many times faster they are together: the middle of the repetitions."""
+    ratio_least: float
+    """The least ratio of a repetition."""
+    ratio_most: float
+    """The largest ratio of a repetition."""
     difference: float
     """Largest difference of a personal parameter between the two ways."""
     clients: int
@@ -49,7 +57,12 @@ class Row:
 
 
 def measure(
-    methods: list[str], *, seeds: int = 5, rounds: int = 10, device: str = "cpu"
+    methods: list[str],
+    *,
+    seeds: int = 5,
+    rounds: int = 10,
+    repeats: int = 3,
+    device: str = "cpu",
 ) -> Iterator[Row]:
     """Time both ways for every method.
 
@@ -57,17 +70,21 @@ def measure(
         methods: names of methods; `METHODS` if empty.
         seeds: runs of each.
         rounds: how many each run has.
+        repeats: how often both ways are timed.
         device: cpu or cuda.
     """
     check_names("method", methods, REGISTRY)
-    check_counts(seeds=seeds, rounds=rounds)
+    check_counts(seeds=seeds, rounds=rounds, repeats=repeats)
     for name in methods or METHODS:
         _train(
             _simulations(name, 1, device), 2, is_bundle=False
         )  # the first calls are slow
-        apart, together = (_simulations(name, seeds, device) for _ in range(2))
-        apart_s = _train(apart, rounds, is_bundle=False)
-        together_s = _train(together, rounds, is_bundle=True)
+        times = []
+        for _ in range(repeats):
+            apart, together = (_simulations(name, seeds, device) for _ in range(2))
+            apart_s = _train(apart, rounds, is_bundle=False)
+            times.append((apart_s, _train(together, rounds, is_bundle=True)))
+        ratios = [apart_s / together_s for apart_s, together_s in times]
         everyone = torch.arange(apart[0].federation.count, device=device)
         gaps = [
             (a.personal(everyone) - b.personal(everyone)).abs().max()
@@ -77,9 +94,12 @@ def measure(
             method=name,
             seeds=seeds,
             rounds=rounds,
-            apart_s=apart_s,
-            together_s=together_s,
-            ratio=apart_s / together_s,
+            repeats=repeats,
+            apart_s=median(apart_s for apart_s, _ in times),
+            together_s=median(together_s for _, together_s in times),
+            ratio=median(ratios),
+            ratio_least=min(ratios),
+            ratio_most=max(ratios),
             difference=float(torch.stack(gaps).max()),
             clients=apart[0].federation.count,
             parameters=apart[0].task.d,

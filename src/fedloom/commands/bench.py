@@ -59,7 +59,7 @@ def bench_engine(
 ) -> None:
     """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave."""
     rows = []
-    headers = ("seconds", "ratio_to_loop", "floor_s", "times_floor")
+    headers = ("seconds", "ratio", "ratio_to", "floor_s", "times_floor")
     table = make_table("model", "clients", "work", "mode", *headers)
     for row in engine_bench.measure(
         data,
@@ -74,7 +74,7 @@ def bench_engine(
     ):
         rows.append(row)
         remark(f"{row.model:6} {row.work:9} {row.mode:15} {row.seconds:9.4f} s")
-        ratios = (f"{row.ratio_to_loop:.1f}", f"{row.floor_s:.4f}")
+        ratios = (f"{row.ratio:.1f}", row.ratio_to, f"{row.floor_s:.4f}")
         numbers = (f"{row.seconds:.4f}", *ratios, f"{row.times_floor:.1f}")
         table.add_row(row.model, str(row.clients), row.work, row.mode, *numbers)
     out.print(table)
@@ -106,7 +106,7 @@ def bench_methods(
         rows.append(row)
         say(
             f"{row.method:18} {row.mode:15} {row.seconds:9.3f} s "
-            f"{row.ratio_to_loop:6.1f}x"
+            f"{row.ratio:6.1f}x of {row.ratio_to}"
         )
     _write_rows(rows, to)
 
@@ -116,18 +116,22 @@ def bench_seeds(
     methods: Annotated[str, option("Methods, comma-separated; a few by default.")] = "",
     seeds: Annotated[int, option("Number of runs of each method.")] = 5,
     rounds: Annotated[int, option("Number of rounds of each run.")] = 10,
+    repeats: Annotated[
+        int, option("Number of repetitions, both ways by turns; the middle counts.")
+    ] = 3,
     to: Json = None,
     device: Device = "cpu",
 ) -> None:
     """Several seeds in the same passes against one run after another."""
     rows = []
-    names = _names(methods)
-    for row in seeds_bench.measure(names, seeds=seeds, rounds=rounds, device=device):
+    for row in seeds_bench.measure(
+        _names(methods), seeds=seeds, rounds=rounds, repeats=repeats, device=device
+    ):
         rows.append(row)
         say(
             f"{row.method:18} apart {row.apart_s:7.2f} s  together "
-            f"{row.together_s:7.2f} s {row.ratio:6.1f}x  largest difference "
-            f"{row.difference:.1e}"
+            f"{row.together_s:7.2f} s {row.ratio:6.2f}x ({row.ratio_least:.2f} to "
+            f"{row.ratio_most:.2f})  largest difference {row.difference:.1e}"
         )
     _write_rows(rows, to)
 

@@ -10,6 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_FEW_CLASSES = 16
+"""Classes that do not fill the vectors of a processor."""
+
 
 class Sums(NamedTuple):
     """Client to server after an evaluation: sums and counts, never a sample.
@@ -39,6 +42,14 @@ class PersonalOutcomes(NamedTuple):
     0 for one without a sample of the part."""
 
 
+def log_probabilities(outputs: Tensor) -> Tensor:
+    """(B, classes) of every class, of logits (B, classes)."""
+    if outputs.shape[1] > _FEW_CLASSES or outputs.is_cuda:
+        return outputs.log_softmax(1)
+    # On a CPU the same numbers, by vectors of samples and not one by one.
+    return outputs.t().log_softmax(0).t()
+
+
 @dataclass(eq=False)
 class Outcome:
     """What a model said of some samples and what is true, for metrics to compare.
@@ -56,7 +67,7 @@ class Outcome:
     @cached_property
     def log_probabilities(self) -> Tensor:
         """(B, classes) of every class."""
-        return self.outputs.log_softmax(1)
+        return log_probabilities(self.outputs)
 
     @cached_property
     def probabilities(self) -> Tensor:

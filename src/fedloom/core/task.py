@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
@@ -25,7 +26,7 @@ from fedloom.core.losses import (
     loss_per_sample,
     squared_error,
 )
-from fedloom.core.measures import Outcome
+from fedloom.core.measures import Outcome, log_probabilities
 from fedloom.core.modules import key_dropouts, refuse_unfit, without_head
 from fedloom.core.scaling import PerChannel, Scaling, along, give_units, in_units
 
@@ -236,13 +237,13 @@ class Task(ParameterLayout):
         self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> Outcome:
         """What one model says of samples, beside what is true."""
-        return self._compare(self._outputs(theta, inputs), targets)
+        return self.compare(self._outputs(theta, inputs), targets)
 
     def measure_average(
         self, thetas: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
     ) -> Outcome:
         """The same for the average prediction of several models, (k, d)."""
-        return self._compare(self._average(thetas, inputs), targets)
+        return self.compare(self._average(thetas, inputs), targets)
 
     def predict_average(self, thetas: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
         """Outputs of several models, (k, d), as one: log of the mean probabilities.
@@ -269,13 +270,24 @@ class Task(ParameterLayout):
 
     def _average(self, thetas: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
         prepared = self.prepare(inputs)
-        outputs = torch.stack([self._outputs_of(theta, prepared) for theta in thetas])
-        if self.metric != "accuracy":
-            return outputs.mean(0)
-        logs = outputs.log_softmax(-1).logsumexp(0)
-        return logs - math.log(len(thetas))
+        return self.average([self._outputs_of(theta, prepared) for theta in thetas])
 
-    def _compare(self, outputs: Tensor, targets: Tensor) -> Outcome:
+    def average(self, outputs: Sequence[Tensor]) -> Tensor:
+        """What several models say of the same samples, (B, ...) each, as one."""
+        together = torch.stack(tuple(outputs))
+        if self.metric != "accuracy":
+            return together.mean(0)
+        logs = together.log_softmax(-1).logsumexp(0)
+        return logs - math.log(len(together))
+
+    def compare(self, outputs: Tensor, targets: Tensor) -> Outcome:
+        """What a module put out for samples, beside what is true."""
+        if self._loss is cross_entropy and outputs.dim() == 2:
+            logs = log_probabilities(outputs)
+            loss = F.nll_loss(logs, targets, reduction="none")
+            outcome = Outcome(outputs, targets, loss)
+            outcome.log_probabilities = logs  # for the metrics that need them
+            return outcome
         loss = self._loss(outputs, self._learned(targets))
         return Outcome(self.in_units(outputs), self._cast(targets), loss)
 

@@ -325,6 +325,11 @@ typedef struct {
   real *losses, *seen;                 /* (clients,) added to */
   double rate, clip, decay, momentum;  /* clip 0: none */
   int64_t next;                        /* the next of `order` */
+  /* What models say of samples, where nothing is trained; else NULL. Then samples are
+   * (N,), and what is a client elsewhere is a run of them that one model is shown. */
+  real *outputs;         /* (N, outputs) */
+  const int64_t *starts; /* (clients,) where its samples and outputs begin */
+  const int64_t *models; /* (clients,) which of theta it is shown to */
 } Work;
 
 /* What one thread keeps of a layer. */
@@ -431,7 +436,7 @@ ONCE void lay_out(Thread *t) {
     size_t bytes = sizeof(real) * most_numbers(w, is_rows, s->out_channels,
                                                s->out_height, s->out_width);
     s->value = reserve(t, bytes);
-    s->error = reserve(t, bytes);
+    s->error = w->outputs ? NULL : reserve(t, bytes);
     s->place = is.kind == MAX_POOL ? reserve(t, bytes) : NULL;
     if (s->weights_count) {
       size_t size = sizeof(real) * s->weights_count;
@@ -908,12 +913,31 @@ static void descend_one(Thread *t, ptrdiff_t client) {
   w->seen[client] += (real)seen;
 }
 
+/* What a model says of a run of samples. */
+static void say_one(Thread *t, ptrdiff_t run) {
+  Work *w = t->work;
+  const int64_t *samples = w->samples + w->starts[run];
+  const State *last = &t->states[t->count - 1];
+  ptrdiff_t outputs = last->out_channels * last->out_height * last->out_width;
+  real *to = w->outputs + w->starts[run] * outputs;
+  memset(t->memory, 0, t->at - t->memory);
+  move(t, (real *)w->theta + w->models[run] * w->theta_client, NULL, TO_THREAD);
+  for (ptrdiff_t n, left = w->sizes[run]; left > 0; left -= n, samples += n) {
+    n = left < w->batch ? left : w->batch;
+    gather(t, 0, samples, n);
+    fetch(w, samples + n, left - n < w->batch ? left - n : w->batch);
+    forward(t, n);
+    move_rows(last->value, to, n, outputs, padded(outputs), FROM_THREAD);
+    to += n * outputs;
+  }
+}
+
 static void *run_thread(void *argument) {
   Thread *t = argument;
   for (;;) {
     int64_t place = __atomic_fetch_add(&t->work->next, 1, __ATOMIC_RELAXED);
     if (place >= t->work->clients) return NULL;
-    descend_one(t, t->work->order[place]);
+    (t->work->outputs ? say_one : descend_one)(t, t->work->order[place]);
   }
 }
 
@@ -931,8 +955,8 @@ static int make_thread(Thread *t, Work *w) {
   return 1;
 }
 
-/* All steps of all clients, on so many threads; 0 if there was not enough memory, and
- * then nothing was done. */
+/* All steps of all clients, or what their models say, on so many threads; 0 if there
+ * was not enough memory, and then nothing was done. */
 int descend(Work *w, int64_t threads) {
   if (threads > w->clients) threads = w->clients;
   if (threads < 1) return 1;

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedloom.core.measures import Outcome, Sums
 from fedloom.core.metrics import METRICS, Statistic, metrics_for, statistics
 from fedloom.core.task import Task
-from fedloom.engine.job import Runner, Samples
+from fedloom.engine.job import Outputs, Runner, Samples
 
 _MODELS_BYTES = 1 << 26
 """Models of several clients that are held at once, unless it is said how many."""
@@ -52,6 +52,10 @@ _GATHERED = 1 << 20
 """Samples of all clients whose numbers are put beside each other at a time."""
 
 
+_SAID = 1 << 16
+"""Samples of several clients whose outputs are held at once."""
+
+
 def sums_of_shared(task: Task, theta: Tensor, samples: Samples) -> Sums:
     """What each client sends of one model, (d,), on its own samples.
 
@@ -64,10 +68,7 @@ def sums_of_shared(task: Task, theta: Tensor, samples: Samples) -> Sums:
         everything = torch.arange(len(place), device=place.device)
         for some in torch.split(everything, _GATHERED):
             values = of_distinct[place[some]]
-            if statistic.reduce is None:
-                totals.of[statistic].index_add_(0, totals.owner[some], values)
-            else:
-                totals.keep(statistic, some, values)
+            totals.add(statistic, some, values)
     return totals.sums()
 
 
@@ -102,9 +103,17 @@ def sums_of_own(
                 return shared[1]
             return sums_of_shared(task, theta, samples)
     totals = _Totals(task, samples)
+    block = block or _held_at_once(task, _DRAWN if is_average else 1)
+    outputs_of = runner.outputs_of(task, samples)
+    if outputs_of is not None:
+        for places, outcome in _outcomes(task, samples, models, outputs_of, block):
+            for statistic, values in zip(
+                totals.statistics, totals.measure(outcome), strict=True
+            ):
+                totals.add(statistic, places, values)
+        return totals.sums()
     outcome_of = task.measure_average if is_average else task.measure
     each = runner.each(lambda *one: totals.measure(outcome_of(*one)))
-    block = block or _held_at_once(task, _DRAWN if is_average else 1)
     for block_of in _blocks(samples, models, each, block):
         rows, mask = block_of.rows, block_of.mask
         for statistic, values in zip(totals.statistics, block_of.measured, strict=True):
@@ -146,9 +155,14 @@ def values_of_own(
             task, theta, samples, lambda outcome: (statistic.measure(outcome),)
         )
         return of_distinct[samples.distinct[1]].cpu()
-    each = runner.each(lambda *one: (statistic.measure(task.measure(*one)),))
     kept = _zeros(samples, len(samples.indices))
     block = block or _held_at_once(task, 1)
+    outputs_of = runner.outputs_of(task, samples)
+    if outputs_of is not None:
+        for places, outcome in _outcomes(task, samples, models, outputs_of, block):
+            kept[places] = statistic.measure(outcome).double()
+        return kept
+    each = runner.each(lambda *one: (statistic.measure(task.measure(*one)),))
     for block_of in _blocks(samples, models, each, block):
         (values,) = block_of.measured
         kept[block_of.places[block_of.mask]] = values[block_of.mask].detach().double()
@@ -171,6 +185,32 @@ def _of_distinct(
         measured = measure(task.measure(theta, inputs, samples.targets[chosen]))
         parts.append([values.detach().double() for values in measured])
     return tuple(torch.cat(columns) for columns in zip(*parts, strict=True))
+
+
+def _outcomes(
+    task: Task,
+    samples: Samples,
+    models: Callable[[Tensor], Tensor],
+    outputs_of: Outputs,
+    block: int,
+) -> Iterator[tuple[slice, Outcome]]:
+    """What clients' own models say of their samples, and where these stand."""
+    clients = samples.sizes.nonzero()[:, 0]
+    at_once = _Calls.of(samples).at_once
+    for group in _neighbours(samples.sizes[clients].numpy(), block, _SAID):
+        rows = clients[group]
+        sizes, first = samples.sizes[rows], int(samples.offsets[rows[0]])
+        chosen = samples.indices[first : first + int(sizes.sum())]
+        thetas = models(rows)
+        if thetas.dim() == 2:
+            outputs = outputs_of(thetas, chosen, sizes)
+        else:
+            drawn = (outputs_of(theta, chosen, sizes) for theta in thetas.unbind(1))
+            outputs = task.average(list(drawn))
+        for start in range(0, len(chosen), at_once):
+            some = slice(start, start + at_once)
+            outcome = task.compare(outputs[some], samples.targets[chosen[some]])
+            yield slice(first + start, first + start + len(outcome.loss)), outcome
 
 
 class _Block(NamedTuple):
@@ -233,6 +273,23 @@ def _groups(sizes: NDArray[np.int64], block: int, rows: int) -> Iterator[slice]:
         start += count
 
 
+def _neighbours(sizes: NDArray[np.int64], block: int, rows: int) -> Iterator[slice]:
+    """Neighbours that have about so many samples together.
+
+    Args:
+        sizes: (n,) samples of each client.
+        block: the most clients of a group.
+        rows: the most samples of a group of several.
+    """
+    ends, start = sizes.cumsum(), 0
+    while start < len(sizes):
+        before = ends[start] - sizes[start]
+        stop = int(np.searchsorted(ends, before + rows, side="right"))
+        stop = min(max(stop, start + 1), start + block)
+        yield slice(start, stop)
+        start = stop
+
+
 def _only_one(models: Callable[[Tensor], Tensor], samples: Samples) -> Tensor | None:
     """The model that all clients have, if it depends on nothing of theirs.
 
@@ -275,7 +332,17 @@ class _Totals:
         """The numbers of each sample for every statistic."""
         return tuple(statistic.measure(outcome) for statistic in self.statistics)
 
-    def keep(self, statistic: Statistic, places: Tensor, values: Tensor) -> None:
+    def add(self, statistic: Statistic, places: Tensor | slice, values: Tensor) -> None:
+        """Count the numbers of some samples."""
+        if statistic.reduce is None:
+            numbers = values.detach().double()
+            self.of[statistic].index_add_(0, self.owner[places], numbers)
+        else:
+            self.keep(statistic, places, values)
+
+    def keep(
+        self, statistic: Statistic, places: Tensor | slice, values: Tensor
+    ) -> None:
         """Put by the numbers of some samples, until there are those of all."""
         rows = values.detach().double().reshape(len(values), -1)
         self._kept[statistic][places] = rows

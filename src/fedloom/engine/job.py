@@ -202,6 +202,11 @@ class TrainingResult(NamedTuple):
     client_log: Any
 
 
+Outputs = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(N, ...) what a module puts out for samples, of the models of clients, (n, d), which
+samples, (N,), one client's after another's, and how many are each client's, (n,)."""
+
+
 class Runner(Protocol):
     """Runs a job for many clients. `loop` and `weave` differ in nothing but speed."""
 
@@ -212,6 +217,9 @@ class Runner(Protocol):
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of one client's records as one of n rows of them."""
+
+    def outputs_of(self, task: Task, samples: Samples) -> Outputs | None:
+        """What gives many models' outputs at once; None if `each` is the way to."""
 
     def alone(self) -> Runner:
         """A runner of the same kind for a single client."""

@@ -17,11 +17,12 @@ from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, stack, take
 from fedloom.core.remarks import LOWER_RATE
 from fedloom.core.streams import fold
-from fedloom.core.task import Batch
+from fedloom.core.task import Batch, Task
 from fedloom.engine.job import (
     Job,
     LocalResults,
     Participants,
+    Samples,
     noise_key,
     phase_key,
     plan_phase,
@@ -49,6 +50,9 @@ class Loop:
             for n in range(len(participants.rows))
         ]
         return stack(outcomes)
+
+    def outputs_of(self, task: Task, samples: Samples) -> None:
+        """Nothing but one row after another."""
 
     def alone(self) -> Loop:
         """The loop itself."""

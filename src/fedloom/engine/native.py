@@ -1,10 +1,11 @@
-"""Plain descent on a CPU: each client runs through all its steps in one thread.
+"""Plain descent on a CPU, and outputs: each client in one thread, from end to end.
 
 Most methods train at least one model by nothing but SGD on the client's own loss, on a
 network that is a row of ordinary layers. A compiled step of a chunk of clients then
 meets all their weights several times a step, and clients of unequal size wait for each
 other. Here a client's weights stay in the cache of one core until it is done, and a
-core that is done takes the next client (`descend.c`).
+core that is done takes the next client (`descend.c`). Personal models are scored so
+too: what a client's model says of all its samples.
 """
 
 from __future__ import annotations
@@ -21,13 +22,21 @@ from fedloom.core.layout import Block
 from fedloom.core.losses import cross_entropy, squared_error
 from fedloom.core.phases import Phase
 from fedloom.core.scaling import Scaling
-from fedloom.engine.job import Job
+from fedloom.core.task import Task
+from fedloom.engine.job import Job, Samples
 from fedloom.engine.layers import layers_of
 from fedloom.engine.native_library import native_library
 from fedloom.engine.steps import Given, Met
 
 _MOST_SAMPLES = 256
 """Of a batch; the products of larger ones are better cut in other ways."""
+_SEEN_ROWS = 64
+_SEEN_PLANES = 16
+"""Samples that a model sees at once where nothing is trained: of plain numbers, and of
+pictures. They and what comes of them stay in the cache of a core."""
+_RUN = 512
+"""Samples of one model that a thread takes at a time, so that no thread is left with a
+large client."""
 _BITS = {torch.float32: 32, torch.float64: 64}
 _INPUTS = {torch.uint8: 0, torch.float32: 1, torch.float64: 2}
 _KINDS = {
@@ -87,6 +96,7 @@ class _Work(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("losses", "seen")),
         *((name, ctypes.c_double) for name in ("rate", "clip", "decay", "momentum")),
         *((name, ctypes.c_int64) for name in ("next",)),
+        *((name, ctypes.c_void_p) for name in ("outputs", "starts", "models")),
     )
 
 
@@ -99,7 +109,7 @@ class NativeSteps:
     """
 
     def __init__(self, job: Job, phase: Phase) -> None:
-        network, task = _network(job), job.task
+        network, task = _network(job.task, job.train.inputs[0]), job.task
         library = native_library(_BITS[task.dtype])
         assert network is not None
         assert library is not None
@@ -108,7 +118,6 @@ class NativeSteps:
         rows = [layer.numbers for layer in network.layers]
         self._layers = torch.tensor(rows, dtype=torch.int64)
         self._inputs = job.train.inputs[0].contiguous()
-        self._is_scaled = task.scales_floats or self._inputs.dtype == torch.uint8
         self._is_classes = task._loss is cross_entropy
         targets = job.train.targets
         self._targets = (
@@ -141,7 +150,8 @@ class NativeSteps:
         sizes = mask.sum((-2, -1))
         order = steps.argsort(descending=True, stable=True)
         losses, seen = met.loss.clone(), met.gradients.clone()
-        shift, scale = self._levels(given)
+        own = Scaling(*given.scaling) if given.scaling else None
+        shift, scale = _levels(self._task, self._inputs, own)
         algorithm = self._algorithm
         call = _Work(
             layers=self._layers.data_ptr(),
@@ -183,24 +193,78 @@ class NativeSteps:
             raise MemoryError("There is no memory left for the threads that train.")
         return new, Met(losses, met.steps + steps, seen)
 
-    def _levels(self, given: Given) -> tuple[Tensor, Tensor]:
-        """(1 or C, 1 or features) what is taken from inputs, and what divides them."""
-        own = Scaling(*given.scaling) if given.scaling else self._task.scaling
-        pair = own[:2] if self._is_scaled else (0.0, 1.0)
-        is_each = bool(given.scaling) and self._is_scaled
-        levels = [
-            torch.as_tensor(level, dtype=self._task.dtype)[None if not is_each else ...]
-            for level in pair
-        ]
-        if all(level.dim() == 1 for level in levels):
-            shift, scale = (level[:, None].contiguous() for level in levels)
-            return shift, scale
-        shape = self._inputs.shape[1:]
-        shift, scale = (
-            _along(level, shape).expand(-1, *shape).reshape(len(level), -1).contiguous()
-            for level in levels
+
+class NativeOutputs:
+    """What clients' own models say of their own samples, a client to a thread.
+
+    Args:
+        task: whose models; `has_native_outputs` holds of it and the samples.
+        samples: those of all clients.
+    """
+
+    def __init__(self, task: Task, samples: Samples) -> None:
+        self._inputs = samples.inputs[0].contiguous()
+        network = _network(task, self._inputs)
+        library = native_library(_BITS[task.dtype])
+        assert network is not None
+        assert library is not None
+        self._library, self._dtype = library, task.dtype
+        rows = [layer.numbers for layer in network.layers]
+        self._layers = torch.tensor(rows, dtype=torch.int64)
+        self._outputs = network.outputs
+        self._batch = _SEEN_PLANES if _has_planes(network.layers) else _SEEN_ROWS
+        self._levels = _levels(task, self._inputs, None)
+
+    def __call__(self, thetas: Tensor, samples: Tensor, sizes: Tensor) -> Tensor:
+        """(N, outputs) of every sample, in their order.
+
+        Args:
+            thetas: (n, d) the models.
+            samples: (N,) which samples, of all, one client's after another's.
+            sizes: (n,) how many of them are each client's.
+        """
+        at, samples = _with_rows(thetas.detach()), samples.contiguous()
+        models, starts, sizes = _runs(sizes, _RUN)
+        order = sizes.argsort(descending=True, stable=True)
+        outputs = torch.empty(len(samples), self._outputs, dtype=self._dtype)
+        shift, scale = self._levels
+        call = _Work(
+            layers=self._layers.data_ptr(),
+            count=len(self._layers),
+            input_kind=_INPUTS[self._inputs.dtype],
+            clients=len(models),
+            size=at.shape[-1],
+            batch=self._batch,
+            inputs=self._inputs.data_ptr(),
+            samples=samples.data_ptr(),
+            sizes=sizes.data_ptr(),
+            order=order.data_ptr(),
+            theta=at.data_ptr(),
+            theta_client=at.stride(0),
+            shift=shift.data_ptr(),
+            scale=scale.data_ptr(),
+            level_feature=int(shift.shape[1] > 1),
+            outputs=outputs.data_ptr(),
+            starts=starts.data_ptr(),
+            models=models.data_ptr(),
         )
-        return shift, scale
+        threads = ctypes.c_int64(torch.get_num_threads())
+        if not self._library.descend(ctypes.byref(call), threads):
+            raise MemoryError("There is no memory left for the threads that score.")
+        return outputs
+
+
+def has_native_outputs(task: Task, samples: Samples) -> bool:
+    """Whether `NativeOutputs` knows the task's model and its inputs."""
+    return (
+        type(task) is Task
+        and task.device.type == "cpu"
+        and task.dtype in _BITS
+        and len(samples.inputs) == 1
+        and samples.inputs[0].dtype in _INPUTS
+        and _network(task, samples.inputs[0]) is not None
+        and native_library(_BITS[task.dtype]) is not None
+    )
 
 
 def has_native_steps(job: Job, phase: Phase) -> bool:
@@ -225,7 +289,8 @@ def has_native_steps(job: Job, phase: Phase) -> bool:
 
 def _has_known_loss(job: Job) -> bool:
     """Whether the network is known and its loss and targets too."""
-    network, targets = _network(job), job.train.targets
+    network = _network(job.task, job.train.inputs[0])
+    targets = job.train.targets
     if network is None:
         return False
     if job.task._loss is cross_entropy:
@@ -237,14 +302,14 @@ def _has_known_loss(job: Job) -> bool:
     return job.task._loss is squared_error and size == network.outputs and not is_own
 
 
-def _network(job: Job) -> _Network | None:
-    """The task's model for the samples of a job; None if it is of another kind."""
-    layers = layers_of(job.task.module)
+def _network(task: Task, inputs: Tensor) -> _Network | None:
+    """The task's model for some inputs; None if it is of another kind."""
+    layers = layers_of(task.module)
     if layers is None:
         return None
-    names = {parameter: name for name, parameter in job.task.module.named_parameters()}
-    blocks = {block.name: block for block in job.task.layout}
-    shape = tuple(job.train.inputs[0].shape[1:])
+    names = {parameter: name for name, parameter in task.module.named_parameters()}
+    blocks = {block.name: block for block in task.layout}
+    shape = tuple(inputs.shape[1:])
     made: list[_Layer] = []
     for layer in layers:
         own = {
@@ -337,9 +402,52 @@ def _square(sides: object) -> int | None:
     return int(pair[0]) if is_square else None
 
 
+def _runs(sizes: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Clients' samples cut into runs: whose each is, where it begins, how long it is.
+
+    Args:
+        sizes: (n,) samples of each client, one client's after another's.
+        most: the most samples of a run.
+    """
+    counts = (sizes + most - 1) // most
+    owners = torch.repeat_interleave(torch.arange(len(sizes)), counts)
+    number = torch.arange(len(owners)) - (counts.cumsum(0) - counts)[owners]
+    lengths = (sizes[owners] - most * number).clamp(max=most)
+    starts = (sizes.cumsum(0) - sizes)[owners] + most * number
+    return owners, starts, lengths
+
+
 def _with_rows(vectors: Tensor) -> Tensor:
     """(C, d) with the numbers of a row side by side; rows may be one and the same."""
     return vectors if vectors.stride(-1) == 1 else vectors.contiguous()
+
+
+def _levels(
+    task: Task, inputs: Tensor, scaling: Scaling | None
+) -> tuple[Tensor, Tensor]:
+    """(1 or C, 1 or features) what is taken from inputs, and what divides them.
+
+    Args:
+        task: how inputs are scaled.
+        inputs: of all samples.
+        scaling: that of C clients, where it is not the task's own.
+    """
+    is_scaled = task.scales_floats or inputs.dtype == torch.uint8
+    pair = (scaling or task.scaling)[:2] if is_scaled else (0.0, 1.0)
+    is_each = scaling is not None and is_scaled
+    levels = [
+        torch.as_tensor(level, dtype=task.dtype)[None if not is_each else ...]
+        for level in pair
+    ]
+    if all(level.dim() == 1 for level in levels):
+        shift, scale = (level[:, None].contiguous() for level in levels)
+        return shift, scale
+    shape = inputs.shape[1:]
+    shift, scale = (
+        _along(level, shape).expand(-1, *shape).reshape(len(level), -1).contiguous()
+        for level in levels
+    )
+    return shift, scale
 
 
 def _along(level: Tensor, shape: torch.Size) -> Tensor:

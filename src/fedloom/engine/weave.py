@@ -21,18 +21,26 @@ from fedloom.clients.batches import Extents
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, map_record, rebuild, take
 from fedloom.core.streams import fold
+from fedloom.core.task import Task
 from fedloom.engine.dense import DenseSteps, has_dense_steps
 from fedloom.engine.features import features_of
 from fedloom.engine.job import (
     Job,
     LocalResults,
+    Outputs,
     Participants,
+    Samples,
     noise_key,
     phase_key,
     plan_phase,
     planned_steps,
 )
-from fedloom.engine.native import NativeSteps, has_native_steps
+from fedloom.engine.native import (
+    NativeOutputs,
+    NativeSteps,
+    has_native_outputs,
+    has_native_steps,
+)
 from fedloom.engine.precision import Precision, at_precision
 from fedloom.engine.recording import Recording
 from fedloom.engine.steps import (
@@ -223,6 +231,12 @@ class Weave:
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Apply a function to all rows at once."""
         return vmap(function)
+
+    def outputs_of(self, task: Task, samples: Samples) -> Outputs | None:
+        """Code of our own, where it knows the model."""
+        if self.native and has_native_outputs(task, samples):
+            return NativeOutputs(task, samples)
+        return None
 
     def _lengths(
         self,

@@ -27,13 +27,22 @@ from fedloom.core.metrics import (
 from fedloom.core.records import take
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
-from fedloom.engine.evaluate import _Calls, _groups, sums_of_own, sums_of_shared
+from fedloom.engine.evaluate import (
+    _Calls,
+    _groups,
+    _neighbours,
+    sums_of_own,
+    sums_of_shared,
+    values_of_own,
+)
 from fedloom.engine.job import Samples
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.results.row_files import RowFiles, read_batches
 from fedloom.results.scores import Scores
 from fedloom.server.simulation import Simulation
+
+RUNNERS = {"loop": Loop(), "vmap": Weave(4, native=False), "native": Weave(4)}
 
 
 def by_hand(
@@ -59,7 +68,7 @@ def own_scores(simulation: Simulation, block: int) -> Scores:
     return Scores.from_sums("personal", "test", task.metric, sums)
 
 
-@pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
+@pytest.mark.parametrize("runner", RUNNERS.values(), ids=RUNNERS)
 @pytest.mark.parametrize("block", [1, 4, 64])
 def test_personal_models_are_scored_on_their_own_clients(
     runner: Loop | Weave, block: int
@@ -166,7 +175,7 @@ def probabilities(simulation: Simulation, thetas: torch.Tensor) -> list[np.ndarr
     return found
 
 
-@pytest.mark.parametrize("runner", [Loop(), Weave(4)], ids=["loop", "weave"])
+@pytest.mark.parametrize("runner", RUNNERS.values(), ids=RUNNERS)
 @pytest.mark.parametrize("block", [1, 4])
 def test_two_classes_have_auc_and_f1_by_client_and_pooled(
     runner: Loop | Weave, block: int
@@ -422,6 +431,39 @@ def test_groups_of_clients_fill_a_call_and_leave_nobody_out(sizes: list[int]) ->
         count = group.stop - group.start
         assert count <= 64
         assert count == 1 or count * sizes[group.stop - 1] <= 2048
+
+
+@pytest.mark.parametrize("sizes", [[1], [3, 3, 3], [1] * 500, [900, 1, 5, 9999, 20]])
+def test_neighbours_are_few_enough_and_nobody_is_left_out(sizes: list[int]) -> None:
+    groups = list(_neighbours(np.array(sizes), 64, 2048))
+    assert [n for group in groups for n in range(group.start, group.stop)] == list(
+        range(len(sizes))
+    )
+    for group in groups:
+        count = group.stop - group.start
+        assert count <= 64
+        assert count == 1 or sum(sizes[group]) <= 2048
+
+
+@pytest.mark.parametrize("runner", RUNNERS.values(), ids=RUNNERS)
+def test_average_predictions_and_single_samples_are_those_of_each_client(
+    runner: Loop | Weave,
+) -> None:
+    federation = small_federation()
+    task, samples = Task(nn.Linear(3, 2), dtype=torch.float64), placed(federation)
+    draw = torch.Generator().manual_seed(0)
+    thetas = torch.randn(COUNT, 3, task.d, generator=draw, dtype=torch.float64)
+    averaged = sums_of_own(
+        task, runner, samples, lambda rows: thetas[rows], is_average=True, block=3
+    )
+    values = values_of_own(task, runner, samples, lambda rows: thetas[rows, 0])
+    single = values.split(list(TESTS))
+    for n, own in enumerate(federation.test):
+        x, y = federation.dataset.inputs[0][own], federation.dataset.targets[own]
+        loss = task.measure_average(thetas[n], (x,), y).loss.sum()
+        torch.testing.assert_close(averaged.values[0][n], loss.detach())
+        right = task.measure(thetas[n, 0], (x,), y).is_right
+        assert torch.equal(single[n], right)
 
 
 def test_large_samples_are_shown_few_at_a_time() -> None:

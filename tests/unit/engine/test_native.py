@@ -24,10 +24,14 @@ from fedloom.core.errors import NumericalError
 from fedloom.core.streams import seeded
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
+from fedloom.engine import native, weave
 from fedloom.engine import native_library as building
-from fedloom.engine import weave
 from fedloom.engine.job import Samples, train_job
-from fedloom.engine.native import has_native_steps
+from fedloom.engine.native import (
+    NativeOutputs,
+    has_native_outputs,
+    has_native_steps,
+)
 from fedloom.engine.native_library import native_library
 from fedloom.engine.threads import on_threads
 from fedloom.engine.weave import Weave
@@ -311,6 +315,85 @@ def test_a_client_that_diverges_leaves_the_others_alone(network: str) -> None:
     inputs[-1] *= 1e38  # of the last client, whose turn comes first
     with on_threads(1), pytest.raises(NumericalError, match="client-4"):
         results(Task(build(NETWORKS[network])), federation(inputs), Weave(5))
+
+
+def outputs_of(task: Task, clients: Federation, thetas: Tensor) -> Tensor:
+    """What each client's own model says of its training samples, by our code."""
+    samples = Samples.of(clients, clients.train, task.device)
+    assert has_native_outputs(task, samples)
+    return NativeOutputs(task, samples)(thetas, samples.indices, samples.sizes)
+
+
+def models_of(task: Task) -> Tensor:
+    """(n, d) a model for each client."""
+    return task.start + draw(len(SIZES), task.d, seed=7).to(task.dtype) / 10
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("data", DATA.values(), ids=DATA)
+def test_outputs_equal_those_of_pytorch(
+    network: Callable[[], nn.Module], data: Data, dtype: torch.dtype
+) -> None:
+    task = Task(build(network), dtype=dtype, **data.scaling)
+    clients, thetas = federation(data.inputs), models_of(task)
+    found = outputs_of(task, clients, thetas).split(SIZES)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    for own, theta, mine in zip(clients.train, thetas, found, strict=True):
+        expected = task.predict(theta, (data.inputs[own],))
+        torch.testing.assert_close(mine, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("network", ["two layers", "padding and pools"])
+def test_neither_threads_nor_runs_change_a_bit_of_outputs(network: str) -> None:
+    data = DATA["bytes"]
+    task = Task(build(NETWORKS[network]), **data.scaling)
+    clients, thetas = federation(data.inputs), models_of(task)
+    expected = outputs_of(task, clients, thetas)
+    for threads, run, seen in ((1, 512, 1), (3, 5, 64), (2, 7, 3)):
+        with on_threads(threads), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native, "_RUN", run)
+            patch.setattr(native, "_SEEN_ROWS", seen)
+            patch.setattr(native, "_SEEN_PLANES", seen)
+            assert torch.equal(outputs_of(task, clients, thetas), expected)
+
+
+@pytest.mark.parametrize("network", ["two layers", "convolution"])
+def test_a_model_that_is_not_finite_leaves_the_others_alone(network: str) -> None:
+    data = DATA["bytes"]
+    task = Task(build(NETWORKS[network]), **data.scaling)
+    clients, thetas = federation(data.inputs), models_of(task)
+    expected = outputs_of(task, clients, thetas).split(SIZES)
+    thetas[-1] = torch.inf  # of the last client, whose turn comes first
+    with on_threads(1):
+        found = outputs_of(task, clients, thetas).split(SIZES)
+    assert not found[-1].isfinite().any()
+    assert all(map(torch.equal, found[:-1], expected[:-1]))
+
+
+@pytest.mark.parametrize("network", UNKNOWN.values(), ids=UNKNOWN)
+def test_outputs_of_other_networks_are_left_to_pytorch(
+    network: Callable[[], nn.Module],
+) -> None:
+    clients, task = federation(draw(sum(SIZES), *PICTURE)), Task(build(network))
+    samples = Samples.of(clients, clients.train, task.device)
+    assert not has_native_outputs(task, samples)
+    assert Weave(2).outputs_of(task, samples) is None
+
+
+class Doubled(Task):
+    """A task that says something else than its model."""
+
+    def measure(self, *given: Any) -> Any:
+        outcome = super().measure(*given)
+        return self.compare(2 * outcome.outputs, outcome.targets)
+
+
+def test_a_task_of_another_class_is_left_to_pytorch() -> None:
+    clients = federation(DATA["bytes"].inputs)
+    task = Doubled(build(NETWORKS["linear"]))
+    samples = Samples.of(clients, clients.train, task.device)
+    assert not has_native_outputs(task, samples)
 
 
 @pytest.fixture
