@@ -6,26 +6,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.bench import engine as engine_bench
-from fedloom.bench import methods as methods_bench
-from fedloom.bench import ratios as ratios_bench
-from fedloom.bench import ray as ray_bench
-from fedloom.bench import scale as scale_bench
-from fedloom.bench import seeds as seeds_bench
-from fedloom.bench.peers import comparison as peers_bench
-from fedloom.bench.peers.environments import PEERS
-from fedloom.bench.peers.workloads import WORKLOADS
+from fedloom.bench import names
 from fedloom.commands import options
 from fedloom.commands.console import make_table, out, print_numbers, remark, say
 from fedloom.commands.options import option
 from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.files import atomic_write
 
-_ENGINE_MODES, _METHOD_MODES = map(",".join, (engine_bench.MODES, methods_bench.MODES))
+if TYPE_CHECKING:
+    from fedloom.bench.peers.comparison import Spread, Summary
+
+_ENGINE_MODES, _METHOD_MODES = map(",".join, (names.ENGINE_MODES, names.METHOD_MODES))
 
 bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 
@@ -58,10 +53,12 @@ def bench_engine(
     data_dir: options.DataDir = None,
 ) -> None:
     """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave."""
+    from fedloom.bench import engine
+
     rows = []
     headers = ("seconds", "ratio_to_loop", "floor_s", "times_floor")
     table = make_table("model", "clients", "work", "mode", *headers)
-    for row in engine_bench.measure(
+    for row in engine.measure(
         data,
         models.split(","),
         device=device,
@@ -93,8 +90,10 @@ def bench_methods(
     data_dir: options.DataDir = None,
 ) -> None:
     """Seconds per round of every method: loop against weave and compiled weave."""
+    from fedloom.bench import methods as every_method
+
     rows = []
-    for row in methods_bench.measure(
+    for row in every_method.measure(
         data,
         _names(methods),
         device=device,
@@ -120,9 +119,11 @@ def bench_seeds(
     device: Device = "cpu",
 ) -> None:
     """Several seeds in the same passes against one run after another."""
+    from fedloom.bench.seeds import measure
+
     rows = []
-    names = _names(methods)
-    for row in seeds_bench.measure(names, seeds=seeds, rounds=rounds, device=device):
+    chosen = _names(methods)
+    for row in measure(chosen, seeds=seeds, rounds=rounds, device=device):
         rows.append(row)
         say(
             f"{row.method:18} apart {row.apart_s:7.2f} s  together "
@@ -138,12 +139,12 @@ def bench_scale(
         1_000_000
     ),
     methods: Annotated[
-        str, option(f"Methods, comma-separated; {', '.join(scale_bench.METHODS)}.")
+        str, option(f"Methods, comma-separated; {', '.join(names.SCALE_METHODS)}.")
     ] = "",
     against: Annotated[
         str,
         option("Numbers of clients of the other runs, comma-separated."),
-    ] = str(scale_bench.FEWEST),
+    ] = str(names.FEWEST),
     cohort: Annotated[int, option("Number of clients of a round.")] = 1000,
     rounds: Annotated[
         int, option("Number of rounds of each run, more than 10: one has a checkpoint.")
@@ -151,15 +152,15 @@ def bench_scale(
     to: Json = None,
 ) -> None:
     """What a round, the set-up and the files cost among few and very many clients."""
+    from fedloom.bench.scale import measure
+
     counts = [clients, *(_number(text) for text in _names(against))]
     rows = []
     table = make_table(
         *("method", "clients", "s per round", "ratio", "steps", "set-up s"),
         *("us per client", "peak GiB", "MB at start", "kB per round", "MB checkpoint"),
     )
-    for row in scale_bench.measure(
-        _names(methods), counts, cohort=cohort, rounds=rounds
-    ):
+    for row in measure(_names(methods), counts, cohort=cohort, rounds=rounds):
         rows.append(row)
         remark(f"{row.method:8} {row.clients:9} clients {row.round_s:8.4f} s a round")
         table.add_row(
@@ -194,8 +195,10 @@ def bench_ray(
     data_dir: options.DataDir = None,
 ) -> None:
     """Workers of a Ray cluster on this machine against as many local processes."""
+    from fedloom.bench.ray import measure
+
     rows = []
-    for row in ray_bench.measure(
+    for row in measure(
         data,
         _names(methods),
         workers=workers,
@@ -216,12 +219,16 @@ def bench_ray(
 @bench.command("peers")
 def bench_peers(
     workloads: Annotated[
-        str, option(f"Workloads, comma-separated: {', '.join(WORKLOADS)}; all if none.")
+        str,
+        option(
+            f"Workloads, comma-separated: {', '.join(names.WORKLOADS)}; all if none."
+        ),
     ] = "",
     peers: Annotated[
         str,
         option(
-            f"Peers, comma-separated: {', '.join(PEERS)}; all that can run if none."
+            f"Peers, comma-separated: {', '.join(names.PEERS)}; all that can run if "
+            "none."
         ),
     ] = "",
     rounds: Annotated[
@@ -241,9 +248,12 @@ def bench_peers(
     data_dir: options.DataDir = None,
 ) -> None:
     """The same workloads through other frameworks, a tuned loop, and Fedloom."""
+    from fedloom.bench.peers.comparison import measure, summarise, to_json
+    from fedloom.bench.peers.workloads import WORKLOADS
+
     options.expect_file(to, "--json")
     rows = []
-    for row in peers_bench.measure(
+    for row in measure(
         _names(workloads),
         _names(peers),
         rounds=rounds,
@@ -257,7 +267,7 @@ def bench_peers(
         rows.append(row)
         took = "" if row.outcome is None else f"{row.outcome.seconds:9.3f} s a round"
         remark(f"{row.workload} {row.repeat} {row.peer:8} {took} {row.problem}")
-    summaries = peers_bench.summarise(rows)
+    summaries = summarise(rows)
     for name in dict.fromkeys(summary.workload for summary in summaries):
         own = [summary for summary in summaries if summary.workload == name]
         print_numbers(
@@ -278,7 +288,7 @@ def bench_peers(
                 say(f"{summary.peer}: {summary.problem}")
     if to is not None:
         with atomic_write(to) as part:
-            part.write_text(peers_bench.to_json(rows, device, processes), "utf-8")
+            part.write_text(to_json(rows, device, processes), "utf-8")
         say(f"Written to {to}")
     others = [row for row in rows if not row.is_same_work]
     if others:
@@ -286,10 +296,10 @@ def bench_peers(
         raise ContractError(f"bench peers: not everybody did the same work: {listed}.")
 
 
-def _peer_numbers(summary: peers_bench.Summary) -> list[str]:
+def _peer_numbers(summary: Summary) -> list[str]:
     """The columns of one peer."""
 
-    def spread(numbers: peers_bench.Spread | None, digits: int) -> str:
+    def spread(numbers: Spread | None, digits: int) -> str:
         if numbers is None:
             return "-"
         middle, least, most = (
@@ -320,17 +330,19 @@ def bench_ratios(
     to: Json = None,
 ) -> None:
     """A few ratios in minutes; ends with 1 if one fell far below the stored one."""
-    known = ratios_bench.read(stored) if stored is not None else {}
+    from fedloom.bench import ratios
+
+    known = ratios.read(stored) if stored is not None else {}
     measured = []
-    for row in ratios_bench.measure():
+    for row in ratios.measure():
         measured.append(row)
         remark(f"{row.name:32} {row.ratio:6.2f}x")
     table = make_table("what", numbers=("ratio", "stored", "least", ""))
-    compared = ratios_bench.compare(measured, known)
+    compared = ratios.compare(measured, known)
     for line in compared:
         cells = ("", "")
         if line.stored is not None:
-            least = ratios_bench.TOLERANCE * line.stored
+            least = ratios.TOLERANCE * line.stored
             cells = f"{line.stored:.2f}", f"{least:.2f}"
         verdict = "slower" if line.is_slower else ""
         table.add_row(line.name, f"{line.ratio:.2f}", *cells, verdict)
@@ -339,7 +351,7 @@ def bench_ratios(
     slower = [line.name for line in compared if line.is_slower]
     if slower:
         remark(
-            f"{', '.join(slower)}: less than {ratios_bench.TOLERANCE:g} of the stored "
+            f"{', '.join(slower)}: less than {ratios.TOLERANCE:g} of the stored "
             "ratio. Measure again on a quiet machine; if it stays, something became "
             "slower."
         )

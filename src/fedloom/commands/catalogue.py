@@ -6,43 +6,49 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.filesize import decimal
 
-from fedloom.algorithms import GROUPS, REGISTRY
-from fedloom.clients import PARTITIONS, TEAMS, TRANSFORMS, Sampling, Split
 from fedloom.commands.console import make_table, out, plain
 from fedloom.commands.options import argument, option
 from fedloom.core.describe import first_line, logged, record_fields, returned
 from fedloom.core.errors import ConfigError, ContractError, shown, unknown
 from fedloom.core.settings import LARGEST, settings_of
-from fedloom.core.task import Task
-from fedloom.data import SOURCES
-from fedloom.engine.choice import EngineSettings
-from fedloom.engine.footprint import footprint
-from fedloom.fleet import Faults
-from fedloom.models import MODELS
-from fedloom.models.sizes import foresee
-from fedloom.server.schedule import Schedule
 
-_COMPONENTS: Mapping[str, Mapping[str, type[Any]]] = {
-    "data": SOURCES,
-    "partition": PARTITIONS,
-    "transform": TRANSFORMS,
-    "teams": TEAMS,
-    "model": MODELS,
-}
-"""What a run is made of besides its method, by the section that chooses it."""
+if TYPE_CHECKING:
+    from fedloom.core.task import Task
 
-_SECTIONS: Mapping[str, type[Any]] = {
-    "schedule": Schedule,
-    "split": Split,
-    "sampling": Sampling,
-    "faults": Faults,
-    "engine": EngineSettings,
-}
-"""Settings of every run, by the section that sets them; the schedule's stand on top."""
+
+def _components() -> Mapping[str, Mapping[str, type[Any]]]:
+    """What a run is made of besides its method, by the section that chooses it."""
+    from fedloom.clients import PARTITIONS, TEAMS, TRANSFORMS
+    from fedloom.data import SOURCES
+    from fedloom.models import MODELS
+
+    return {
+        "data": SOURCES,
+        "partition": PARTITIONS,
+        "transform": TRANSFORMS,
+        "teams": TEAMS,
+        "model": MODELS,
+    }
+
+
+def _sections() -> Mapping[str, type[Any]]:
+    """Settings of every run, by their section; the schedule's stand on top."""
+    from fedloom.clients import Sampling, Split
+    from fedloom.engine.choice import EngineSettings
+    from fedloom.fleet import Faults
+    from fedloom.server.schedule import Schedule
+
+    return {
+        "schedule": Schedule,
+        "split": Split,
+        "sampling": Sampling,
+        "faults": Faults,
+        "engine": EngineSettings,
+    }
 
 
 def list_command(
@@ -52,6 +58,11 @@ def list_command(
     clients: Annotated[int, option("Number of clients that the server serves.")] = 100,
 ) -> None:
     """List methods with what they send and keep, data, partitions, teams, models."""
+    from fedloom.algorithms import GROUPS, REGISTRY
+    from fedloom.core.task import Task
+    from fedloom.models import MODELS
+    from fedloom.models.sizes import foresee
+
     if model not in MODELS:
         raise ConfigError(unknown("model", model, MODELS))
     for name, number in (("--outputs", outputs), ("--clients", clients)):
@@ -76,7 +87,7 @@ def list_command(
             cells = _sizes(name, shapes, task, clients)
             table.add_row(group if name == names[0] else "", name, about, *cells)
     out.print(table)
-    for section, registry in _COMPONENTS.items():
+    for section, registry in _components().items():
         table = make_table(section, "what it is")
         for name, kind in registry.items():
             table.add_row(name, first_line(kind))
@@ -91,7 +102,9 @@ def describe_command(
     ],
 ) -> None:
     """Explain a method or another part of a run: settings, what is sent and kept."""
-    registries = (REGISTRY, *_COMPONENTS.values(), _SECTIONS)
+    from fedloom.algorithms import REGISTRY
+
+    registries = (REGISTRY, *_components().values(), _sections())
     kind: Any = next((known[name] for known in registries if name in known), None)
     if kind is None:
         every = [known for registry in registries for known in registry]
@@ -131,6 +144,9 @@ def _sizes(name: str, shapes: Task, task: Task, clients: int) -> list[str]:
         task: the model, for methods that look at numbers.
         clients: how many the server serves.
     """
+    from fedloom.algorithms import REGISTRY
+    from fedloom.engine.footprint import footprint
+
     method = REGISTRY[name]()
     try:
         try:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedloom.core.files import write_csv
 from fedloom.core.foreign_text import terminal_text
+from fedloom_command import let_ctrl_c_interrupt
 
 
 class PlainConsole(Console):
@@ -120,6 +121,7 @@ def plain(text: str) -> str:
 @contextmanager
 def stoppable(hint: str = "") -> Iterator[None]:
     """Say how to go on after Ctrl-C or SIGTERM: the hint, or what the run says."""
+    let_ctrl_c_interrupt()
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as error:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from fedloom.clients import picture
 from fedloom.commands import options
 from fedloom.commands.console import make_table, plain, say
 from fedloom.commands.console import out as console
 from fedloom.commands.options import argument, option
-from fedloom.config import parse, read_toml
 from fedloom.core.describe import first_line
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import atomic_write
-from fedloom.data import SOURCES, whereabouts
-from fedloom.plan import make_clients
 
 
 def data_command(
@@ -34,6 +30,10 @@ def data_command(
     settings: options.Settings = None,
 ) -> None:
     """Divide a dataset among clients, and look at the split."""
+    from fedloom.clients import picture
+    from fedloom.config import parse, read_toml
+    from fedloom.plan import make_clients
+
     if name is None:
         _list_sources(data_dir)
         return
@@ -65,6 +65,8 @@ def data_command(
 
 
 def _list_sources(data_dir: Path | None) -> None:
+    from fedloom.data import SOURCES, whereabouts
+
     table = make_table("data", "on this machine", "what it is")
     for name, kind in SOURCES.items():
         table.add_row(name, plain(whereabouts(name, data_dir)), first_line(kind))

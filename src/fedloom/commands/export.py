@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Annotated
 
 from fedloom.commands import options
 from fedloom.commands.console import print_csv, print_numbers, remark, say
 from fedloom.commands.options import argument, option
-from fedloom.config import parse, read_toml
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_csv
 from fedloom.core.wording import counted
-from fedloom.data import File
-from fedloom.data.dataset import Dataset
-from fedloom.data.new_samples import NewSamples, read_like
-from fedloom.export import Newcomer, export, prediction_rows
-from fedloom.export.loading import TABLES, load_exported
-from fedloom.reports.units import NOTHING, unit_of
-from fedloom.runs import Result, load
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedloom.data.dataset import Dataset
+    from fedloom.data.new_samples import NewSamples
+    from fedloom.export import Newcomer
+    from fedloom.runs import Result
 
 _ROWS = 4096
 """Samples that are predicted in one call."""
@@ -42,6 +39,8 @@ def export_command(
     data_dir: options.DataDir = None,
 ) -> None:
     """Take models home: state dict, model card, and what rebuilds them."""
+    from fedloom.runs import load
+
     if everybody and client:
         raise ConfigError("export: give --client or --all, not both.")
     if not (everybody or client or shared):
@@ -67,6 +66,11 @@ def predict_command(
     data_dir: options.DataDir = None,
 ) -> None:
     """Predict with a client's own model, with probabilities."""
+    import torch
+
+    from fedloom.export.loading import TABLES
+    from fedloom.runs import load
+
     options.expect_file(out, "--out")
     if (run / TABLES).is_file():
         _predict_exported(run, file, client, out)
@@ -101,6 +105,12 @@ def personalize_command(
     data_dir: options.DataDir = None,
 ) -> None:
     """Give clients who were never there models of their own, and say what they gain."""
+    import numpy as np
+    import torch
+
+    from fedloom.export import export
+    from fedloom.runs import load
+
     result = load(run, data_dir=data_dir)
     samples = _read(result, run, data, target, has_targets=True, client=client_column)
     inputs, targets, owner = samples.inputs, samples.targets, samples.owner
@@ -129,6 +139,11 @@ def personalize_command(
 def _predict_exported(
     folder: Path, file: Path, client: str | None, out: Path | None
 ) -> None:
+    import torch
+
+    from fedloom.data.new_samples import read_like
+    from fedloom.export.loading import load_exported
+
     if client is not None:
         raise ConfigError(
             f"predict: {folder} holds one exported model. Leave --client out."
@@ -144,7 +159,9 @@ def _predict_exported(
     _write_predictions(torch.cat(parts), model.like, out)
 
 
-def _write_predictions(outputs: torch.Tensor, like: Dataset, out: Path | None) -> None:
+def _write_predictions(outputs: Tensor, like: Dataset, out: Path | None) -> None:
+    from fedloom.export import prediction_rows
+
     rows = prediction_rows(outputs.cpu(), like)
     if out is None:
         print_csv(rows)
@@ -168,6 +185,10 @@ def _read(
     client: str | None = None,
 ) -> NewSamples:
     """A file of samples like the run's own."""
+    from fedloom.config import parse, read_toml
+    from fedloom.data import File
+    from fedloom.data.new_samples import read_like
+
     source = parse(read_toml(run / "config.toml"), str(run / "config.toml")).data
     trained_on = source if isinstance(source, File) else File(path="")
     target = target or trained_on.target
@@ -186,6 +207,8 @@ def _read(
 
 
 def _show(newcomers: list[Newcomer]) -> None:
+    from fedloom.reports.units import NOTHING, unit_of
+
     numbers = ("samples", "personal", "shared", "alone", "gain", "gain throughout")
     metric = newcomers[0].metric
     unit = unit_of(metric, [newcomer.score for newcomer in newcomers])

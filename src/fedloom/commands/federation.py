@@ -15,31 +15,17 @@ from fedloom.commands.console import out as console
 from fedloom.commands.console import remark, say, stoppable
 from fedloom.commands.options import argument, option
 from fedloom.commands.report import write_and_show
-from fedloom.config import (
-    RunConfig,
-    override,
-    parse,
-    read_toml,
-    to_tables,
-    to_toml,
-)
-from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import ConfigError, DataError, error_for, shown
+from fedloom.core.policy import Policy
 from fedloom.core.settings import Count, accepts
 from fedloom.core.wording import counted
-from fedloom.data.files import has_known_kind
-from fedloom.deploy import OWN_SETTINGS, refuse_other_run
-from fedloom.deploy.server import global_tier, refuse_what_needs_samples
-from fedloom.progress import Watcher, watch
-from fedloom.remote import Policy
-from fedloom.results.directory import RunDirectory
-from fedloom.server.checkpoint import whole_positions
-from fedloom.server.schedule import ENDS, handling
 
 if TYPE_CHECKING:
+    from fedloom.config import RunConfig
     from fedloom.deploy import OwnResults
     from fedloom.flower.processes import Link
     from fedloom.flower.serving import Outcome, RunningServer, ServerSettings
+    from fedloom.progress import Watcher
 
 _POLL_S = 0.5
 _MOST_CLIENTS = 10_000
@@ -112,6 +98,10 @@ def serve_command(
 
     Ctrl-C ends it; the same command goes on from there.
     """
+    from fedloom.config import parse, read_toml, to_tables, to_toml
+    from fedloom.deploy import refuse_other_run
+    from fedloom.deploy.server import global_tier, refuse_what_needs_samples
+
     if not accepts(Count, clients) or clients > _MOST_CLIENTS:
         raise ConfigError(
             f"serve: --clients must be between 1 and {_MOST_CLIENTS}, found "
@@ -236,6 +226,8 @@ def join_command(
 
     Ctrl-C ends it; the same command goes on from there.
     """
+    from fedloom.deploy import OWN_SETTINGS
+
     node: dict[str, str | int | float | bool] = {"home": str(home.resolve())}
     node |= _node_config(data, name, client, team)
     if data_dir is not None:
@@ -383,6 +375,9 @@ def _understood(config: RunConfig, server: ServerSettings) -> str:
 
 def _listening(config: RunConfig, server: ServerSettings) -> str:
     """What is true once a server has started: where it is, and for whom it waits."""
+    from fedloom.results.directory import RunDirectory
+    from fedloom.server.checkpoint import whole_positions
+
     how = (
         f"encrypted, {counted(len(server.keys), 'key')} admitted"
         if server.certificates is not None
@@ -408,6 +403,9 @@ def _expected(server: ServerSettings) -> str:
 
 def _has_ended(out: Path) -> bool:
     """Whether a run is over, and its clients have been told so."""
+    from fedloom.core.digests import read_checked_json
+    from fedloom.results.directory import RunDirectory
+
     file = RunDirectory(out).federation
     if not file.is_file():
         return False
@@ -415,6 +413,8 @@ def _has_ended(out: Path) -> bool:
 
 
 def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
+    from fedloom.progress import watch
+
     serving = _flower("serve", "serving")
     with watch(console) as watcher, serving.running_server(settings) as server:
         server.start()
@@ -445,6 +445,8 @@ class _Rows:
     """Shows the rows of a run as they are written."""
 
     def __init__(self, config: RunConfig, out: Path, watcher: Watcher) -> None:
+        from fedloom.results.directory import RunDirectory
+
         self._directory = RunDirectory(out)
         self._rounds = config.schedule.rounds
         self._watcher = watcher
@@ -479,6 +481,8 @@ class _Rows:
                 remark(f"round {row.round}: {names[number]} did not answer in time")
 
     def _names(self) -> list[str]:
+        from fedloom.core.digests import read_checked_json
+
         table = read_checked_json(
             self._directory.federation, "a federation", ("names",)
         )
@@ -489,6 +493,8 @@ def _node_config(
     data: Path | None, name: str | None, client: str | None, team: int
 ) -> dict[str, str | int]:
     """Which client this is, as its node config says it."""
+    from fedloom.data.files import has_known_kind
+
     if (data is None) == (client is None):
         raise ConfigError(
             "join: give --data FILE and --name NAME, or --client NAME for one of the "
@@ -511,6 +517,8 @@ def _node_config(
 
 def _own_settings(settings: list[str]) -> str:
     """What a client sets for itself, as its node config says it."""
+    from fedloom.config import override
+
     for assignment in settings:
         override({}, assignment)  # says what is wrong with it
         if not assignment.strip().startswith(("data.", "split.")):
@@ -524,6 +532,7 @@ def _own_settings(settings: list[str]) -> str:
 @contextmanager
 def _ends_on_signals() -> Iterator[None]:
     """Have signals that ask for an end raise, so that what was started is ended."""
+    from fedloom.server.schedule import ENDS, handling
 
     def end(number: int, _: Any) -> None:
         raise SystemExit(128 + number)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cluster import RaySettings
 from fedloom.commands.console import plain
-from fedloom.config import override, read_toml
 from fedloom.core.errors import ConfigError, shown
-from fedloom.data import SOURCES
-from fedloom.data.files import has_known_kind
+
+if TYPE_CHECKING:
+    from fedloom.cluster import RaySettings
 
 
 def option(about: str, *names: str) -> Any:
@@ -112,6 +111,8 @@ def ray_settings(
             "--jobs: is for processes of this machine alone. With --ray give "
             "--ray-workers."
         )
+    from fedloom.cluster import RaySettings
+
     return RaySettings(address=address, workers=workers)
 
 
@@ -126,6 +127,8 @@ def refuse_samples(name: Path) -> None:
     Raises:
         ConfigError: it is one.
     """
+    from fedloom.data.files import has_known_kind
+
     if has_known_kind(name):
         raise ConfigError(
             f"{name}: expected a TOML file or a name, found a file of samples. Give it "
@@ -135,6 +138,8 @@ def refuse_samples(name: Path) -> None:
 
 def read_methods(names: Sequence[str]) -> dict[str, Any]:
     """The tables of a comparison: those of its file, or the methods by name."""
+    from fedloom.config import read_toml
+
     for name in names:
         refuse_samples(Path(name))
         if names.count(name) > 1:
@@ -150,6 +155,9 @@ def data_options(data: str | None) -> dict[str, str | None]:
     Args:
         data: the name of a source, or the path of a file of samples.
     """
+    from fedloom.data import SOURCES
+    from fedloom.data.files import has_known_kind
+
     if data is None or data in SOURCES:
         return {"data.name": data}
     if Path(data).is_file() or has_known_kind(Path(data)):
@@ -168,6 +176,8 @@ def apply_options(
             gets another `name` loses the settings that belong to the old one.
         settings: what was given with `--set`.
     """
+    from fedloom.config import override
+
     for path, value in options.items():
         if value is None:
             continue

@@ -5,20 +5,17 @@ from __future__ import annotations
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fedloom.commands import options
 from fedloom.commands.console import out as console
 from fedloom.commands.console import print_numbers, say
 from fedloom.commands.options import argument, option
 from fedloom.core.errors import DataError
-from fedloom.reports import write_report
-from fedloom.reports.headline import headline
-from fedloom.reports.live import Server, Watch
-from fedloom.reports.report_tables import ranking_table, yardsticks_table
-from fedloom.reports.summary import summary
-from fedloom.reports.tables import Table
-from fedloom.reports.units import SPACE
+from fedloom_command import let_ctrl_c_interrupt
+
+if TYPE_CHECKING:
+    from fedloom.reports.tables import Table
 
 
 def report_command(
@@ -52,6 +49,8 @@ def view_command(
     browser: Annotated[bool, option("Open the page in the web browser.")] = True,
 ) -> None:
     """Follow runs while they go on, on a page that only this machine can open."""
+    from fedloom.reports.live import Server, Watch
+
     for path in paths:
         if not path.is_dir():
             raise DataError(f"{path}: no such directory.")
@@ -59,6 +58,7 @@ def view_command(
         say(f"{server.url} (Ctrl-C stops it)")
         if browser:
             webbrowser.open(server.url)
+        let_ctrl_c_interrupt()
         with suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.2)
     say("Stopped.")
@@ -72,6 +72,11 @@ def write_and_show(
     may_rename: bool = False,
 ) -> None:
     """Write a report; print its ranking and where it is."""
+    from fedloom.reports import write_report
+    from fedloom.reports.headline import headline
+    from fedloom.reports.report_tables import ranking_table, yardsticks_table
+    from fedloom.reports.summary import summary
+
     findings, written = write_report(paths, out, format_, may_rename=may_rename)
     _show(ranking_table(findings, is_short=True))
     yardsticks = yardsticks_table(findings, is_short=True)
@@ -89,6 +94,8 @@ def write_and_show(
 
 def _show(table: Table) -> None:
     """Print a table, all of it: what a row is about stands before every part of it."""
+    from fedloom.reports.units import SPACE
+
     label, *headings = [column.title for column in table.columns]
     rows = [[cell.text.replace(" ", SPACE) for cell in row] for row in table.rows]
     console.print()

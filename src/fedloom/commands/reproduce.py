@@ -9,8 +9,6 @@ from typing import Annotated
 from fedloom.commands.console import say
 from fedloom.commands.options import argument, option
 from fedloom.core.errors import ConfigError, unknown
-from fedloom.experiments import EXPERIMENTS
-from fedloom.experiments.worlds import study
 
 
 def reproduce_command(
@@ -23,6 +21,9 @@ def reproduce_command(
     ] = None,
 ) -> None:
     """Rerun an experiment."""
+    from fedloom.experiments import EXPERIMENTS
+    from fedloom.experiments.worlds import study
+
     if name not in EXPERIMENTS:
         raise ConfigError(unknown("experiment", name, EXPERIMENTS))
     reproduce = EXPERIMENTS[name]

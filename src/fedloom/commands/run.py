@@ -6,30 +6,19 @@ import copy
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fedloom.commands import options
 from fedloom.commands.console import out as console
 from fedloom.commands.console import print_numbers, say, stoppable
 from fedloom.commands.options import argument, option
 from fedloom.commands.report import write_and_show
-from fedloom.comparison import (
-    MAIN_JOB,
-    Comparison,
-    failures,
-    load_comparison,
-    parse_comparison,
-    run_comparison,
-    with_equal_work,
-    with_tuned,
-)
-from fedloom.config import RunConfig, parse, read_toml
 from fedloom.core.errors import NumericalError
-from fedloom.progress import watch
-from fedloom.reports.units import unit_of
-from fedloom.results.directory import COMPARISON
-from fedloom.runs import Result, resume, run_config
-from fedloom.trackers import make_trackers
+
+if TYPE_CHECKING:
+    from fedloom.comparison import Comparison
+    from fedloom.config import RunConfig
+    from fedloom.runs import Result
 
 
 def run_command(
@@ -56,6 +45,11 @@ def run_command(
     settings: options.Settings = None,
 ) -> None:
     """Train every client a model of its own."""
+    from fedloom.config import parse, read_toml
+    from fedloom.progress import watch
+    from fedloom.runs import run_config
+    from fedloom.trackers import make_trackers
+
     cluster = options.ray_settings(ray, ray_workers)
     if file is not None:
         options.refuse_samples(file)
@@ -119,6 +113,13 @@ def compare_command(
 
     The exit code is 5 if runs diverged, and it is said which and what to do.
     """
+    from fedloom.comparison import (
+        MAIN_JOB,
+        parse_comparison,
+        with_equal_work,
+        with_tuned,
+    )
+
     options.check_jobs(jobs)
     cluster = options.ray_settings(ray, ray_workers, jobs)
     names = methods or []
@@ -166,6 +167,12 @@ def resume_command(
     ray_workers: options.RayWorkers = None,
 ) -> None:
     """Go on with a run or a comparison that was stopped."""
+    from fedloom.comparison import load_comparison
+    from fedloom.progress import watch
+    from fedloom.results.directory import COMPARISON
+    from fedloom.runs import resume
+    from fedloom.trackers import make_trackers
+
     options.check_jobs(jobs)
     cluster = options.ray_settings(ray, ray_workers, jobs)
     if (path / COMPARISON).is_file():
@@ -184,6 +191,8 @@ def resume_command(
 
 def _compare(comparison: Comparison, path: Path, **how: Any) -> None:
     """Run what is left of a comparison and say where it is."""
+    from fedloom.comparison import failures, run_comparison
+
     with stoppable():
         run_comparison(
             comparison,
@@ -208,6 +217,8 @@ def _default_out(file: Path | None, config: RunConfig) -> Path:
 
 def _column(metric: str, values: Sequence[float]) -> list[str]:
     """Scores of one metric, in as many digits as reports write."""
+    from fedloom.reports.units import unit_of
+
     return [unit_of(metric, values).score(value) for value in values]
 
 
@@ -218,6 +229,8 @@ def _show(result: Result, *, has_gain: bool = False) -> None:
     console.print()
     print_numbers(heading[:2], heading[2:], rows, title=closing.title)
     if has_gain:
+        from fedloom.reports.units import unit_of
+
         gain = result.gain()
         write = unit_of(gain.metric, gain.together).gap
         say(f"\n{gain.sentence(write)}")

@@ -8,9 +8,7 @@ from typing import Annotated
 from fedloom.commands import options
 from fedloom.commands.console import say, stoppable
 from fedloom.commands.options import argument, option
-from fedloom.comparison import parse_comparison, with_equal_work
 from fedloom.core.errors import DataError
-from fedloom.tuning import tune
 
 
 def tune_command(
@@ -35,6 +33,9 @@ def tune_command(
     settings: options.Settings = None,
 ) -> None:
     """Search each method's settings on validation data, with the same budget."""
+    from fedloom.comparison import parse_comparison, with_equal_work
+    from fedloom.tuning import tune
+
     cluster = options.ray_settings(ray, ray_workers)
     options.expect_file(out, "--out")
     tables = options.read_methods(methods)

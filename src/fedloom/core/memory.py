@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import torch
-
 from fedloom.core.errors import ConfigError
 
 _GROUP_LIMITS = (
@@ -75,7 +73,7 @@ def lack_of_memory_explained(what: str, advice: str) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError) as error:
         text = str(error).lower()
-        is_lack = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        is_lack = isinstance(error, MemoryError)
         if not is_lack and not any(words in text for words in _REFUSALS):
             raise
         raise ConfigError(

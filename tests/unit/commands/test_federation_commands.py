@@ -40,6 +40,7 @@ from fedloom.flower.records import to_records
 from fedloom.flower.serving import ServerSettings, own_address, running_server
 from fedloom.remote import InProcessChannel, Policy, WireMessage, greeting_for
 from fedloom.remote.home import Home
+from fedloom.server import checkpoint
 from fedloom.server.checkpoint import Position
 from fedloom_flower_client import socket_path
 from fedloom_superlink import is_allowed
@@ -410,7 +411,7 @@ def test_a_server_says_that_it_listens_and_where_it_goes_on_when_it_does(
     )
     for done, text in ((2, "goes on with round 3 of 5"), (5, "last round is done")):
         positions = [Position(done, 0)]
-        monkeypatch.setattr(federation, "whole_positions", lambda _, p=positions: p)
+        monkeypatch.setattr(checkpoint, "whole_positions", lambda _, p=positions: p)
         assert text in federation._listening(config, own)
     file = tmp_path / "run.toml"
     file.write_text(CONFIG)
