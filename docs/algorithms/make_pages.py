@@ -32,7 +32,7 @@ COMMON = [setting.name for setting in settings_of(Algorithm)]
 def page(name: str) -> str:
     """The page of one method, its generated part up to date."""
     path = FOLDER / f"{name}.md"
-    text = path.read_text() if path.is_file() else ""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
     before, opening, rest = text.partition(OPEN)
     _, closing, after = rest.partition(CLOSE)
     if not (opening and closing):
@@ -111,14 +111,15 @@ def main() -> None:
     stale = [
         name
         for name, text in pages.items()
-        if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text
+        if not (FOLDER / name).exists()
+        or (FOLDER / name).read_text(encoding="utf-8") != text
     ]
     if "--check" in sys.argv:
         if stale:
             sys.exit(f"out of date: {', '.join(stale)}. Run {Path(__file__).name}.")
         return
     for name in stale:
-        (FOLDER / name).write_text(pages[name])
+        (FOLDER / name).write_text(pages[name], encoding="utf-8")
 
 
 main()

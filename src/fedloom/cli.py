@@ -15,6 +15,7 @@ from fedloom.commands.catalogue import describe_command, list_command
 from fedloom.commands.certs import certs_command
 from fedloom.commands.console import err, plain, show_notes
 from fedloom.commands.data import data_command
+from fedloom.commands.encoding import spell_what_consoles_lack
 from fedloom.commands.export import (
     export_command,
     personalize_command,
@@ -87,6 +88,7 @@ def _refuse_other_than_text(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command line; errors end it with their message and exit code."""
+    spell_what_consoles_lack()
     try:
         _refuse_other_than_text(sys.argv)
         with lack_of_memory_explained("The command", "Ask for less of it."):

@@ -598,7 +598,7 @@ def _commit() -> str | None:
             ["git", "rev-parse", "HEAD"],
             cwd=Path(__file__).parent,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=5,
             check=True,
         )

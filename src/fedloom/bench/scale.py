@@ -221,10 +221,12 @@ def _clients(arrays: Path) -> Federation:
 def _peak_bytes() -> int:
     """Most memory of this process that was ever resident."""
     with suppress(OSError):  # Linux alone says it so, and leaves out who started us
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    import resource  # Windows has none
+    if sys.platform == "win32":
+        raise ConfigError("bench scale: Windows does not say how much memory was used.")
+    import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

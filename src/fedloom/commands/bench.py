@@ -15,7 +15,7 @@ from fedloom.commands import options
 from fedloom.commands.console import make_table, out, print_numbers, remark, say
 from fedloom.commands.options import option
 from fedloom.core.errors import ConfigError, ContractError
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 
 if TYPE_CHECKING:
     from fedloom.bench.peers.comparison import Spread, Summary
@@ -288,7 +288,7 @@ def bench_peers(
                 say(f"{summary.peer}: {summary.problem}")
     if to is not None:
         with atomic_write(to) as part:
-            part.write_text(to_json(rows, device, processes), "utf-8")
+            write_text(part, to_json(rows, device, processes))
         say(f"Written to {to}")
     others = [row for row in rows if not row.is_same_work]
     if others:
@@ -367,5 +367,5 @@ def _write_rows(rows: Sequence[Any], path: Path | None) -> None:
     if path is None:
         return
     with atomic_write(path) as part:
-        part.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+        write_text(part, json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     say(f"Written to {path}")

@@ -44,8 +44,13 @@ def remark(text: str) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
-    """Rows as CSV on standard output; on a terminal nothing in them can move it."""
+    """Rows as CSV on standard output; on a terminal nothing in them can move it.
+
+    What goes to another program or to a file is UTF-8, as in the files that we write.
+    """
     if not sys.stdout.isatty():
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", errors="strict")
         write_csv(rows, sys.stdout)
         return
     text = io.StringIO()

@@ -11,7 +11,7 @@ from fedloom.commands.console import out as console
 from fedloom.commands.options import argument, option
 from fedloom.core.describe import first_line
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 
 
 def data_command(
@@ -60,7 +60,7 @@ def data_command(
     if out is not None:
         clients.save(out / "split.npz")
         with atomic_write(out / "split.svg") as part:
-            part.write_text(picture.to_svg(clients), encoding="utf-8")
+            write_text(part, picture.to_svg(clients))
         say(f"\nWritten to {out}")
 
 

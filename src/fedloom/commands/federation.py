@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -268,6 +269,11 @@ def leave_command(
 
 def _flower(command: str, module: str) -> Any:
     """A module that needs Flower."""
+    if not hasattr(os, "fork"):
+        raise ConfigError(
+            f"{command}: federations need Linux or macOS. On Windows use its Subsystem "
+            "for Linux (WSL); `fedloom run` and `fedloom compare` work as they are."
+        )
     try:
         from importlib import import_module
 

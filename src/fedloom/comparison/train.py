@@ -67,7 +67,7 @@ from fedloom.comparison.yardsticks import (
 )
 from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, DataError, FedloomError, with_resume_hint
-from fedloom.core.files import atomic_write, remove_private_folders
+from fedloom.core.files import atomic_write, remove_private_folders, write_text
 from fedloom.core.remarks import LOWER_RATE
 from fedloom.core.wording import counted
 from fedloom.engine.range_test import FoundRate
@@ -232,7 +232,7 @@ def _together(
             yield do_here
         return
     if cluster is not None:
-        holder = (job.out / _LOCK).read_text()
+        holder = (job.out / _LOCK).read_text(encoding="utf-8")
         values = job, clients, holder
         others = cluster.pool(count, job.threads, _begin_elsewhere, values)
     else:
@@ -268,7 +268,7 @@ def _begin_elsewhere(job: Job, clients: Clients, holder: str) -> None:
         ConfigError: there is no such folder here, or another one.
     """
     lock = job.out / _LOCK
-    if not lock.is_file() or lock.read_text() != holder:
+    if not lock.is_file() or lock.read_text(encoding="utf-8") != holder:
         raise ConfigError(
             f"{job.out}: the workers of a cluster write their runs there, and "
             f"{platform.node()} does not have this folder. Choose an --out on a file "
@@ -377,7 +377,7 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
             _clear(out)
         if fresh or not has_begun:
             with atomic_write(file, lasting=True) as part:
-                part.write_text(_text(comparison), encoding="utf-8")
+                write_text(part, _text(comparison))
         yield
 
 

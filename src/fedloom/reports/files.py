@@ -15,7 +15,7 @@ from fedloom.core.digests import (
     write_checked_json,
 )
 from fedloom.core.errors import ConfigError, MessageError, unknown
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 from fedloom.reports import csv_tables
 from fedloom.reports.collect import collect
 from fedloom.reports.findings import Findings, work_out
@@ -145,7 +145,7 @@ def write_report(
     _claim(file.parent, texts, digests)
     for name, text in texts.items():
         with atomic_write(file.with_name(name)) as part:
-            part.write_text(text, encoding="utf-8")
+            write_text(part, text)
     return findings, [file.with_name(name) for name in texts]
 
 

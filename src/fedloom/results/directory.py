@@ -54,6 +54,7 @@ from fedloom.core.files import (
     remove_if_empty,
     remove_private_folders,
     sync,
+    write_text,
 )
 from fedloom.core.reading import UNREADABLE, not_whole
 from fedloom.core.remarks import Remark
@@ -348,7 +349,7 @@ class RunDirectory:
     def write_text(self, path: Path, text: str) -> None:
         """Write a file whole or not at all; it is on disk when this returns."""
         with atomic_write(path, lasting=True) as part:
-            part.write_text(text, encoding="utf-8")
+            write_text(part, text)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Say what ran, on what.

@@ -341,7 +341,7 @@ def read_comparison(path: Path) -> ComparisonFile:
     """
     file = path / COMPARISON
     try:
-        source = file.read_text()
+        source = file.read_text(encoding="utf-8")
         tables = tomllib.loads(source)
         methods = tuple(str(name) for name in tables["methods"])
         return ComparisonFile(source, methods, tuple(int(s) for s in tables["seeds"]))
@@ -371,7 +371,9 @@ def read_yardsticks(path: Path) -> dict[str, Yardstick]:
     """
     folder = path / YARDSTICKS
     try:
-        entries = json.loads((folder / f"{YARDSTICKS}.json").read_text())
+        entries = json.loads(
+            (folder / f"{YARDSTICKS}.json").read_text(encoding="utf-8")
+        )
         about = {str(name): _about(entry) for name, entry in dict(entries).items()}
     except UNREADABLE:
         return {}

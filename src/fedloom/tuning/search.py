@@ -28,7 +28,7 @@ from fedloom.comparison.workers import ended_by_signals
 from fedloom.config import AUTO, to_toml
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
-from fedloom.core.files import atomic_write, cannot_write, remove
+from fedloom.core.files import atomic_write, cannot_write, remove, write_text
 from fedloom.core.losses import Loss
 from fedloom.core.settings import LARGEST, Count, accepts, build
 from fedloom.core.wording import percent
@@ -378,4 +378,4 @@ def _write(
     ]
     comments = "".join(f"# {line}\n" for line in lines)
     with atomic_write(out) as part:
-        part.write_text(f"{comments}\n{to_toml(tables)}")
+        write_text(part, f"{comments}\n{to_toml(tables)}")
