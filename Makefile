@@ -45,7 +45,7 @@ check: $(DEV)  ## Format, lint, types, import layers, spelling
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell src tests docs examples configs README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell src tests docs examples configs *.md .github CITATION.cff
 
 format: $(DEV)  ## Put the code in order
 	$(BIN)/ruff format .

@@ -55,12 +55,12 @@ def write_patients(path: Path) -> None:
     draw = np.random.default_rng(0)
     with path.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file)
-        lines.writerow(["Ort", "Größe", "Puls", "Diagnose"])
+        lines.writerow(["Ort", "Größe", "Alter", "Diagnose"])
         for place in ("Köln", "Łódź", "東京"):
             for n in range(30):
                 sick = n % 2
-                height, pulse = draw.normal(sick), draw.normal(-sick)
-                lines.writerow([place, height, pulse, "krank" if sick else "gesund"])
+                height, age = draw.normal(sick), draw.normal(-sick)
+                lines.writerow([place, height, age, "krank" if sick else "gesund"])
 
 
 @pytest.fixture
