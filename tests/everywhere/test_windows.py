@@ -6,6 +6,7 @@ import csv
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -137,12 +138,30 @@ def test_a_comparison_of_own_data_from_start_to_end(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_is_resumed_and_its_models_taken_home(folder: Path) -> None:
+def test_a_run_that_was_killed_is_resumed(folder: Path) -> None:
     write_patients(folder / "p.csv")
     run = ("run", "--algorithm", "ditto", "--data", "p.csv", *SMALL, "--out", "Lauf")
-    fedloom_on(WINDOWS, *run, cwd=folder)
-    fedloom_on(WINDOWS, "resume", "Lauf", cwd=folder)
-    fedloom_on(WINDOWS, *run, "--fresh", cwd=folder)
+    often = ("--rounds", "400", "--set", "checkpoint_every=1")
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedloom", *run, *often],
+        cwd=folder,
+        env=os.environ | WINDOWS,
+        stdout=subprocess.DEVNULL,
+    ) as process:
+        while not (folder / "Lauf" / "checkpoint.safetensors").is_file():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    resumed = fedloom_on(WINDOWS, "resume", "Lauf", cwd=folder)
+    assert "accuracy after round 400" in resumed.stdout
+
+
+@pytest.mark.slow
+def test_models_of_a_run_are_taken_home(folder: Path) -> None:
+    write_patients(folder / "p.csv")
+    run = ("run", "--algorithm", "ditto", "--data", "p.csv", *SMALL, "--out", "Lauf")
+    for more in ((), ("--fresh",)):
+        fedloom_on(WINDOWS, *run, *more, cwd=folder)
     for more in ((), ("--fresh",)):
         home = ("export", "Lauf", "--all", "--out", "Daheim", *more)
         fedloom_on(WINDOWS, *home, cwd=folder)
