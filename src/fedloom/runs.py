@@ -54,6 +54,7 @@ from fedloom.plan import (
     plan_from_directory,
     write_run_metadata,
 )
+from fedloom.progress import watched_run
 from fedloom.results.by_size import BySize, by_size
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.gain import Gain
@@ -150,7 +151,7 @@ class Result(Models):
         )
 
     def gain(
-        self, number: str | None = None, *, progress: Progress | None = None
+        self, number: str | None = None, *, progress: bool | Progress | None = True
     ) -> Gain:
         """Train every client alone with as much work, and compare.
 
@@ -163,7 +164,7 @@ class Result(Models):
 
         Args:
             number: what is compared, as for `scores`.
-            progress: told of every round of training alone.
+            progress: as for `run`, of training alone.
         """
         plan, sizes = self._plan, self.federation.sizes
         together = self.scores(number=number)
@@ -178,8 +179,11 @@ class Result(Models):
         alone = _plan_alone(plan, local, rounds)
         history = History(alone.simulation)
         history.wanted = {r: c for r, c in clients_at(rounds).items() if r > 0}
-        with on_threads(plan.engine.threads):
-            _go_on(alone, history, progress, ())
+        with (
+            on_threads(plan.engine.threads),
+            watched_run(progress, "gain") as watcher,
+        ):
+            _go_on(alone, history, watcher, ())
         gain = Gain(
             metric=number if number is not None else plan.simulation.task.metric,
             names=self.federation.names,
@@ -234,7 +238,7 @@ def run(
     checkpoint_every: int = 10,
     checkpoint_minutes: float | None = 10.0,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = True,
     track: Sequence[Tracker] = (),
     ray: RaySettings | str | None = None,
 ) -> Result:
@@ -266,7 +270,9 @@ def run(
         checkpoint_minutes: the age at which a checkpoint gets a successor in any case.
         out: a new directory to write the run to while it goes on; `fedloom.resume`
             goes on with it after a stop.
-        progress: told of every round.
+        progress: whether a bar shows the rounds and the time left, on a terminal or in
+            a notebook; elsewhere nothing is shown. Or an object of your own, which is
+            told of every round: see `fedloom.Progress`.
         track: trackers that follow the run, such as `fedloom.trackers.TensorBoard()`.
         ray: a Ray cluster whose workers train the clients: its address, or "local" for
             one on this machine; see `fedloom.RaySettings`. It changes no result.
@@ -296,10 +302,14 @@ def run(
         engine=engine,
     )
     module = make_module(model, clients, seed)
-    with connected(ray) as cluster, on_threads(engine.threads):
+    with (
+        connected(ray) as cluster,
+        on_threads(engine.threads),
+        watched_run(progress, "run") as watcher,
+    ):
         whole = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
         with _spread(whole, cluster) as plan:
-            return _train(plan, out, progress, track=track)
+            return _train(plan, out, watcher, track=track)
 
 
 @_explained
@@ -342,7 +352,7 @@ def resume(
     loss: str | Loss | None = None,
     head: str | None = None,
     data_dir: Path | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = True,
     track: Sequence[Tracker] = (),
     ray: RaySettings | str | None = None,
 ) -> Result:
@@ -359,7 +369,7 @@ def resume(
         loss: what was given to `run`.
         head: what was given to `run`.
         data_dir: where the files of named datasets lie.
-        progress: told of every round.
+        progress: as for `run`.
         track: trackers that follow the run.
         ray: as for `run`; it need not be what the run began with.
 
@@ -381,7 +391,12 @@ def resume(
         )
     # The order of a sum, and so its last bits, may depend on how many add up.
     threads = EngineSettings(threads=directory.read_manifest()["threads"]).threads
-    with connected(ray) as cluster, directory.hold(), on_threads(threads):
+    with (
+        connected(ray) as cluster,
+        directory.hold(),
+        on_threads(threads),
+        watched_run(progress, "resume") as watcher,
+    ):
         plan = plan_from_directory(
             directory,
             model,
@@ -404,7 +419,7 @@ def resume(
             history = History(plan.simulation, truncate_after(directory, at), directory)
             if state.round >= plan.schedule.rounds:
                 history.evaluate()
-            return _go_on(plan, history, progress, track)
+            return _go_on(plan, history, watcher, track)
 
 
 @_explained

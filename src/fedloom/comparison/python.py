@@ -20,6 +20,7 @@ from fedloom.core.losses import Loss
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults, checked_faults
 from fedloom.plan import make_module
+from fedloom.progress import ManyRuns, watched_runs
 from fedloom.server.schedule import Schedule
 
 Methods = Sequence[str | AnyAlgorithm] | Mapping[str, str | AnyAlgorithm]
@@ -46,6 +47,7 @@ def compare(
     yardsticks: bool = False,
     fresh: bool = False,
     tell: Callable[[str], None] = lambda text: None,
+    progress: bool | ManyRuns = True,
 ) -> Path:
     """Train several methods on the same clients over several seeds.
 
@@ -81,6 +83,8 @@ def compare(
             client's own data, and by the model on all data in one place.
         fresh: replace a comparison that is already in `out`.
         tell: is told in one line of each method that is finished.
+        progress: whether a bar shows how far all methods and seeds are and the time
+            left, on a terminal or in a notebook; elsewhere nothing is shown.
 
     Returns:
         The directory.
@@ -126,7 +130,10 @@ def compare(
         folds=folds,
         yardsticks=yardsticks,
     )
-    return run_comparison(comparison, Path(out), fresh=fresh, tell=tell)
+    with watched_runs(progress, "compare") as watched:
+        return run_comparison(
+            comparison, Path(out), fresh=fresh, tell=tell, progress=watched
+        )
 
 
 def identity_of(own: OwnParts, seed: int) -> dict[str, str]:

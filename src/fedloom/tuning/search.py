@@ -32,6 +32,7 @@ from fedloom.core.files import atomic_write, cannot_write, remove
 from fedloom.core.losses import Loss
 from fedloom.core.settings import LARGEST, Count, accepts, build
 from fedloom.core.wording import percent
+from fedloom.progress import ManyRuns, Part, watched_runs
 from fedloom.tuning.space import check_names, space_of
 from fedloom.tuning.study import Study, TunedMethod, library
 from fedloom.tuning.trials import Trials, begin_worker, make_clients_to_tune_on
@@ -66,6 +67,7 @@ def tune(
     data_dir: Path | None = None,
     ray: RaySettings | str | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    progress: bool | ManyRuns = True,
 ) -> list[TunedMethod]:
     """Search each method's settings on validation data, with the same budget.
 
@@ -96,6 +98,8 @@ def tune(
         ray: a cluster whose workers train, as for `fedloom.run`: all methods, and all
             seeds of a trial, at the same time. It changes no result.
         tell: is told line by line what was understood of the data and of every trial.
+        progress: whether a bar shows how far the search is and the time left, on a
+            terminal or in a notebook; elsewhere nothing is shown.
 
     Returns:
         What came of it for each method: the best settings and their score. A method
@@ -154,10 +158,24 @@ def tune(
     tuned: list[TunedMethod] = []
     failures: list[DataError] = []
     common = Trials(comparison, "", (), divided, data_dir)
-    with connected(ray) as cluster, _on(cluster, common) as (start, each):
+    with (
+        connected(ray) as cluster,
+        _on(cluster, common) as (start, each),
+        watched_runs(progress, "tune") as watched,
+    ):
+        jobs = {}
+        for arm, ranges in spaces.items():
+            job = replace(common, arm=arm, space=ranges, start=start)
+            budget = trials if ranges else 1
+            if watched is not None:
+                part = Part(watched, arm, budget * job.rounds)
+                job = replace(job, progress=part)
+            jobs[arm] = job
+        if watched is not None:
+            watched.show()
 
         def search(arm: str) -> TunedMethod | DataError:
-            job = replace(common, arm=arm, space=spaces[arm], start=start)
+            job = jobs[arm]
             ranges = "; ".join(map(str, job.space))
             tell(f"{arm}: {ranges or 'nothing to search'}")
             study = Study(job, journal, _about(job, seed), seed, tell)
@@ -165,6 +183,9 @@ def tune(
                 return study.run(trials)
             except DataError as error:
                 return error
+            finally:
+                if job.progress is not None:
+                    job.progress.finish()
 
         for result in each(search, spaces):
             tell(str(result))

@@ -123,11 +123,17 @@ class Study:
             self._begin(budget)
         refused = 0
         while len(self._counted()) < budget:
+            self._show()
             if refused > _REFUSALS * budget:
                 self._tell(f"{self._job.arm}: nearly everything is refused; stopped")
                 break
             refused += self._go_on(budget)
         return self._sum_up()
+
+    def _show(self) -> None:
+        """Say how far the search is; a trial that failed early counts like others."""
+        if self._job.progress is not None:
+            self._job.progress.at(len(self._counted()) * self._job.rounds)
 
     def _over(self) -> list[Any]:
         """Trials that are over; one that was cut short is as if it had never been."""
