@@ -230,7 +230,7 @@ def plan_for(
         schedule.rounds,
         bundle_size=bundle_size,
     )
-    if config.finds_lr and config.algorithm.auto_rates:
+    if config.finds_lr and config.algorithm.takes_auto_rate:
         if found_rate is None:
             found_rate = _find_rate(config, task, clients, choice)
         algorithm = with_rate(config.algorithm, found_rate)

@@ -131,7 +131,7 @@ def common_rate(
 ) -> FoundRate | None:
     """What `lr = "auto"` comes to for all seeds: the lowest, as all must be stable."""
     method = configs[0].algorithm
-    if not (configs[0].finds_lr and method.auto_rates):
+    if not (configs[0].finds_lr and method.takes_auto_rate):
         return None
     test = tuple(getattr(method, name) for name in LIKE)
     if test not in job.rates:
