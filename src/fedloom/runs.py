@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,24 +14,24 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from fedloom.algorithms import REGISTRY, Local
+from fedloom.algorithms import Local
 from fedloom.clients import Federation, Sampling
 from fedloom.cluster import Cluster, RaySettings, connected
 from fedloom.config import RunConfig, is_auto
 from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.arguments import guessed
 from fedloom.core.errors import (
     ConfigError,
     DataError,
     MessageError,
     NumericalError,
-    unknown,
     with_resume_hint,
 )
 from fedloom.core.losses import Loss
 from fedloom.core.memory import lack_of_memory_explained
 from fedloom.core.remarks import Remark
+from fedloom.core.reprs import html_table
 from fedloom.core.wording import counted
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.engine.threads import on_threads
@@ -45,16 +46,21 @@ from fedloom.export.alone import (
 from fedloom.fleet.faults import Faults, checked_faults
 from fedloom.fleet.ray import RayFleet
 from fedloom.plan import (
+    OwnModel,
     Plan,
     environment_changes,
     make_clients,
+    make_method,
     make_module,
     make_plan,
     plan_for,
     plan_from_directory,
+    refuse_other_clients,
     write_run_metadata,
 )
 from fedloom.progress import watched_run
+from fedloom.reports.files import FORMATS, report
+from fedloom.reports.units import unit_of
 from fedloom.results.by_size import BySize, by_size
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.gain import Gain
@@ -89,6 +95,23 @@ class Result(Models):
         is_sample = len(simulation.scored) < self.federation.count
         sampled = len(simulation.scored) if is_sample else None
         return closing_table(self.history.rounds, simulation.task.metric, sampled)
+
+    def __repr__(self) -> str:
+        return (
+            f"Result({self._plan.simulation.algorithm.name} on "
+            f"{self.federation.dataset.name}, "
+            f"{counted(self.federation.count, 'client')}, "
+            f"{counted(self._plan.simulation.state.round, 'round')})"
+        )
+
+    def _repr_html_(self) -> str:
+        """The closing table for a notebook."""
+        closing = self.table()
+        heading, *rows = closing.cells(_column)
+        notes = [str(remark) for remark in self.remarks]
+        return html_table(
+            heading, rows, title=f"{self!r}: {closing.title}", notes=notes
+        )
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
@@ -210,6 +233,28 @@ class Result(Models):
             checkpoint.save(self._plan.simulation, directory.checkpoint, rows)
         return directory.path
 
+    def report(self, out: str | Path | None = None, *, format_: str = "html") -> Path:
+        """Write a page on this run with all tables beside it, or another format.
+
+        Args:
+            out: the file; by default `report.html` in the directory of the run, or in
+                the working directory if it has none.
+            format_: html, md, latex or csv.
+
+        Returns:
+            The file that was written.
+        """
+        if self.path is not None:
+            return report(self.path, out, format_=format_)
+        if out is None and format_ in FORMATS:
+            out = Path(f"report{FORMATS[format_][0]}")
+        with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
+            name = self._plan.simulation.algorithm.name
+            with RunDirectory.create(Path(folder) / name) as directory:
+                write_run_metadata(self._plan, directory)
+                self.history.copy(directory)
+            return report(directory.path, out, format_=format_)
+
     def _scores(self, kind: str, part: str) -> Scores:
         for scores in self._last_scores():
             if (scores.kind, scores.part) == (kind, part):
@@ -217,10 +262,11 @@ class Result(Models):
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
 
 
+@guessed
 @_explained
 def run(
-    algorithm: str | AnyAlgorithm,
-    model: str | nn.Module | Callable[[], nn.Module],
+    algorithm: str | AnyAlgorithm | type[AnyAlgorithm],
+    model: OwnModel,
     clients: Federation,
     *,
     rounds: int = 50,
@@ -245,9 +291,10 @@ def run(
     """Train every client a model of its own.
 
     Args:
-        algorithm: a method such as `fedloom.Ditto(lr=0.1)`, or its name.
-        model: a module (its parameters are the common start), a function that makes
-            one (called under `seed`), or the name of a built-in model.
+        algorithm: a method such as `fedloom.Ditto(lr=0.1)`, or its name or class.
+        model: a module (its parameters are the common start), its class or a function
+            that makes one (called under `seed`), or a built-in model: its name, or its
+            settings such as `fedloom.models.MLP(hidden=(32,))`.
         clients: who holds what; see `fedloom.federation`.
         rounds: communication rounds.
         seed: seed of cohorts, batches, noise, and the first model if we make it.
@@ -289,13 +336,10 @@ def run(
     )
     engine = engine if engine is not None else EngineSettings()
     sampling = sampling if sampling is not None else Sampling()
-    if isinstance(algorithm, str):
-        if algorithm not in REGISTRY:
-            raise ConfigError(unknown("method", algorithm, REGISTRY))
-        algorithm = REGISTRY[algorithm]()
+    refuse_other_clients(clients, "run")
     config = RunConfig(
         schedule=schedule,
-        algorithm=algorithm,
+        algorithm=make_method(algorithm, "run"),
         finds_lr=is_auto(lr, "run"),
         sampling=sampling,
         faults=checked_faults(faults),
@@ -345,7 +389,7 @@ def run_config(
 @_explained
 def resume(
     path: str | Path,
-    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    model: OwnModel | None = None,
     clients: Federation | None = None,
     *,
     algorithm: AnyAlgorithm | None = None,
@@ -425,7 +469,7 @@ def resume(
 @_explained
 def load(
     path: str | Path,
-    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    model: OwnModel | None = None,
     clients: Federation | None = None,
     *,
     algorithm: AnyAlgorithm | None = None,
@@ -472,6 +516,11 @@ def load(
     history = History(plan.simulation, rounds, directory)
     history.evaluate()
     return Result(plan, history)
+
+
+def _column(metric: str, values: Sequence[float]) -> list[str]:
+    """Scores of one metric, in as many digits as reports write."""
+    return [unit_of(metric, values).score(value) for value in values]
 
 
 def _damage(directory: RunDirectory, at: Position) -> Iterator[str]:
