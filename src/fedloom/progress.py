@@ -160,12 +160,17 @@ class _Clock:
             return None
         return elapsed / (done - self._first) * max(total - done, 0)
 
+    def text(self, done: float, total: float) -> str:
+        """The time that is left, or that it took once all is done."""
+        if done >= total:
+            return f"in {_spelt(time.perf_counter() - self._started)}"
+        left = self.left(done, total)
+        return "" if left is None else f"{_spelt(left)} left"
 
-def _left(duration: float | None) -> str:
-    """A time that is left, in as many digits as anybody believes."""
-    if duration is None:
-        return ""
-    return f"{seconds(round(duration)) if duration < 120 else seconds(duration)} left"
+
+def _spelt(duration: float) -> str:
+    """A time in as many digits as anybody believes."""
+    return seconds(round(duration) if 1 <= duration < 120 else duration)
 
 
 class Watcher:
@@ -249,7 +254,7 @@ class Watcher:
 
     def round(self, row: Round) -> None:
         """Say how a round went."""
-        left = _left(self._clock.left(row.round, self._rounds))
+        left = self._clock.text(row.round, self._rounds)
         scores = ""
         for kind, parts in row.scores.items():
             part = "test" if "test" in parts else next(iter(parts))
@@ -329,7 +334,7 @@ class ManyRuns:
         text = f"{over}/{len(self._parts)} done"
         if going:
             text = f"{words(going, 3)}  {text}"
-        self._bar.show(text, done / total, _left(self._clock.left(done, total)))
+        self._bar.show(text, done / total, self._clock.text(done, total))
         self._shown = time.perf_counter()
 
 

@@ -290,6 +290,19 @@ def run(
 ) -> Result:
     """Train every client a model of its own.
 
+    Example:
+        >>> import fedloom, torch
+        >>> x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+        >>> clients = fedloom.federation(x, x[:, 0] > 0, clients=["a", "b", "c"] * 30)
+        >>> net = torch.nn.Linear(3, 2)
+        >>> result = fedloom.run(fedloom.Ditto(lr=0.1), net, clients, rounds=3)
+        >>> result
+        Result(ditto on arrays, 3 clients, 3 rounds)
+        >>> result.model("b")
+        Linear(in_features=3, out_features=2, bias=True)
+        >>> result.predict("b", x[:5]).shape
+        torch.Size([5, 2])
+
     Args:
         algorithm: a method such as `fedloom.Ditto(lr=0.1)`, or its name or class.
         model: a module (its parameters are the common start), its class or a function
@@ -403,6 +416,18 @@ def resume(
     """Go on with a run, to the same result as without a stop.
 
     From its last checkpoint; from the start if there is none yet.
+
+    Example:
+        >>> import fedloom, tempfile, torch
+        >>> x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+        >>> clients = fedloom.federation(x, x[:, 0] > 0, clients=["a", "b", "c"] * 30)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     out = f"{folder}/run"
+        ...     first = fedloom.run("fedavg", "mlr", clients, rounds=2, out=out)
+        ...     fedloom.resume(out, "mlr", clients)
+        ...     fedloom.load(out, "mlr", clients)
+        Result(fedavg on arrays, 3 clients, 2 rounds)
+        Result(fedavg on arrays, 3 clients, 2 rounds)
 
     Args:
         path: the run's directory.

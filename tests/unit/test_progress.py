@@ -1,6 +1,7 @@
 """What a person sees while a run goes on."""
 
 import io
+import re
 import sys
 import types
 from dataclasses import replace
@@ -45,8 +46,10 @@ def test_a_log_gets_plain_lines_with_everything_in_them():
     assert lines[1].startswith("ditto on digits: 20 clients")
     assert "\x1b" not in text
     assert len([line for line in lines if line.startswith("round ")]) == 10
-    for word in ("loss", "shared", "personal", "clients/s", "s left"):
+    for word in ("loss", "shared", "personal", "clients/s"):
         assert word in lines[-1]
+    assert lines[-2].endswith(" left")
+    assert re.search(r"  in [0-9.]+ m?s$", lines[-1])
 
 
 def test_scores_have_the_digits_of_reports_and_their_own_exponents():

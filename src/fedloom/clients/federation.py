@@ -524,6 +524,16 @@ def federation(
 ) -> Federation:
     """A federation from the user's own arrays.
 
+    Example:
+        >>> import fedloom
+        >>> clients = fedloom.federation(
+        ...     [[0.1, 2.0], [0.4, 1.5], [0.3, 1.0], [0.9, 0.2]] * 4,
+        ...     [0, 1, 1, 0] * 4,
+        ...     clients=["ann", "ann", "bob", "bob"] * 4,
+        ... )
+        >>> clients.names, clients.sizes
+        (('ann', 'bob'), array([6, 6]))
+
     Args:
         x: One array with a row per sample; a tuple of them for a model that takes
             several arguments. One that is mapped, `np.load(path, mmap_mode="r")`, stays

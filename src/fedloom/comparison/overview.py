@@ -54,7 +54,8 @@ class Overview:
         for run in alone_runs(comparison, clients):
             # As long as the methods, or as it is tried for, until it is known.
             longest = max(rounds, *run.tried) if run.tried else rounds
-            if not is_alone_done(run, comparison, out):
+            is_open = any(METHOD + arm in self._runs for arm in run.arms)
+            if is_open or not is_alone_done(run, comparison, out):
                 paths = [alone_directory(out, run.title, seed) for seed in seeds]
                 self._add(BESIDE + run.title, paths, longest)
         for name in yardsticks_left(comparison, out):

@@ -159,17 +159,12 @@ def compare(
         folds=folds,
         yardsticks=yardsticks,
     )
-    temporary = None
-    if out is None:
-        temporary = tempfile.TemporaryDirectory(
-            prefix="fedloom-", ignore_cleanup_errors=True
-        )
-        out = Path(temporary.name) / "comparison"
+    is_temporary = out is None
+    folder = Path(tempfile.mkdtemp(prefix="fedloom-") if out is None else out)
+    result = ComparisonResult(comparison, folder, is_temporary=is_temporary)
     with watched_runs(progress, "compare") as watched:
-        folder = run_comparison(
-            comparison, Path(out), fresh=fresh, tell=tell, progress=watched
-        )
-    return ComparisonResult(comparison, folder, temporary)
+        run_comparison(comparison, folder, fresh=fresh, tell=tell, progress=watched)
+    return result
 
 
 def identity_of(own: OwnParts, seed: int) -> dict[str, str]:

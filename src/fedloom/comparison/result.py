@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
+import weakref
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,23 +36,21 @@ class ComparisonResult:
     Args:
         comparison: what was compared.
         folder: where its runs lie.
-        temporary: holds that folder as long as somebody has this; None for a folder
-            that the caller named.
+        is_temporary: whether that folder goes away with this.
     """
 
     def __init__(
-        self,
-        comparison: Comparison,
-        folder: Path,
-        temporary: tempfile.TemporaryDirectory[str] | None = None,
+        self, comparison: Comparison, folder: Path, *, is_temporary: bool = False
     ) -> None:
         self._comparison, self._folder = comparison, folder
-        self._temporary = temporary
+        self._is_temporary = is_temporary
+        if is_temporary:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     @property
     def path(self) -> Path | None:
         """The directory of the comparison; None if it was not written anywhere."""
-        return self._folder if self._temporary is None else None
+        return None if self._is_temporary else self._folder
 
     def __fspath__(self) -> str:
         """The directory of the runs, for functions that take a path."""
@@ -144,7 +142,7 @@ class ComparisonResult:
         Returns:
             The file that was written.
         """
-        if out is None and self._temporary is not None and format_ in FORMATS:
+        if out is None and self._is_temporary and format_ in FORMATS:
             out = Path(f"report{FORMATS[format_][0]}")
         return report(self._folder, out, format_=format_)
 

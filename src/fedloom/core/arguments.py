@@ -18,6 +18,11 @@ _OF_ENGINE = (
 )
 _OF_CLIENTS = "It is said where clients are made: fedloom.federation(..., {name}=...)."
 _SAMPLING = "Say who takes part in a round: sampling=fedloom.Sampling(rate=0.1)."
+_IN_SETTINGS = {
+    _OF_ENGINE: "It is how work is done: settings={{'engine': {{'{name}': {value}}}}}.",
+    _SAMPLING: "Say who takes part: settings={{'sampling': {{'rate': 0.1}}}}.",
+}
+"""The same for a function that takes such things as settings of a run's file."""
 _MEANT: dict[str, str] = {
     **dict.fromkeys(
         ("batch_size", "clip", "epochs", "lr_decay", "momentum", "optimizer", "steps"),
@@ -28,7 +33,7 @@ _MEANT: dict[str, str] = {
         ("chunk", "compile", "device", "dtype", "precision", "runner", "threads"),
         _OF_ENGINE,
     ),
-    **dict.fromkeys(("partition", "split", "teams", "test", "validation"), _OF_CLIENTS),
+    **dict.fromkeys(("partition", "teams", "test", "validation"), _OF_CLIENTS),
     **dict.fromkeys(
         ("client_fraction", "fraction", "fraction_fit", "participation", "sample_rate"),
         _SAMPLING,
@@ -36,6 +41,7 @@ _MEANT: dict[str, str] = {
     "learning_rate": "It is a setting of a method: fedloom.FedAvg(lr={value}).",
     "local_epochs": "It is a setting of a method: fedloom.FedAvg(epochs={value}).",
     "num_clients": "Clients come with the data: fedloom.federation(x, y, clients=...).",
+    "split": "Say it where clients are made: fedloom.federation(..., test=0.25).",
     "callbacks": "progress= is told of every round, and track= follows a run.",
     "logger": "Trackers follow a run: track=[fedloom.trackers.TensorBoard()].",
     "metrics": "All metrics of the task are kept: result.scores(number='f1').",
@@ -80,6 +86,9 @@ def _answer(name: str, value: object, known: tuple[str, ...]) -> str:
         if other in known:
             return f"there is no argument {name!r}; it is called {other!r} here."
     if name in _MEANT:
-        meant = _MEANT[name].format(name=name, value=shown(value))
+        text = _MEANT[name]
+        if "settings" in known:
+            text = _IN_SETTINGS.get(text, text)
+        meant = text.format(name=name, value=shown(value))
         return f"there is no argument {name!r}. {meant}"
     return unknown("argument", name, known)

@@ -80,6 +80,15 @@ def report(
 ) -> Path:
     """Write the report of some runs, as `fedloom report` does.
 
+    Example:
+        >>> import fedloom, tempfile, torch
+        >>> x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+        >>> clients = fedloom.federation(x, x[:, 0] > 0, clients=["a", "b", "c"] * 30)
+        >>> result = fedloom.compare("ditto", "mlr", clients, seeds=1, rounds=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     fedloom.report(result, f"{folder}/which.html").name
+        'which.html'
+
     Args:
         paths: what `fedloom.run` or `fedloom.compare` gave; or a comparison, a run
             directory or a folder that holds such; or several of these.
