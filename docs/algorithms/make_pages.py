@@ -14,6 +14,7 @@ from pathlib import Path
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.describe import first_line, logged, record_fields, returned
+from fedloom.core.optimizers import SGD
 from fedloom.core.settings import settings_of
 
 FOLDER = Path(__file__).parent
@@ -68,7 +69,10 @@ def generated(name: str) -> str:
     same = [s.name for s in settings_of(kind) if s.default == defaults.get(s.name, {})]
     if same:
         listed = ", ".join(f"`{n}`" for n in same)
-        lines += ["", f"As for every method: {listed}.", ""]
+        text = f"As for every method: {listed}."
+        if kind.optimizers == SGD:
+            text += f" `optimizer` is always sgd: {kind.why_sgd}."
+        lines += ["", text, ""]
     lines += ["## What leaves the client, and what stays", ""]
     lines += ["| | field | what |", "|---|---|---|"]
     for place, title in RECORDS.items():

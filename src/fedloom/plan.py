@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import inspect
 import logging
 import math
 import platform
@@ -32,12 +33,13 @@ from fedloom.config import (
     to_toml,
 )
 from fedloom.core import streams
-from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.describe import logged, record_fields, returned
 from fedloom.core.errors import (
     ConfigError,
     DataError,
     MessageError,
+    shown,
     unknown,
 )
 from fedloom.core.files import atomic_write
@@ -230,7 +232,7 @@ def plan_for(
         schedule.rounds,
         bundle_size=bundle_size,
     )
-    if config.finds_lr and config.algorithm.auto_rates:
+    if config.finds_lr and config.algorithm.takes_auto_rate:
         if found_rate is None:
             found_rate = _find_rate(config, task, clients, choice)
         algorithm = with_rate(config.algorithm, found_rate)
@@ -344,7 +346,7 @@ def _refuse_too_large(
 
 def plan_from_directory(
     directory: RunDirectory,
-    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    model: OwnModel | None = None,
     clients: Federation | None = None,
     *,
     algorithm: AnyAlgorithm | None = None,
@@ -406,18 +408,91 @@ def _parse_again(
     return config
 
 
-def make_module(
-    model: str | nn.Module | Callable[[], nn.Module], clients: Federation, seed: int
-) -> nn.Module:
-    """The module that a caller means by a module, a function or a name."""
+OwnModel = str | Model | nn.Module | Callable[[], nn.Module]
+"""What a caller may give for a model: a module, its class or another function that
+makes one, or a built-in model by its name or with its settings."""
+
+
+def make_module(model: OwnModel, clients: Federation, seed: int) -> nn.Module:
+    """The module that a caller means.
+
+    Raises:
+        ConfigError: it cannot be made, or is something else.
+    """
     if isinstance(model, nn.Module):
         return model
+    if isinstance(model, str) and model not in MODELS:
+        raise ConfigError(unknown("model", model, MODELS))
+    built_in: Any = MODELS[model] if isinstance(model, str) else model
+    kinds = tuple(MODELS.values())
     with streams.seeded(seed, "model"):
-        if callable(model):
-            return model()
-        if model not in MODELS:
-            raise ConfigError(unknown("model", model, MODELS))
-        return _build(MODELS[model](), clients.dataset)
+        if built_in in kinds:
+            return _build(built_in(), clients.dataset)
+        if isinstance(built_in, kinds):
+            return _build(built_in, clients.dataset)
+        return _call(built_in)
+
+
+def _call(make: Any) -> nn.Module:
+    """What a caller's own class or function makes."""
+    expected = (
+        "model: expected a module, a class or function that makes one without "
+        "arguments, or a built-in model"
+    )
+    name = getattr(make, "__name__", type(make).__name__)
+    if not callable(make):
+        raise ConfigError(f"{expected}; found {shown(make)}.")
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise ConfigError(
+            f"{expected}; found {name}, which has a {error}. Give one that is made: "
+            f"{name}(...), or a function: lambda: {name}(...)."
+        ) from error
+    except ValueError:
+        pass  # made in C, and says nothing of its arguments
+    made = make()
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"{expected}; {name} made a {type(made).__name__}.")
+    return made
+
+
+def make_method(method: object, where: str) -> AnyAlgorithm:
+    """The method that a caller means by an instance, a class or a name.
+
+    Args:
+        method: what was given.
+        where: how messages call the place.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if isinstance(method, Algorithm):
+        return method
+    if isinstance(method, str):
+        if method not in REGISTRY:
+            raise ConfigError(f"{where}: {unknown('method', method, REGISTRY)}")
+        return REGISTRY[method]()
+    if isinstance(method, type) and issubclass(method, Algorithm):
+        return method()
+    raise ConfigError(
+        f"{where}: a method is its name, or an instance such as "
+        f"fedloom.Ditto(lr=0.1), found {shown(method)}."
+    )
+
+
+def refuse_other_clients(clients: object, where: str) -> None:
+    """Refuse what is no federation, before anything asks it for its samples.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(clients, Federation):
+        raise ConfigError(
+            f"{where}: clients must be a federation, found a "
+            f"{type(clients).__name__}. Make one with fedloom.federation(x, y, "
+            "clients=...)."
+        )
 
 
 def built_in_module(config: RunConfig, clients: Federation) -> nn.Module:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
@@ -17,6 +15,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
 from fedloom.core.wording import counted
+from fedloom.plan import OwnModel
 from fedloom.results.directory import COMPARISON
 from fedloom.results.reader import ALONE, YARDSTICKS
 
@@ -69,7 +68,7 @@ _SAYS_TEST = {"test", "fixed", "shared", "test_column", "time", "fold", "folds"}
 class OwnParts:
     """What a caller brings that no file can say."""
 
-    model: str | nn.Module | Callable[[], nn.Module]
+    model: OwnModel
     clients: Federation
     algorithms: Mapping[str, AnyAlgorithm]
     """Every method, by the name that reports use."""
@@ -271,12 +270,12 @@ def with_equal_work(tables: Mapping[str, Any]) -> dict[str, Any]:
     sections = [shared, *(methods.values() if isinstance(methods, Mapping) else ())]
     if not all(isinstance(section, Mapping) for section in sections):
         return dict(tables)  # `parse_comparison` says what is wrong with it
-    if any(key in section for section in sections for key in _WORK):
+    if any(key in section for section in sections for key in WORK):
         return dict(tables)
     return {**tables, "algorithm": {**shared, **EQUAL_WORK}}
 
 
-_WORK = ("epochs", "steps")
+WORK = ("epochs", "steps")
 """Settings that say how much a client does in a round."""
 
 

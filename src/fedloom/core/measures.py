@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.core.reprs import without_values
+
 
 class Sums(NamedTuple):
     """Client to server after an evaluation: sums and counts, never a sample.
@@ -24,6 +26,7 @@ class Sums(NamedTuple):
     if the task does not have it. Zeros for a client without a sample."""
 
 
+@without_values
 class PersonalOutcomes(NamedTuple):
     """What personal models said of every sample; only a simulation collects it."""
 
@@ -39,6 +42,7 @@ class PersonalOutcomes(NamedTuple):
     0 for one without a sample of the part."""
 
 
+@without_values
 @dataclass(eq=False)
 class Outcome:
     """What a model said of some samples and what is true, for metrics to compare.

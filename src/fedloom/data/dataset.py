@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
+from fedloom.core.reprs import without_values
 from fedloom.core.scaling import PerChannel
 
 Task = Literal["auto", "classification", "regression"]
@@ -331,6 +332,7 @@ def check_finite(
     )
 
 
+@without_values
 class Targets(NamedTuple):
     """Targets as a dataset wants them."""
 

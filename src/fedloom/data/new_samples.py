@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedloom.core.errors import DataError, unknown
 from fedloom.core.memory import lack_of_memory_explained
+from fedloom.core.reprs import without_values
 from fedloom.data.dataset import (
     Dataset,
     check_finite,
@@ -29,6 +30,7 @@ Inputs = ArrayLike | Tensor | tuple[ArrayLike | Tensor, ...]
 """One array with a row per sample, or a tuple of them."""
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class NewSamples:
     """What a file holds, as the models of a run take it."""

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core.errors import ContractError, FedloomError
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import Dataset
+
+_VALUES_DECIDE = ("data-dependent", ".item()", "Boolean value of Tensor")
+"""What PyTorch says where a program asks for the values of tensors."""
+_BY_VALUES = (
+    "model: its forward(), or the loss, decides by the values of a tensor: an `if` or "
+    "`while` on it, bool(), float() or .item(). That cannot be done for many clients "
+    "at once, whose values differ. Choose between values with torch.where(condition, "
+    "a, b), or train client by client, which is slower: engine.runner=loop (--set "
+    "engine.runner=loop, or engine=fedloom.EngineSettings(runner='loop'))."
+)
 
 
 def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
@@ -45,13 +56,23 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
     zero = torch.zeros((), dtype=torch.int64, device=task.device)
     mask = torch.ones(len(targets), dtype=task.dtype, device=task.device)
     batch = Batch(inputs, targets, mask, zero, zero, zero > 0, zero)
+
+    def gradient(
+        theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor, mask: Tensor
+    ) -> Tensor:
+        own = batch._replace(inputs=inputs, targets=targets, mask=mask)
+        return task.watched().grad(theta, own)
+
+    # As in training, every client has samples of its own, too.
+    clients = [torch.stack([value, value]) for value in (task.start, targets, mask)]
+    of_clients = tuple(torch.stack([x, x]) for x in inputs)
     try:
-        vmap(lambda theta: task.watched().grad(theta, batch))(
-            torch.stack([task.start, task.start])
-        )
+        vmap(gradient)(clients[0], of_clients, *clients[1:])
     except FedloomError:
         raise
     except Exception as error:
+        if any(sign in str(error) for sign in _VALUES_DECIDE):
+            raise ContractError(_BY_VALUES) from error
         raise ContractError(
             f"model: its gradient cannot be taken for many clients at once: {error} "
             "Avoid `.item()`, `if` on values and in-place changes in forward(), or run "

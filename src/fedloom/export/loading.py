@@ -22,6 +22,7 @@ from fedloom.core.errors import (
     shown,
     unknown,
 )
+from fedloom.core.reprs import without_values
 from fedloom.core.scaling import give_units
 from fedloom.core.settings import LARGEST, Count, build, check
 from fedloom.data.dataset import Dataset
@@ -105,6 +106,7 @@ def load_model(folder: str | Path) -> nn.Module:
     return load_exported(Path(folder)).module
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
     """An exported model with what its samples are like, ready to predict."""

@@ -93,7 +93,12 @@ def study(
             tell(_work(batch))
     else:
         with workers(count, _begin_worker, (out, seed, has_groups)) as start:
-            hand_out(batches, lambda batch: start(_work, batch), count, tell)
+            hand_out(
+                batches,
+                lambda batch: start(_work, batch),
+                count,
+                lambda _, text: tell(text),
+            )
     worlds, methods = _read(out, seed, numbers)
     write_csv([dataclasses.asdict(row) for row in worlds], out / "worlds.csv")
     write_csv([dataclasses.asdict(row) for row in methods], out / "methods.csv")
