@@ -55,6 +55,7 @@ from fedloom.engine.probe import probe
 from fedloom.engine.range_test import FoundRate, find_rate, with_rate
 from fedloom.engine.weave import Weave
 from fedloom.models import MODELS, Model, TokenModel
+from fedloom.models.imported import ImportedModel, is_imported
 from fedloom.models.sizes import foresee
 from fedloom.results.directory import RunDirectory
 from fedloom.server import checkpoint
@@ -89,6 +90,15 @@ class Plan:
     """Whether model or data came from the caller, so that a file cannot rebuild it."""
     found_rate: FoundRate | None = None
     """The range test, where the settings say `lr = "auto"`."""
+
+    @property
+    def model_source(self) -> str | None:
+        """The text of the file that holds the user's own module, where there is one."""
+        table = self.tables.get("model", {})
+        if not is_imported(table.get("name")):
+            return None
+        file = ImportedModel.from_table(table, "model").file
+        return file.read_text(encoding="utf-8", errors="replace")
 
 
 def make_clients(
@@ -179,6 +189,8 @@ def make_plan(
         start: the first model as a run directory keeps it, if there is one already.
         found_rate: as for `plan_for`.
     """
+    if isinstance(config.model, ImportedModel):
+        config = replace(config, model=config.model.located())
     module, schedule = built_in_module(config, clients), config.schedule
     if start is not None:
         _take_start(module, start)
@@ -361,6 +373,8 @@ def plan_from_directory(
     config = _parse_again(tables, algorithm, directory)
     start = start_of(directory, manifest)
     if not manifest["is_own"]:
+        if model is not None:
+            config = replace(config, model=_moved(config.model, model, directory))
         config, clients = make_clients(config, data_dir)
         refuse_other_data(directory.path, manifest, clients)
         return make_plan(config, clients, data_dir, start=start)
@@ -383,6 +397,26 @@ def plan_from_directory(
                 f"found {value!r}. Give what was given to fedloom.run as {what}=..."
             )
     return plan
+
+
+def _moved(
+    recorded: Model,
+    model: str | nn.Module | Callable[[], nn.Module],
+    directory: RunDirectory,
+) -> ImportedModel:
+    """A run's module of the user's own, from where it is now."""
+    if not isinstance(recorded, ImportedModel):
+        raise ConfigError(
+            f"{directory.path}: the model of this run is a built-in one, which is "
+            "known. Leave the model out."
+        )
+    if not (isinstance(model, str) and is_imported(model)):
+        raise ConfigError(
+            f"{directory.path}: the model of this run is {recorded.name}. Say where it "
+            "is, such as path/my_module.py:Net."
+        )
+    table = {**recorded.to_table(), "name": model}
+    return ImportedModel.from_table(table, "model")
 
 
 def _parse_again(
@@ -512,6 +546,8 @@ def _build(model: Model, data: Dataset) -> nn.Module:
         make = partial(model.build, data.input_shape, data.outputs)
     elif isinstance(model, TokenModel):
         make = partial(model.build_for_tokens, data.tokens, data.outputs, data.vectors)
+    if make is not None and isinstance(model, ImportedModel):
+        return make()  # it may do anything when it is made, so it is made once
     if make is not None:
         foresee(make, type(model).__name__)
         return make()
@@ -588,6 +624,8 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             directory.start, errors=(SafetensorError,), lasting=True
         ) as part:
             save_file(state, part)
+    if plan.model_source is not None:
+        directory.write_text(directory.model_source, plan.model_source)
     directory.write_manifest(
         {
             **common_manifest(simulation, config),

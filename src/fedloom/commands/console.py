@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.cells import cell_len
@@ -30,12 +34,63 @@ class PlainConsole(Console):
 
 
 out = PlainConsole(width=None if sys.stdout.isatty() else 110)
+progress = PlainConsole(width=None if sys.stdout.isatty() else 110)
+"""How the work goes on; nothing of it with --quiet."""
 err = PlainConsole(stderr=True, width=None if sys.stderr.isatty() else 110)
+
+
+def set_quiet(is_quiet: bool) -> bool:
+    """Say no word of progress, or say it again."""
+    progress.quiet = is_quiet
+    return is_quiet
+
+
+def set_json(is_json: bool) -> bool:
+    """Keep standard output for one JSON document, or give it back to everything."""
+    out.stderr = progress.stderr = is_json
+    return is_json
+
+
+def is_json() -> bool:
+    """Whether the result is wanted as a JSON document."""
+    return out.stderr
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Write the one JSON document of a command to standard output.
+
+    Args:
+        document: what it holds. A number that is not finite is written as null.
+    """
+    text = json.dumps(_plain_values(document), indent=2, ensure_ascii=False)
+    print(text, file=sys.stdout)  # noqa: T201  -- the result itself
+
+
+def _plain_values(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain_values(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_values(inner) for inner in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # a number or an array of NumPy
+        return _plain_values(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
 
 
 def say(text: str) -> None:
     """One line of result, as it is."""
     out.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def tell(text: str) -> None:
+    """One line on how the work goes on."""
+    progress.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def remark(text: str) -> None:

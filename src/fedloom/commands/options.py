@@ -2,39 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.commands.console import plain
+from fedloom.commands import completion
+from fedloom.commands.console import plain, set_json, set_quiet
 from fedloom.core.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from fedloom.cluster import RaySettings
 
 
-def option(about: str, *names: str) -> Any:
-    """An option of the command line, called as its parameter if no name is given."""
-    return typer.Option(*names, help=plain(about))
+def option(
+    about: str,
+    *names: str,
+    complete: completion.Complete | None = None,
+    callback: Callable[[Any], Any] | None = None,
+) -> Any:
+    """An option of the command line, called as its parameter if no name is given.
+
+    Args:
+        about: what it means, as a sentence.
+        names: how it is written, such as --quiet.
+        complete: what a shell may complete its value to.
+        callback: is called with its value before the command is.
+    """
+    return typer.Option(
+        *names, help=plain(about), autocompletion=complete, callback=callback
+    )
 
 
-def argument(about: str) -> Any:
-    """An argument of the command line."""
-    return typer.Argument(help=plain(about))
+def argument(about: str, complete: completion.Complete | None = None) -> Any:
+    """An argument of the command line.
+
+    Args:
+        about: what it means, as a sentence.
+        complete: what a shell may complete its value to.
+    """
+    return typer.Argument(help=plain(about), autocompletion=complete)
 
 
-Method = Annotated[str | None, option("Name of the method; see `fedloom list`.")]
+Method = Annotated[
+    str | None,
+    option("Name of the method; see `fedloom list`.", complete=completion.methods),
+]
 Data = Annotated[
     str | None,
     option(
-        "Name of the data source, see `fedloom list`; or your own .csv, .tsv, .parquet "
-        "or .npz file."
+        "Your own data: a .csv, .tsv, .parquet or .npz file, a folder of pictures "
+        "(CLASS/1.png or CLIENT/CLASS/1.png), or a folder with one table per client. "
+        "Or the name of a data source, see `fedloom list`.",
+        complete=completion.data,
     ),
 ]
-Partition = Annotated[str | None, option("Name of the partition; see `fedloom list`.")]
-Model = Annotated[str | None, option("Name of the model; see `fedloom list`.")]
+Partition = Annotated[
+    str | None,
+    option(
+        "Name of the partition; see `fedloom list`.", complete=completion.partitions
+    ),
+]
+Model = Annotated[
+    str | None,
+    option(
+        "Name of the model, see `fedloom list`; or your own module, such as "
+        "my_module.py:Net or package.module:Net.",
+        complete=completion.models,
+    ),
+]
+ModelAgain = Annotated[
+    str | None,
+    option(
+        "Where the run's own module is now, such as path/my_module.py:Net, if it is "
+        "not where it was.",
+        complete=completion.models,
+    ),
+]
+Device = Annotated[
+    str | None,
+    option(
+        "Device that computes: auto, cpu, cuda, cuda:1, ...; auto takes a GPU if "
+        "there is one.",
+        complete=completion.devices,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    option(
+        "Print the result alone, and nothing of how the work goes on.",
+        *("--quiet", "-q"),
+        callback=set_quiet,
+    ),
+]
+Json = Annotated[
+    bool,
+    option(
+        "Print the result as one JSON document on standard output; all else goes to "
+        "standard error.",
+        "--json",
+        callback=set_json,
+    ),
+]
 Rounds = Annotated[int | None, option("Number of communication rounds.")]
 Seed = Annotated[int | None, option("Seed of everything that is drawn.")]
 Settings = Annotated[

@@ -15,6 +15,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
 from fedloom.core.wording import counted
+from fedloom.models.imported import ImportedModel
 from fedloom.plan import OwnModel
 from fedloom.results.directory import COMPARISON
 from fedloom.results.reader import ALONE, YARDSTICKS
@@ -206,6 +207,10 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
         parse(rest, where)  # the methods themselves are not at hand
     for arm in arms if not identity else ():
         config = comparison.config(arm, comparison.seeds[0], where)
+    if not identity and isinstance(config.model, ImportedModel):
+        # What is compared, tuned and resumed is this file, as it is now.
+        model = config.model.located().to_table()
+        comparison = replace(comparison, common={**rest, "model": model})
     if folds is None and not identity:
         has_word = _SAYS_TEST & set(rest.get("split", {}))
         is_free = not (has_word or config.data.depends_on_seed)

@@ -5,6 +5,7 @@
     split.npz              who holds which sample, and which samples belong together
     federation.json        the clients as they enrolled, where they are elsewhere
     start.safetensors      the first model, where the settings do not determine it
+    model_source.py        a copy of the file of the user's own module, to be looked at
     rounds.jsonl, clients.arrows, client_log.arrows, arrays.arrows
                            the rows, which only grow: see `fedloom.results.row_files`
     outcomes/round-00020.npz  what personal models said of every held-out sample at the
@@ -112,6 +113,7 @@ class RunDirectory:
         self.manifest = path / "manifest.json"
         self.split = path / "split.npz"
         self.start = path / "start.safetensors"
+        self.model_source = path / "model_source.py"
         self.federation = path / "federation.json"
         self.rows = RowFiles(path)
         self.checkpoint = path / "checkpoint.safetensors"
@@ -245,7 +247,7 @@ class RunDirectory:
 
     def _head(self) -> list[Path]:
         """What a run writes before its manifest."""
-        own = [self.config, self.split, self.start]
+        own = [self.config, self.split, self.start, self.model_source]
         return [*own, *filter(_is_checked, [self.federation])]
 
     def _files(self) -> list[Path]:
@@ -358,7 +360,7 @@ class RunDirectory:
         the manifest itself, the settings, the split and the first model, and from every
         checkpoint on the rows.
         """
-        head = (self.config, self.split, self.start)
+        head = (self.config, self.split, self.start, self.model_source)
         files = [file for file in head if file.is_file()]
         table = {
             "format": FORMAT,
@@ -395,8 +397,8 @@ class RunDirectory:
                     f"{self.manifest}: {key} must be of the type {kind.__name__}, "
                     f"found {manifest[key]!r}."
                 )
-        head = {self.config.name, self.split.name, self.start.name}
-        known = {*head, *self.rows.files}
+        head = (self.config, self.split, self.start, self.model_source)
+        known = {*(file.name for file in head), *self.rows.files}
         for name, extent in (manifest["files"] | manifest["rows"]).items():
             is_extent = isinstance(extent, list) and [int, str] == [*map(type, extent)]
             if name not in known or not is_extent:
