@@ -121,10 +121,10 @@ def make_clients(
     if partition is None:
         if dataset.owner is None and config.data.needs_clients:
             raise ConfigError(
-                f"{dataset.name}: expected a column that says whose each row is, found "
-                "none. Name it (--set data.client=COLUMN), or say how to divide the "
-                "rows among clients that are made up (--partition iid, dirichlet, ...; "
-                "`fedloom list` shows all)."
+                f"{dataset.name}: nothing says whose each sample is. "
+                f"{config.data.clients_advice}, or say how to divide the samples among "
+                "clients that are made up (--partition iid, dirichlet, ...; `fedloom "
+                "list` shows all)."
             )
         partition = Natural() if dataset.owner is not None else DEFAULT_PARTITION
     clients = divide(

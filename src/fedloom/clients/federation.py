@@ -472,7 +472,7 @@ def _source_of_clients(dataset: Dataset, partition: Partition) -> str:
         names = [name for name, kind in PARTITIONS.items() if kind is type(partition)]
         return f"from partition {names[0] if names else type(partition).__name__}"
     if dataset.owner_name is None:
-        return "as the data name them"
+        return dataset.owner_source or "as the data name them"
     return f"from column {dataset.owner_name!r}"
 
 

@@ -219,19 +219,36 @@ def read_methods(names: Sequence[str]) -> dict[str, Any]:
     return {"methods": list(names)} if names else {}
 
 
-def data_options(data: str | None) -> dict[str, str | None]:
+def data_options(data: str | None) -> dict[str, Any]:
     """What `--data` amounts to, as `apply_options` takes it.
 
     Args:
-        data: the name of a source, or the path of a file of samples.
+        data: the name of a source, or the path of a file or a folder of samples.
+
+    Raises:
+        ConfigError: it is neither.
+        DataError: the folder holds no samples, or it is open what they are.
     """
     from fedloom.data import SOURCES
     from fedloom.data.files import has_known_kind
+    from fedloom.data.folders import understood
+    from fedloom.data.image_folder import designates_test
 
     if data is None or data in SOURCES:
         return {"data.name": data}
-    if Path(data).is_file() or has_known_kind(Path(data)):
-        return {"data.name": "file", "data.path": data}
+    path = Path(data).expanduser()
+    if path.is_dir():
+        if understood(path) == "tables":
+            return {"data.name": "file", "data.path": str(path)}
+        fixed = {"split.fixed": True} if designates_test(path) else {}
+        return {"data.name": "images", "data.path": str(path), **fixed}
+    if path.is_file() or has_known_kind(path):
+        return {"data.name": "file", "data.path": str(path)}
+    if "/" in data or "." in data:
+        raise ConfigError(
+            f"--data {data}: there is no such file or folder. Correct the path, or give "
+            "the name of a data source (`fedloom list`)."
+        )
     return {"data.name": data}
 
 

@@ -85,6 +85,8 @@ class Dataset:
     """Column or array of the targets, where the source has names."""
     owner_name: str | None = None
     """Column or array that says whose each sample is, where the source has names."""
+    owner_source: str = ""
+    """Where the clients come from if not from a column, such as "from its folders"."""
     origin: str | None = None
     """Id and revision on the hub, if it came from there."""
 
