@@ -365,12 +365,19 @@ def plan_from_directory(
     loss: str | Loss | None = None,
     head: str | None = None,
     data_dir: Path | None = None,
+    device: str | None = None,
 ) -> Plan:
-    """The plan of a run as it was when it began; anything else is refused."""
+    """The plan of a run as it was when it began; anything else is refused.
+
+    Another device may take over: no setting that is written down says on which one a
+    run must go on.
+    """
     manifest, where = directory.read_manifest(), str(directory.config)
     tables = read_toml(directory.config)
     refuse_changes(where, manifest.get("config", tables), tables)
     config = _parse_again(tables, algorithm, directory)
+    if device is not None:
+        config = replace(config, engine=replace(config.engine, device=device))
     start = start_of(directory, manifest)
     if not manifest["is_own"]:
         if model is not None:

@@ -409,6 +409,7 @@ def resume(
     loss: str | Loss | None = None,
     head: str | None = None,
     data_dir: Path | None = None,
+    device: str | None = None,
     progress: bool | Progress | None = True,
     track: Sequence[Tracker] = (),
     ray: RaySettings | str | None = None,
@@ -431,13 +432,15 @@ def resume(
 
     Args:
         path: the run's directory.
-        model: what was given to `run`; not needed for a run of a config file. The first
+        model: what was given to `run`; not needed for a run of a config file, unless
+            its own module is elsewhere now: "path/my_module.py:Net". The first
             parameters are those of the run, whatever the module's are.
         clients: what was given to `run`; not needed for a run of a config file.
         algorithm: what was given to `run`; needed for a method of your own only.
         loss: what was given to `run`.
         head: what was given to `run`.
         data_dir: where the files of named datasets lie.
+        device: where to compute from here on; as the settings say by default.
         progress: as for `run`.
         track: trackers that follow the run.
         ray: as for `run`; it need not be what the run began with.
@@ -474,6 +477,7 @@ def resume(
             loss=loss,
             head=head,
             data_dir=data_dir,
+            device=device,
         )
         directory.check_file(directory.split)
         remarks = [
@@ -501,17 +505,20 @@ def load(
     loss: str | Loss | None = None,
     head: str | None = None,
     data_dir: Path | None = None,
+    device: str | None = None,
 ) -> Result:
     """A run from its directory, at its last checkpoint; nothing is written.
 
     Args:
         path: the directory.
-        model: what was given to `run`; not needed for a run of a config file.
+        model: what was given to `run`; not needed for a run of a config file, unless
+            its own module is elsewhere now: "path/my_module.py:Net".
         clients: what was given to `run`; not needed for a run of a config file.
         algorithm: what was given to `run`; needed for a method of your own only.
         loss: what was given to `run`.
         head: what was given to `run`.
         data_dir: where the files of named datasets lie.
+        device: where to compute from here on; as the settings say by default.
     """
     directory = RunDirectory.open(Path(path))
     _refuse_federation(directory, "Each client finds its model in its own folder")
@@ -529,6 +536,7 @@ def load(
         loss=loss,
         head=head,
         data_dir=data_dir,
+        device=device,
     )
     remark = checkpoint.restore(plan.simulation, directory.checkpoint)
     if remark:

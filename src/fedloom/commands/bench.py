@@ -12,7 +12,7 @@ import typer
 
 from fedloom.bench import names
 from fedloom.commands import options
-from fedloom.commands.console import make_table, out, print_numbers, remark, say
+from fedloom.commands.console import aside, make_table, out, print_numbers, remark, say
 from fedloom.commands.options import option
 from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.files import atomic_write, write_text
@@ -51,8 +51,13 @@ def bench_engine(
     evaluation: Annotated[bool, option("Time evaluations of the models too.")] = True,
     repeats: Repeats = 5,
     data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave."""
+    """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave.
+
+    Examples:
+        fedloom bench engine --models mlr --repeats 3
+    """
     from fedloom.bench import engine
 
     rows = []
@@ -70,7 +75,7 @@ def bench_engine(
         data_dir=data_dir,
     ):
         rows.append(row)
-        remark(f"{row.model:6} {row.work:9} {row.mode:15} {row.seconds:9.4f} s")
+        aside(f"{row.model:6} {row.work:9} {row.mode:15} {row.seconds:9.4f} s")
         ratios = (f"{row.ratio_to_loop:.1f}", f"{row.floor_s:.4f}")
         numbers = (f"{row.seconds:.4f}", *ratios, f"{row.times_floor:.1f}")
         table.add_row(row.model, str(row.clients), row.work, row.mode, *numbers)
@@ -88,8 +93,13 @@ def bench_methods(
     clients: Annotated[int, option("Number of clients.")] = 100,
     repeats: Repeats = 2,
     data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Seconds per round of every method: loop against weave and compiled weave."""
+    """Seconds per round of every method: loop against weave and compiled weave.
+
+    Examples:
+        fedloom bench methods --methods fedavg,ditto --clients 20
+    """
     from fedloom.bench import methods as every_method
 
     rows = []
@@ -117,8 +127,13 @@ def bench_seeds(
     rounds: Annotated[int, option("Number of rounds of each run.")] = 10,
     to: Json = None,
     device: Device = "cpu",
+    quiet: options.Quiet = False,
 ) -> None:
-    """Several seeds in the same passes against one run after another."""
+    """Several seeds in the same passes against one run after another.
+
+    Examples:
+        fedloom bench seeds --methods fedavg --seeds 5
+    """
     from fedloom.bench.seeds import measure
 
     rows = []
@@ -150,8 +165,13 @@ def bench_scale(
         int, option("Number of rounds of each run, more than 10: one has a checkpoint.")
     ] = 30,
     to: Json = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """What a round, the set-up and the files cost among few and very many clients."""
+    """What a round, the set-up and the files cost among few and very many clients.
+
+    Examples:
+        fedloom bench scale --clients 100000 --methods fedavg
+    """
     from fedloom.bench.scale import measure
 
     counts = [clients, *(_number(text) for text in _names(against))]
@@ -162,7 +182,7 @@ def bench_scale(
     )
     for row in measure(_names(methods), counts, cohort=cohort, rounds=rounds):
         rows.append(row)
-        remark(f"{row.method:8} {row.clients:9} clients {row.round_s:8.4f} s a round")
+        aside(f"{row.method:8} {row.clients:9} clients {row.round_s:8.4f} s a round")
         table.add_row(
             *(row.method, str(row.clients), f"{row.round_s:.4f}", f"{row.ratio:.2f}"),
             *(f"{row.steps:.0f}", f"{row.setup_s:.1f}"),
@@ -193,8 +213,13 @@ def bench_ray(
     rounds: Annotated[int, option("Number of timed rounds in a turn.")] = 5,
     repeats: Annotated[int, option("Number of turns; the best counts.")] = 3,
     data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Workers of a Ray cluster on this machine against as many local processes."""
+    """Workers of a Ray cluster on this machine against as many local processes.
+
+    Examples:
+        fedloom bench ray --methods fedavg --workers 2
+    """
     from fedloom.bench.ray import measure
 
     rows = []
@@ -246,8 +271,13 @@ def bench_peers(
         Path | None, option("Directory for the environments of the peers.")
     ] = None,
     data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """The same workloads through other frameworks, a tuned loop, and Fedloom."""
+    """The same workloads through other frameworks, a tuned loop, and Fedloom.
+
+    Examples:
+        fedloom bench peers --peers fedloom --json rows.json
+    """
     from fedloom.bench.peers.comparison import measure, summarise, to_json
     from fedloom.bench.peers.workloads import WORKLOADS
 
@@ -262,11 +292,11 @@ def bench_peers(
         processes=processes,
         environments=venvs,
         data_dir=data_dir,
-        say=remark,
+        say=aside,
     ):
         rows.append(row)
         took = "" if row.outcome is None else f"{row.outcome.seconds:9.3f} s a round"
-        remark(f"{row.workload} {row.repeat} {row.peer:8} {took} {row.problem}")
+        aside(f"{row.workload} {row.repeat} {row.peer:8} {took} {row.problem}")
     summaries = summarise(rows)
     for name in dict.fromkeys(summary.workload for summary in summaries):
         own = [summary for summary in summaries if summary.workload == name]
@@ -328,15 +358,20 @@ def bench_ratios(
         Path | None, option("File of ratios to compare with, as --json writes it.")
     ] = None,
     to: Json = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """A few ratios in minutes; ends with 1 if one fell far below the stored one."""
+    """A few ratios in minutes; ends with 1 if one fell far below the stored one.
+
+    Examples:
+        fedloom bench ratios --stored benchmarks/ratios-2-cores.json
+    """
     from fedloom.bench import ratios
 
     known = ratios.read(stored) if stored is not None else {}
     measured = []
     for row in ratios.measure():
         measured.append(row)
-        remark(f"{row.name:32} {row.ratio:6.2f}x")
+        aside(f"{row.name:32} {row.ratio:6.2f}x")
     table = make_table("what", numbers=("ratio", "stored", "least", ""))
     compared = ratios.compare(measured, known)
     for line in compared:

@@ -14,6 +14,12 @@ Complete = Callable[[str], list[str]]
 """Gives what the beginning of a word may become."""
 
 _PACKAGE = Path(__file__).parent.parent
+SECTIONS = (
+    *("algorithm", "data", "partition", "transform", "teams", "model", "split"),
+    *("sampling", "faults", "engine", "schedule", "evaluation", "checkpoint"),
+    *("ray", "serve", "compare", "tune"),
+)
+"""What `fedloom describe` knows besides methods and components."""
 _TABLES = (".csv", ".tsv", ".parquet", ".npz", ".gz", ".bz2", ".zst")
 
 
@@ -83,6 +89,16 @@ def data_or_file(incomplete: str) -> list[str]:
     return [*names, *_paths(incomplete, (*_TABLES, ".toml"))]
 
 
+def samples(incomplete: str) -> list[str]:
+    """Files of samples, folders."""
+    return list(_paths(incomplete, _TABLES))
+
+
+def folders(incomplete: str) -> list[str]:
+    """Folders."""
+    return list(_paths(incomplete, ()))
+
+
 def partitions(incomplete: str) -> list[str]:
     """Partitions."""
     return _beginning(incomplete, partition_names())
@@ -101,11 +117,9 @@ def devices(incomplete: str) -> list[str]:
 
 def describable(incomplete: str) -> list[str]:
     """Whatever `fedloom describe` explains."""
-    from fedloom.commands.sections import SECTION_NAMES
-
     every = (method_names, source_names, partition_names, model_names)
     names = [name for names in every for name in names()]
-    return _beginning(incomplete, dict.fromkeys([*SECTION_NAMES, *names]))
+    return _beginning(incomplete, dict.fromkeys([*SECTIONS, *names]))
 
 
 def experiments(incomplete: str) -> list[str]:

@@ -47,13 +47,18 @@ def set_quiet(is_quiet: bool) -> bool:
 
 def set_json(is_json: bool) -> bool:
     """Keep standard output for one JSON document, or give it back to everything."""
-    out.stderr = progress.stderr = is_json
+    global _lacks_document
+    out.stderr = progress.stderr = _lacks_document = is_json
     return is_json
 
 
-def is_json() -> bool:
-    """Whether the result is wanted as a JSON document."""
-    return out.stderr
+_lacks_document = False
+"""Whether a JSON document is asked for that has not been printed yet."""
+
+
+def lacks_document() -> bool:
+    """Whether a JSON document is asked for that has not been printed yet."""
+    return _lacks_document
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -62,8 +67,10 @@ def print_json(document: Mapping[str, Any]) -> None:
     Args:
         document: what it holds. A number that is not finite is written as null.
     """
-    text = json.dumps(_plain_values(document), indent=2, ensure_ascii=False)
-    print(text, file=sys.stdout)  # noqa: T201  -- the result itself
+    global _lacks_document
+    _lacks_document = False
+    text = json.dumps(_plain_values(document), indent=2)
+    sys.stdout.write(f"{text}\n")
 
 
 def _plain_values(value: Any) -> Any:
@@ -91,6 +98,12 @@ def say(text: str) -> None:
 def tell(text: str) -> None:
     """One line on how the work goes on."""
     progress.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def aside(text: str) -> None:
+    """The same on standard error, where the result itself is lines of the same kind."""
+    if not progress.quiet:
+        remark(text)
 
 
 def remark(text: str) -> None:

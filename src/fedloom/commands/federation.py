@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fedloom.commands import options
-from fedloom.commands.console import out as console
-from fedloom.commands.console import remark, say, stoppable
+from fedloom.commands.console import print_json, remark, say, stoppable, tell
+from fedloom.commands.console import progress as progress_console
+from fedloom.commands.documents import report_document
 from fedloom.commands.options import argument, option
 from fedloom.commands.report import write_and_show
 from fedloom.core.errors import ConfigError, DataError, error_for, shown
@@ -93,11 +94,18 @@ def serve_command(
         str | None,
         option("Id of the run, the same at the global server and at all teams."),
     ] = None,
+    device: options.Device = None,
     settings: options.Settings = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Serve a run to clients that join it from elsewhere, to its end.
 
     Ctrl-C ends it; the same command goes on from there.
+
+    Examples:
+        fedloom serve run.toml --clients 3 --out runs/served --tls keys
+        fedloom serve run.toml --clients 2 --out runs/trial --insecure --port 9100
     """
     from fedloom.config import parse, read_toml, to_tables, to_toml
     from fedloom.deploy import refuse_other_run
@@ -120,7 +128,7 @@ def serve_command(
         )
     options.refuse_samples(config)
     tables = read_toml(config)
-    options.apply_options(tables, {}, settings)
+    options.apply_options(tables, {"engine.device": device}, settings)
     run_config = parse(tables, str(config))
     refuse_what_needs_samples(run_config, str(config))
     policy = {
@@ -150,7 +158,7 @@ def serve_command(
         run=_run_id(run),
     )
     serving.check_certificates(server)
-    say(_understood(run_config, server))
+    tell(_understood(run_config, server))
     if _has_ended(out):
         say("This run is over.")
     else:
@@ -161,7 +169,9 @@ def serve_command(
             for note in outcome.notes:
                 error.add_note(note)
             raise error
-    write_and_show([out])
+    findings, written = write_and_show([out])
+    if as_json:
+        print_json(report_document("serve", findings, written, ()))
 
 
 def join_command(
@@ -222,10 +232,18 @@ def join_command(
             "--set",
         ),
     ] = None,
+    device: options.Device = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Join a run with data that stay here, and leave with a model of one's own.
+    r"""Join a run with data that stay here, and leave with a model of one's own.
 
     Ctrl-C ends it; the same command goes on from there.
+
+    Examples:
+        fedloom join server.example.org:9092 --home mine --data mine.csv \
+                     --name north --client-key keys/client-1 --ca keys/ca.pem
+        fedloom join localhost:9100 --home home-0 --client 0 --insecure
     """
     from fedloom.deploy import OWN_SETTINGS
 
@@ -239,8 +257,8 @@ def join_command(
         node["tells-log-odds"] = True
     if begin_anew:
         node["begins-anew"] = True
-    if settings:
-        node[OWN_SETTINGS] = _own_settings(settings)
+    if settings or device is not None:
+        node[OWN_SETTINGS] = _own_settings(settings or [], device)
     joining = _flower("join", "joining")
     server = joining.Server(
         *_server_of("join", address, client_key, ca, insecure=insecure)
@@ -250,8 +268,8 @@ def join_command(
         stoppable("The same command goes on."),
         _ends_on_signals(),
     ):
-        results = joining.join(server, claimed, node, say)
-    _show(results, home)
+        results = joining.join(server, claimed, node, tell)
+    _show("join", results, home, as_json=as_json)
 
 
 def leave_command(
@@ -259,12 +277,18 @@ def leave_command(
     run: Annotated[
         str | None, option("Id of the run: a folder in it; the last by default.")
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Make a client's model and report from its own folder, without the server."""
+    """Make a client's model and report from its own folder, without the server.
+
+    Examples:
+        fedloom leave mine
+        fedloom leave mine --run first --json
+    """
     joining = _flower("leave", "joining")
     with stoppable():
         results = joining.leave(home, run)
-    _show(results, home)
+    _show("leave", results, home, as_json=as_json)
 
 
 def _flower(command: str, module: str) -> Any:
@@ -422,16 +446,16 @@ def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
     from fedloom.progress import watch
 
     serving = _flower("serve", "serving")
-    with watch(console) as watcher, serving.running_server(settings) as server:
+    with watch(progress_console) as watcher, serving.running_server(settings) as server:
         server.start()
         if server.keys_removed:
-            say(
+            tell(
                 f"No longer admitted, since not in {settings.certificates} any more: "
                 f"{counted(server.keys_removed, 'key')}."
             )
-        say(_listening(config, settings))
+        tell(_listening(config, settings))
         if settings.of_teams:
-            say(f"Team servers are started with --run {server.run}")
+            tell(f"Team servers are started with --run {server.run}")
         rows = _Rows(config, settings.out, watcher)
         while True:
             outcome: Outcome | None = server.outcome()
@@ -444,7 +468,7 @@ def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
 
 def _show_lines(server: RunningServer) -> None:
     for line in server.new_lines():
-        say(line)
+        tell(line)
 
 
 class _Rows:
@@ -521,7 +545,7 @@ def _node_config(
     return {"data": str(data.resolve()), "name": name or "", "team": team}
 
 
-def _own_settings(settings: list[str]) -> str:
+def _own_settings(settings: list[str], device: str | None) -> str:
     """What a client sets for itself, as its node config says it."""
     from fedloom.config import override
 
@@ -532,7 +556,8 @@ def _own_settings(settings: list[str]) -> str:
                 f"join: --set {shown(assignment)}: expected a setting of [data] or "
                 "[split], which are this client's own. All others are the server's."
             )
-    return json.dumps(settings)
+    own = [] if device is None else [f"engine.device={device}"]
+    return json.dumps([*settings, *own])
 
 
 @contextmanager
@@ -547,8 +572,17 @@ def _ends_on_signals() -> Iterator[None]:
         yield
 
 
-def _show(results: OwnResults, home: Path) -> None:
+def _show(command: str, results: OwnResults, home: Path, *, as_json: bool) -> None:
     folder = home / results.run
     say(f"\n{results.sentence}\n")
     say(f"Model: {folder / 'model'}")
     say(f"Report: {folder / 'report.html'}")
+    if as_json:
+        print_json(
+            {
+                "command": command,
+                "sentence": results.sentence,
+                "model": folder / "model",
+                "report": folder / "report.html",
+            }
+        )

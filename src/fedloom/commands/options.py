@@ -246,8 +246,8 @@ def data_options(data: str | None) -> dict[str, Any]:
         return {"data.name": "file", "data.path": str(path)}
     if "/" in data or "." in data:
         raise ConfigError(
-            f"--data {data}: there is no such file or folder. Correct the path, or give "
-            "the name of a data source (`fedloom list`)."
+            f"--data {data}: there is no such file or folder. Correct the path, or "
+            "give the name of a data source (`fedloom list`)."
         )
     return {"data.name": data}
 

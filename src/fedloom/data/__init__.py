@@ -18,8 +18,8 @@ from fedloom.data.fsdd import Fsdd
 from fedloom.data.generators import Gaussian, Synthetic
 from fedloom.data.heart import HeartDisease
 from fedloom.data.hub import Hub, from_hub, from_partitioner
-from fedloom.data.image_folder import Images
 from fedloom.data.idx import FashionMnist, Mnist
+from fedloom.data.image_folder import Images
 from fedloom.data.multitask import Landmine, School
 from fedloom.data.sent140 import Sent140
 from fedloom.data.shakespeare import Shakespeare

@@ -35,7 +35,8 @@ from fedloom.data.unpack import LESS_DATA, refuse_size
 class File(Source):
     """A file of samples, with a column or an array that says whose each one is.
 
-    Or a folder with one such file for each client, who is called as the file is. In a table every column other than target, client and tags is a feature and must be
+    Or a folder with one such file for each client, who is called as the file is. In a
+    table every column other than target, client and tags is a feature and must be
     numeric, unless `features` or `drop` say otherwise. Text targets become labels in
     sorted order.
     """

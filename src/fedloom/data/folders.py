@@ -175,8 +175,8 @@ def _clients(folder: Path, files: Sequence[Path], *, names_clients: bool) -> lis
     parts = [name for name in stems if name.lower() in (*TRAIN, *TEST)]
     if parts:
         raise DataError(
-            f"{folder}: {' and '.join(parts[:2])} may be parts of the same data and not "
-            "two clients. If a column of the tables says whose each row is, --set "
+            f"{folder}: {' and '.join(parts[:2])} may be parts of the same data and "
+            "not two clients. If a column of the tables says whose each row is, --set "
             "data.client=COLUMN; if they are clients, give the files other names."
         )
     twice = [name for name in dict.fromkeys(stems) if stems.count(name) > 1]

@@ -47,7 +47,8 @@ def with_own_settings(config: RunConfig, node_config: Mapping[str, Any]) -> RunC
             f"data.target=sick, found {shown(text)}."
         ) from error
     parsed = parse(tables, "settings of this client")
-    return replace(config, data=parsed.data, split=parsed.split)
+    engine = replace(config.engine, device=parsed.engine.device)
+    return replace(config, data=parsed.data, split=parsed.split, engine=engine)
 
 
 def only_client(clients: Federation, client: str | int) -> Federation:

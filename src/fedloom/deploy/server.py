@@ -269,9 +269,9 @@ def refuse_what_needs_samples(config: RunConfig, where: str) -> None:
         )
     if isinstance(config.model, ImportedModel):
         raise ConfigError(
-            f"{where} [model]: {config.model.name} is a module of your own, and clients "
-            "import nothing because a server says so. Choose a built-in model, or "
-            "start both sides from Python, with model=..."
+            f"{where} [model]: {config.model.name} is a module of your own, and "
+            "clients import nothing because a server says so. Choose a built-in "
+            "model, or start both sides from Python, with model=..."
         )
     if config.schedule.warm_start is not None:
         raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -125,12 +125,18 @@ class LoadedModel:
     """What inputs are prepared with, in a shape that lies along them."""
     dtype: torch.dtype
 
+    def on(self, device: torch.device) -> LoadedModel:
+        """The same model on a device, which predicts there."""
+        shift, scale = self.shift.to(device), self.scale.to(device)
+        return replace(self, module=self.module.to(device), shift=shift, scale=scale)
+
     def predict(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """Probabilities of the classes; for a regression, the predicted numbers.
 
         Args:
             inputs: as `fedloom.data.new_samples.inputs_like` gives them.
         """
+        inputs = tuple(x.to(self.shift.device) for x in inputs)
         ready = [
             (x.to(self.dtype) - self.shift) / self.scale
             if like.dtype != torch.int64
