@@ -60,6 +60,7 @@ def _with_arguments(command: Callable[..., None]) -> str:
 app = typer.Typer(
     epilog=epilog(),
     no_args_is_help=True,
+    suggest_commands=False,  # Click does
     pretty_exceptions_enable=False,
 )
 

@@ -165,10 +165,12 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
             )
         if not is_section and key not in known:
             meant = [f"{section}.{key}" for section in _sections_with(key, tables)]
-            hint = f" Did you mean {' or '.join(meant)}?" if meant else ""
-            raise ConfigError(
-                f"{where}: {unknown('key', key, [*known, *sections])}{hint}"
-            )
+            if meant:
+                raise ConfigError(
+                    f"{where}: unknown key {shown(key)}. Did you mean "
+                    f"{' or '.join(meant)}? It is a setting of a section."
+                )
+            raise ConfigError(f"{where}: {unknown('key', key, [*known, *sections])}")
     top = {key: value for key, value in tables.items() if key in known}
     parts: dict[str, Any] = {"schedule": build(Schedule, top, where)}
     for section, (what, registry) in _CHOICES.items():

@@ -229,6 +229,7 @@ def plan_for(
         bundle_size: how many such runs will train in the same passes.
         found_rate: what `lr = "auto"` came to, if it is known already.
     """
+    _refuse_classes(config, loss)
     data, engine = clients.dataset, config.engine
     loss = loss or default_loss(data)
     task = make_task(module, clients, engine, loss=loss, head=head)
@@ -271,6 +272,26 @@ def plan_for(
             del tables[section]
     name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", "own")
     return Plan(simulation, choice, engine, schedule, tables, name, is_own, found_rate)
+
+
+def _refuse_classes(config: RunConfig, loss: object) -> None:
+    """Refuse a class in the place of something that is made of it.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for what in ("sampling", "faults", "engine"):
+        value = getattr(config, what)
+        if isinstance(value, type):
+            raise ConfigError(
+                f"{what} must be made of the class {value.__name__}, found the class "
+                f"itself. Write {value.__name__}(), with settings in the brackets."
+            )
+    if isinstance(loss, type):
+        raise ConfigError(
+            f"loss must be a function of (outputs, targets) with one value per sample, "
+            f"found the class {loss.__name__}. Write {loss.__name__}(reduction='none')."
+        )
 
 
 def default_loss(data: Dataset) -> str:
@@ -408,7 +429,7 @@ def plan_from_directory(
 
 def _moved(
     recorded: Model,
-    model: str | nn.Module | Callable[[], nn.Module],
+    model: OwnModel,
     directory: RunDirectory,
 ) -> ImportedModel:
     """A run's module of the user's own, from where it is now."""
@@ -451,7 +472,8 @@ def _parse_again(
 
 OwnModel = str | Model | nn.Module | Callable[[], nn.Module]
 """What a caller may give for a model: a module, its class or another function that
-makes one, or a built-in model by its name or with its settings."""
+makes one, one to import as my_module.py:Net, or a built-in model by its name or with
+its settings."""
 
 
 def make_module(model: OwnModel, clients: Federation, seed: int) -> nn.Module:
@@ -462,6 +484,10 @@ def make_module(model: OwnModel, clients: Federation, seed: int) -> nn.Module:
     """
     if isinstance(model, nn.Module):
         return model
+    if is_imported(model):
+        with streams.seeded(seed, "model"):
+            table = {"name": model}
+            return _build(ImportedModel.from_table(table, "model"), clients.dataset)
     if isinstance(model, str) and model not in MODELS:
         raise ConfigError(unknown("model", model, MODELS))
     built_in: Any = MODELS[model] if isinstance(model, str) else model

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 _ENGINE_MODES, _METHOD_MODES = map(",".join, (names.ENGINE_MODES, names.METHOD_MODES))
 
-bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+bench = typer.Typer(
+    help="Measure speed on this machine.", no_args_is_help=True, suggest_commands=False
+)
 
 Json = Annotated[Path | None, option("File for the rows.", "--json")]
 Device = Annotated[str, option("Device: cpu or cuda.")]

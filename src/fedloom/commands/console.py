@@ -33,15 +33,16 @@ class PlainConsole(Console):
             yield Segment(text if control else terminal_text(text), style, control)
 
 
-out = PlainConsole(width=None if sys.stdout.isatty() else 110)
-progress = PlainConsole(width=None if sys.stdout.isatty() else 110)
+out = PlainConsole(emoji=False, width=None if sys.stdout.isatty() else 110)
+progress = PlainConsole(emoji=False, width=None if sys.stdout.isatty() else 110)
 """How the work goes on; nothing of it with --quiet."""
-err = PlainConsole(stderr=True, width=None if sys.stderr.isatty() else 110)
+err = PlainConsole(stderr=True, emoji=False, width=None if sys.stderr.isatty() else 110)
 
 
 def set_quiet(is_quiet: bool) -> bool:
     """Say no word of progress, or say it again."""
     progress.quiet = is_quiet
+    out.quiet = is_quiet and out.stderr
     return is_quiet
 
 
@@ -49,6 +50,7 @@ def set_json(is_json: bool) -> bool:
     """Keep standard output for one JSON document, or give it back to everything."""
     global _lacks_document
     out.stderr = progress.stderr = _lacks_document = is_json
+    out.quiet = is_json and progress.quiet
     return is_json
 
 

@@ -68,6 +68,11 @@ def run_command(
     cluster = options.ray_settings(ray, ray_workers)
     if file is not None:
         options.refuse_samples(file)
+        if str(file) in completion.method_names():
+            raise ConfigError(
+                f"{file}: expected a TOML file, found the name of a method. Give it as "
+                f"an option: fedloom run --algorithm {file}."
+            )
     tables = read_toml(file) if file is not None else {}
     chosen = {
         "algorithm.name": algorithm,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -148,7 +149,10 @@ class File(Source):
                         f"{name!r}. Name the {what} to predict: --set "
                         f"data.target={what.upper()}. Known: {', '.join(arrays)}."
                     )
-                raise DataError(f"{path}: {setting}: {unknown(what, name, arrays)}")
+                raise DataError(
+                    f"{path}: {setting}: {unknown(what, name, arrays)}"
+                    f"{_without_heading(arrays) if is_table else ''}"
+                )
         features = self.features or tuple(
             name for name in arrays if self._uses(name) and name not in reserved
         )
@@ -251,6 +255,13 @@ class _Samples(NamedTuple):
     """How messages call a row."""
 
 
+def _without_heading(names: Iterable[str]) -> str:
+    """What to say of a table whose columns have numbers for names."""
+    if not any(re.fullmatch(r"[-+]?\d*\.?\d+", name) for name in names):
+        return ""
+    return " Some of these are numbers: does the first line name the columns?"
+
+
 def _labels(
     column: NDArray[Any],
     classes: Sequence[str],
@@ -318,8 +329,9 @@ def read_file(
     kind = kind_of(path)
     if kind not in TABLES:
         raise ConfigError(
-            f"{path}: {unknown('kind of file', kind, TABLES)} "
-            "Convert it to one of these."
+            f"{path}: unknown kind of file {kind!r}. Known: {', '.join(TABLES)}. "
+            "Convert it to one of these; a text with a heading and separators is "
+            "called .csv or .tsv."
         )
     if kind == ".npz":
         return "array", read_npz(path)

@@ -123,6 +123,11 @@ class EngineSettings:
                 f"EngineSettings: device is {self.device!r}, but PyTorch sees no GPU. "
                 "Use device=cpu."
             )
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ConfigError(
+                f"EngineSettings: device is {self.device!r}, but there are "
+                f"{torch.cuda.device_count()} GPUs, from cuda:0 on."
+            )
         if self.precision == "tf32" and (device.type, self.dtype) != (
             "cuda",
             "float32",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -13,9 +16,9 @@ from fedloom.data.dataset import Dataset
 _VALUES_DECIDE = ("data-dependent", ".item()", "Boolean value of Tensor")
 """What PyTorch says where a program asks for the values of tensors."""
 _BY_VALUES = (
-    "model: its forward(), or the loss, decides by the values of a tensor: an `if` or "
-    "`while` on it, bool(), float() or .item(). That cannot be done for many clients "
-    "at once, whose values differ. Choose between values with torch.where(condition, "
+    "model: its forward(), or the loss, decides by the values of a tensor{place}: an "
+    "`if` or `while` on it, bool(), float() or .item(). That cannot be done for many "
+    "clients at once, whose values differ. Choose between values with torch.where(condition, "
     "a, b), or train client by client, which is slower: engine.runner=loop (--set "
     "engine.runner=loop, or engine=fedloom.EngineSettings(runner='loop'))."
 )
@@ -36,8 +39,13 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
     except Exception as error:
         raise ContractError(
             f"model: it cannot take the inputs of {dataset.name} (one sample: "
-            f"{shapes}): {error}"
+            f"{shapes}){_place_of(error)}: {error}"
         ) from error
+    if not isinstance(outputs, Tensor):
+        raise ContractError(
+            "model: forward() must return one tensor with a row per sample, found "
+            f"{type(outputs).__name__}. Return the outputs alone."
+        )
     if dataset.classes is not None and task.metric == "accuracy":
         expected = (len(targets), dataset.classes)
         if outputs.dim() != 2 or outputs.shape[1] < dataset.classes:
@@ -72,9 +80,20 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
         raise
     except Exception as error:
         if any(sign in str(error) for sign in _VALUES_DECIDE):
-            raise ContractError(_BY_VALUES) from error
+            raise ContractError(_BY_VALUES.format(place=_place_of(error))) from error
         raise ContractError(
             f"model: its gradient cannot be taken for many clients at once: {error} "
             "Avoid `.item()`, `if` on values and in-place changes in forward(), or run "
             "it client by client with engine.runner=loop."
         ) from error
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the user's own code something went wrong, in brackets."""
+    libraries = (Path(torch.__file__).parent, Path(__file__).parents[1])
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not any(map(path.is_relative_to, libraries)):
+            line = f": {frame.line}" if frame.line else ""
+            return f" ({path.name}, line {frame.lineno}{line})"
+    return ""

@@ -10,7 +10,7 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,10 @@ _SHAPE = ("input_shape", "shape")
 _FEATURES = ("in_features", "num_features", "n_features", "input_size", "input_dim")
 _CHANNELS = ("in_channels", "num_channels", "n_channels")
 _TOKENS = ("tokens", "num_tokens", "n_tokens", "vocab_size", "vocabulary")
+
+
+_MAIN = ("input_shape", "in_features", "in_channels", "tokens", "outputs")
+"""The names that messages list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +148,7 @@ class ImportedModel:
         self, tokens: int, outputs: int, vectors: Tensor | None
     ) -> nn.Module:
         """The module for sequences of tokens; see `fedloom.models.TokenModel`."""
-        known = _known_of_tokens(tokens, outputs)
-        if vectors is not None:
-            known["vectors"] = vectors
-        return self._make(known)
+        return self._make(_known_of_tokens(tokens, outputs, vectors))
 
     def code(
         self, input_shape: tuple[int, ...], outputs: int, tokens: int | None
@@ -156,15 +157,12 @@ class ImportedModel:
         known = (
             _known(input_shape, outputs)
             if tokens is None
-            else _known_of_tokens(tokens, outputs)
+            else _known_of_tokens(tokens, outputs, None)
         )
-        arguments: dict[str, Any] = {}
-        found = self._find(self.file)
-        is_made = isinstance(found, nn.Module)
-        if not is_made:
-            arguments = self._arguments(found, known)
+        found, call = self._find(self.file), self._attribute
+        if not isinstance(found, nn.Module):
+            call += f"({_spelt(_arguments(found, known, self.settings, self.name))})"
         module = Path(self._place).stem if _is_file(self._place) else self._place
-        call = self._attribute if is_made else f"{self._attribute}({_spelt(arguments)})"
         return call, f"from {module} import {self._attribute}"
 
     def _make(self, known: Mapping[str, Any]) -> nn.Module:
@@ -172,14 +170,14 @@ class ImportedModel:
         path = self.file
         found = self._find(path)
         if isinstance(found, nn.Module):
-            self._refuse_settings(())
+            _refuse_settings(self.settings, (), self.name)
             return copy.deepcopy(found)
         if not callable(found):
             raise ConfigError(
                 f"{self.name}: expected a class or a function that gives an nn.Module, "
                 f"found {type(found).__name__}."
             )
-        arguments = self._arguments(found, known)
+        arguments = _arguments(found, known, self.settings, self.name)
         try:
             module = found(**arguments)
         except (Exception, SystemExit) as error:
@@ -187,14 +185,7 @@ class ImportedModel:
                 f"{_place_of(error, path)}: {self._attribute}({_spelt(arguments)}) "
                 f"failed: {_reason(error)}"
             ) from error
-        if not isinstance(module, nn.Module):
-            is_class = isinstance(module, type)
-            kind = f"the class {module.__name__}" if is_class else type(module).__name__
-            raise ContractError(
-                f"{self.name}: expected an nn.Module from {self._attribute}(), found "
-                f"{kind}. Return an instance of a module."
-            )
-        return module
+        return _checked(module, self.name)
 
     def _find(self, path: Path) -> Any:
         """What the name stands for in its module, which is imported."""
@@ -209,48 +200,70 @@ class ImportedModel:
             raise ConfigError(f"{path}: {unknown('name', self._attribute, names)}")
         return getattr(module, self._attribute)
 
-    def _arguments(
-        self, found: Callable[..., Any], known: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """What it is called with: what the data say, and the settings."""
-        try:
-            parameters = inspect.signature(found).parameters
-        except (TypeError, ValueError):
-            return dict(self.settings)
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        if not takes_any:
-            self._refuse_settings(parameters)
-        arguments = {name: known[name] for name in parameters if name in known}
-        arguments |= self.settings
-        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        missing = [
-            name
-            for name, p in parameters.items()
-            if p.default is p.empty and p.kind not in variable and name not in arguments
-        ]
-        if missing:
-            raise ConfigError(
-                f"{self.name}: {self._attribute} needs {', '.join(missing)}, which the "
-                f"data do not say. Give it: --set model.{missing[0]}=VALUE; or call it "
-                f"as one of what is known: {', '.join(known)}."
-            )
-        positional = [
-            name
-            for name, p in parameters.items()
-            if p.kind is p.POSITIONAL_ONLY and p.default is p.empty
-        ]
-        if positional:
-            raise ConfigError(
-                f"{self.name}: {positional[0]} of {self._attribute} cannot be given by "
-                "name. Take away the / in its signature."
-            )
-        return arguments
 
-    def _refuse_settings(self, parameters: Any) -> None:
-        for name in self.settings:
-            if name not in parameters:
-                known = [*parameters] or ["none, since it takes no argument"]
-                raise ConfigError(f"{self.name}: {unknown('setting', name, known)}")
+def _checked(module: Any, name: str) -> nn.Module:
+    """What a class or a function gave, if it is a module."""
+    if isinstance(module, nn.Module):
+        return module
+    is_class = isinstance(module, type)
+    kind = f"the class {module.__name__}" if is_class else type(module).__name__
+    raise ContractError(
+        f"{name}: expected an nn.Module when it is called, found {kind}. Return an "
+        "instance of a module."
+    )
+
+
+def _arguments(
+    make: Callable[..., Any],
+    known: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    name: str,
+) -> dict[str, Any]:
+    """What a class or a function is called with: what the data say, and settings.
+
+    Args:
+        make: what is called.
+        known: what the data say, by every name that a parameter may have for it.
+        settings: values of parameters, by name.
+        name: how messages call it.
+    """
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return dict(settings)
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        _refuse_settings(settings, parameters, name)
+    arguments = {n: known[n] for n in parameters if n in known} | settings
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = {
+        n: p
+        for n, p in parameters.items()
+        if p.default is p.empty and p.kind not in variable
+    }
+    missing = [n for n in required if n not in arguments]
+    if missing:
+        raise ConfigError(
+            f"{name} needs {', '.join(missing)}, which the data do not say. Give it a "
+            f"default or a value (--set model.{missing[0]}=VALUE, from Python lambda: "
+            f"Net({missing[0]}=...)); or call it as what is known: "
+            f"{', '.join(name for name in _MAIN if name in known)}."
+        )
+    for n, parameter in required.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigError(
+                f"{name}: {n} cannot be given by name. Take away the / in the "
+                "signature."
+            )
+    return arguments
+
+
+def _refuse_settings(
+    settings: Mapping[str, Any], parameters: Collection[str], name: str
+) -> None:
+    for setting in settings:
+        if setting not in parameters:
+            known = [*parameters] or ["none, since it takes no argument"]
+            raise ConfigError(f"{name}: {unknown('setting', setting, known)}")
 
 
 def _known(input_shape: tuple[int, ...], outputs: int) -> dict[str, Any]:
@@ -263,10 +276,13 @@ def _known(input_shape: tuple[int, ...], outputs: int) -> dict[str, Any]:
     return known
 
 
-def _known_of_tokens(tokens: int, outputs: int) -> dict[str, Any]:
+def _known_of_tokens(
+    tokens: int, outputs: int, vectors: Tensor | None
+) -> dict[str, Any]:
     """The same of a model for sequences of tokens."""
     known: dict[str, Any] = dict.fromkeys(_OUTPUTS, outputs)
-    return known | dict.fromkeys(_TOKENS, tokens)
+    known |= dict.fromkeys(_TOKENS, tokens)
+    return known if vectors is None else {**known, "vectors": vectors}
 
 
 def is_imported(name: object) -> bool:

@@ -104,6 +104,11 @@ TRACKED = ("csv", "mlflow", "tensorboard")
 """The trackers that keep files in the directory of a run."""
 
 
+def _runs_in(path: Path) -> Iterator[Path]:
+    """Runs that lie in a directory, such as those of a method of a comparison."""
+    return (file.parent for file in path.glob("*/manifest.json"))
+
+
 class RunDirectory:
     """The files of one run."""
 
@@ -183,10 +188,15 @@ class RunDirectory:
                 f"METHOD/seed-N, or go on with all of it: `fedloom resume {path}`."
             )
         if not directory.manifest.is_file():
+            runs = [] if path.is_file() else sorted(_runs_in(path))
+            if not path.exists():
+                runs = sorted(_runs_in(path.parent))
+            meant = f" Did you mean {runs[0]}?" if runs else ""
             raise DataError(
-                f"{path}: holds no run (there is no manifest.json). Give the directory "
-                "that `fedloom run` named at its end. If the run was stopped before it "
-                "began, nothing is lost: give the command that started it again."
+                f"{path}: holds no run (there is no manifest.json).{meant} Give the "
+                "directory that `fedloom run` named at its end. If the run was stopped "
+                "before it began, nothing is lost: give the command that started it "
+                "again."
             )
         return directory
 
