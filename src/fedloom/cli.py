@@ -19,6 +19,8 @@ from fedloom.commands.console import (
     plain,
     print_json,
     say,
+    set_json,
+    set_quiet,
     show_notes,
 )
 from fedloom.commands.data import data_command
@@ -65,8 +67,11 @@ app = typer.Typer(
 )
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _begin(is_asked_for_version: bool) -> None:
+    """Speak as nobody has said otherwise yet; first of all say the version, if asked."""
+    set_quiet(False)
+    set_json(False)
+    if is_asked_for_version:
         say(f"fedloom {VERSION}")
         raise typer.Exit
 
@@ -78,7 +83,7 @@ def _options(
         typer.Option(
             "--version",
             help="Print the version and exit.",
-            callback=_print_version,
+            callback=_begin,
             is_eager=True,
         ),
     ] = False,

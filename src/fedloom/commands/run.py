@@ -324,5 +324,3 @@ def _show(
         say(f"\nWritten to {result.path}")
     if as_json:
         print_json(run_document(command, result, gain))
-    if as_json:
-        print_json(run_document(command, result, gain))

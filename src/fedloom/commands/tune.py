@@ -87,8 +87,6 @@ def tune_command(
     failed = set(comparison.arms) - {method.method for method in tuned}
     if as_json:
         print_json(tune_document(tuned, sorted(failed), out))
-    if as_json:
-        print_json(tune_document(tuned, sorted(failed), out))
     if failed:
         raise DataError(
             f"{', '.join(sorted(failed))}: every trial failed, as is said above. What "
