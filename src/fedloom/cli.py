@@ -68,7 +68,7 @@ app = typer.Typer(
 
 
 def _begin(is_asked_for_version: bool) -> None:
-    """Speak as nobody has said otherwise yet; first of all say the version, if asked."""
+    """Speak as usual until an option says otherwise; say the version, if asked."""
     set_quiet(False)
     set_json(False)
     if is_asked_for_version:

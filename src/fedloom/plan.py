@@ -572,6 +572,18 @@ def built_in_module(config: RunConfig, clients: Federation) -> nn.Module:
         return _build(config.model, clients.dataset)
 
 
+def refuse_unfit_model(config: RunConfig, clients: Federation) -> None:
+    """Make sure that the model of a config can be trained on these clients.
+
+    Raises:
+        ConfigError: it, or the device, cannot be had.
+        ContractError: it does not fit the data, or cannot be batched over clients.
+    """
+    engine = config.engine
+    task = make_task(built_in_module(config, clients), clients, engine)
+    probe(task, clients.dataset, is_woven=engine.runner == "weave")
+
+
 def _build(model: Model, data: Dataset) -> nn.Module:
     """A built-in model for this data; one that reads tokens is told of them."""
     make: Callable[[], nn.Module] | None = None

@@ -72,10 +72,9 @@ from fedloom.core.errors import ConfigError, DataError, FedloomError, with_resum
 from fedloom.core.files import atomic_write, remove_private_folders, write_text
 from fedloom.core.remarks import LOWER_RATE
 from fedloom.core.wording import counted
-from fedloom.engine.probe import probe
 from fedloom.engine.range_test import FoundRate
 from fedloom.engine.threads import on_threads
-from fedloom.plan import built_in_module, make_task
+from fedloom.plan import refuse_unfit_model
 from fedloom.progress import ManyRuns
 from fedloom.reports.units import unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
@@ -142,12 +141,7 @@ def run_comparison(
         clients = load_clients(comparison, data_dir)
         _refuse_untested(clients)
         if comparison.own is None:
-            config, federation = clients[0]
-            task = make_task(
-                built_in_module(config, federation), federation, config.engine
-            )
-            is_woven = config.engine.runner == "weave"
-            probe(task, federation.dataset, is_woven=is_woven)
+            refuse_unfit_model(*clients[0])
     with (
         connected(ray) as cluster,
         _claimed(comparison, out, fresh=fresh),

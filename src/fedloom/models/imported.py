@@ -233,7 +233,7 @@ def _arguments(
         return dict(settings)
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         _refuse_settings(settings, parameters, name)
-    arguments = {n: known[n] for n in parameters if n in known} | settings
+    arguments = {n: known[n] for n in parameters if n in known} | dict(settings)
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     required = {
         n: p

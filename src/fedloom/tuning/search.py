@@ -31,7 +31,7 @@ from fedloom.core.files import atomic_write, cannot_write, remove, write_text
 from fedloom.core.losses import Loss
 from fedloom.core.settings import LARGEST, Count, accepts, build
 from fedloom.core.wording import percent
-from fedloom.plan import OwnModel, refuse_other_clients
+from fedloom.plan import OwnModel, refuse_other_clients, refuse_unfit_model
 from fedloom.progress import ManyRuns, Part, watched_runs
 from fedloom.tuning.result import TunedMethod, TuningResult
 from fedloom.tuning.space import check_names, space_of
@@ -177,6 +177,8 @@ def tune(
     divided = [
         make_clients_to_tune_on(comparison, s, data_dir) for s in comparison.seeds
     ]
+    if comparison.own is None:
+        refuse_unfit_model(*divided[0])
     file = Path(out) if out is not None else None
     journal = _claim(file, fresh=fresh) if file is not None else None
     first = divided[0][1]

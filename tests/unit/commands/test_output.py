@@ -154,9 +154,7 @@ def test_exports_and_predictions_are_documents(
 
 def test_an_error_is_a_document_too() -> None:
     command = [sys.executable, "-m", "fedloom", "run", "--algorithm", "dito", "--json"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8"
-    )
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     told = json.loads(done.stdout)
     assert (told["error"], told["exit_code"]) == ("ConfigError", 2)
     assert "Did you mean 'ditto'" in told["message"]
