@@ -40,7 +40,7 @@ def show_server(
                 f"No longer admitted, since not in {settings.certificates} any more: "
                 f"{counted(server.keys_removed, 'key')}."
             )
-        tell(_listening(config, settings))
+        tell(listening(config, settings))
         if settings.of_teams:
             tell(f"Team servers are started with --run {server.run}")
         rows = _Rows(config, settings.out, watcher)
@@ -106,7 +106,7 @@ class _Rows:
         return list(table["names"])
 
 
-def _listening(config: RunConfig, server: ServerSettings) -> str:
+def listening(config: RunConfig, server: ServerSettings) -> str:
     """What is true once a server has started: where it is, and for whom it waits."""
     from fedloom.results.directory import RunDirectory
     from fedloom.server.checkpoint import whole_positions

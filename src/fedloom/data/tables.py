@@ -66,7 +66,8 @@ def read_table(
         if odd is not None:
             raise DataError(f"{path}, {odd}") from error
         raise DataError(f"{path}: not a readable {kind} table ({error}).") from error
-    if table.num_columns == 1 and kind != ".parquet":
+    is_text = kind != ".parquet"
+    if is_text and table.num_columns == 1 and re.search(r"\s", table.column_names[0]):
         raise DataError(
             f"{path}: expected columns that are separated by commas, semicolons, tabs "
             f"or bars, found one column, {shown(table.column_names[0])}. Save the "

@@ -164,7 +164,7 @@ def test_what_cannot_be_a_model_is_refused_before_anything_is_written(
 
 
 def test_a_setting_that_the_class_does_not_have_is_refused(folder: Path) -> None:
-    model = ("--model", "my_module.py:Net", "--set", "model.hiden=3")
+    model = ("--model", "my_module.py:Net", "--set", "model.hiddn=3")
     assert "Did you mean 'hidden'" in refused(*RUN, *model)
 
 
