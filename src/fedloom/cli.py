@@ -26,8 +26,8 @@ from fedloom.commands.console import (
 from fedloom.commands.data import data_command
 from fedloom.commands.describe import describe_command
 from fedloom.commands.documents import error_document
-from fedloom.commands.exit_codes import epilog
 from fedloom.commands.encoding import spell_what_consoles_lack
+from fedloom.commands.exit_codes import epilog
 from fedloom.commands.export import (
     export_command,
     personalize_command,

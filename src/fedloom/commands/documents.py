@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedloom.results.gain import Gain
     from fedloom.results.statistics import Estimate
     from fedloom.runs import Result
-    from fedloom.tuning.study import TunedMethod
+    from fedloom.tuning.result import TunedMethod
 
 Document = dict[str, Any]
 

@@ -18,9 +18,10 @@ _VALUES_DECIDE = ("data-dependent", ".item()", "Boolean value of Tensor")
 _BY_VALUES = (
     "model: its forward(), or the loss, decides by the values of a tensor{place}: an "
     "`if` or `while` on it, bool(), float() or .item(). That cannot be done for many "
-    "clients at once, whose values differ. Choose between values with torch.where(condition, "
-    "a, b), or train client by client, which is slower: engine.runner=loop (--set "
-    "engine.runner=loop, or engine=fedloom.EngineSettings(runner='loop'))."
+    "clients at once, whose values differ. Choose between values with "
+    "torch.where(condition, a, b), or train client by client, which is slower: "
+    "engine.runner=loop (--set engine.runner=loop, or "
+    "engine=fedloom.EngineSettings(runner='loop'))."
 )
 
 

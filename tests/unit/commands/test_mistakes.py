@@ -38,10 +38,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("run", "--data", "b.csv"), "no file b.csv"),
         (("run", "--data", "folder/"), "no such file or folder"),
         (("run", "--data", "a.csv"), "--set data.client=site"),
-        ((*RUN, "--device", "mps"), "must be auto, cpu, cuda or cuda:N, found 'mps'"),
-        ((*RUN, "--device", "gpu"), "must be auto, cpu, cuda or cuda:N, found 'gpu'"),
-        ((*COMPARE, "--device", "mps"), "must be auto, cpu, cuda"),
-        ((*TUNE, "--device", "mps"), "must be auto, cpu, cuda"),
+        ((*RUN, "--device", "mps"), "must be auto, cpu or cuda, found 'mps'"),
+        ((*RUN, "--device", "gpu"), "must be auto, cpu or cuda, found 'gpu'"),
+        ((*COMPARE, "--device", "mps"), "must be auto, cpu or cuda"),
+        ((*TUNE, "--device", "mps"), "must be auto, cpu or cuda"),
         ((*RUN, "--set", "lr=0.1"), "Did you mean algorithm.lr?"),
         ((*RUN, "--set", "algoritm.lr=0.1"), "Did you mean 'algorithm'?"),
         ((*RUN, "--set", "data.clients=site"), "Did you mean 'client'?"),
@@ -154,13 +154,11 @@ def clients() -> library.Federation:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"algorithm": library.Ditto}, r"found the class itself\. Write Ditto\(\)"),
         ({"engine": library.EngineSettings}, r"Write EngineSettings\(\)"),
         ({"sampling": library.Sampling}, r"Write Sampling\(\)"),
         ({"loss": nn.CrossEntropyLoss}, r"CrossEntropyLoss\(reduction='none'\)"),
-        ({"clients": library.Federation}, "clients must be a federation, found the"),
         ({"clients": ([1], [2])}, "clients must be a federation, found a tuple"),
-        ({"engine": library.EngineSettings(device="mps")}, "does not train"),
+        ({"engine": library.EngineSettings(device="mps")}, "use device=cpu"),
     ],
 )
 def test_a_class_in_the_place_of_an_instance_is_named(

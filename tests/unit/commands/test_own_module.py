@@ -254,19 +254,8 @@ def test_nobody_imports_a_module_because_a_server_says_so(
         make_node(config, clients.only([0]), tmp_path / "home")
 
 
-class Plain(nn.Module):
-    """A class from Python, which is called in the same way."""
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(in_features, num_classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.layer(x.flatten(1))
-        return outputs
-
-
-def test_from_python_a_class_is_as_good_as_a_function() -> None:
-    _, clients = make_clients(parse({}))
-    module = make_module(Plain, clients, 0)
-    assert module.get_parameter("layer.weight").shape == (10, 64)
+def test_from_python_a_file_is_named_in_the_same_way(folder: Path) -> None:
+    config = parse({"data": {"name": "file", "path": "patients.csv", "client": "site"}})
+    _, clients = make_clients(config)
+    module = make_module("my_module.py:Net", clients, 0)
+    assert module.get_parameter("head.bias").shape == (2,)
