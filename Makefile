@@ -6,7 +6,7 @@ DEV := .venv/.ready-dev
 
 FLOWER := .venv/.ready-flower
 
-.PHONY: demo federation bench test prove fuzz federation-test ray-test check format docs clean
+.PHONY: demo federation bench test prove fuzz federation-test ray-test package check format docs clean
 
 demo: $(READY)  ## Ten methods on the embedded digits, and a page that says who gains
 	$(BIN)/fedloom compare --fresh --out runs/demo
@@ -34,12 +34,18 @@ federation-test: $(DEV)  ## Federations over Flower on this machine: TLS, keys, 
 ray-test: $(DEV)  ## Ray on this machine: several machines emulated, workers and machines that die
 	$(BIN)/pytest -m ray tests/ray --durations 10
 
+package: $(DEV)  ## Wheel and sdist in dist/, checked, and used by a newcomer in an empty environment
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/pytest -m package tests/packaging --durations 5
+
 check: $(DEV)  ## Format, lint, types, import layers, spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell src tests docs examples configs README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell src tests docs examples configs *.md .github CITATION.cff
 
 format: $(DEV)  ## Put the code in order
 	$(BIN)/ruff format .

@@ -34,7 +34,7 @@ def peers() -> str:
     """How much longer than ours every peer's round takes, workload by workload."""
     parts, top = [text(10, 20, "Seconds of a round, theirs over ours (2 cores)")], 40
     for path in sorted((HERE / "peers").glob("W?-2-cores.json")):
-        summaries = json.loads(path.read_text())["summaries"]
+        summaries = json.loads(path.read_text(encoding="utf-8"))["summaries"]
         parts.append(text(10, top + 12, summaries[0]["workload"]))
         for row in summaries:
             ratio = row["ratio"]
@@ -55,7 +55,7 @@ def peers() -> str:
 
 def growth() -> str:
     """Seconds of a round over cohort, parameters and steps, on logarithmic axes."""
-    rows = json.loads((HERE / "growth-2-cores.json").read_text())
+    rows = json.loads((HERE / "growth-2-cores.json").read_text(encoding="utf-8"))
     parts = [text(10, 20, "Seconds of a round (2 cores, logarithmic axes)")]
     usual = {"cohort": 50, "parameters": 79510, "steps": 10}
     for place, name in enumerate(usual):

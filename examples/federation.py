@@ -25,7 +25,7 @@ engine = { device = "cpu", compile = "off", threads = 1 }
 
 # Some scans of digits, all ten at every client, but not equally often.
 FOLDER.mkdir(parents=True, exist_ok=True)
-(FOLDER / "run.toml").write_text(CONFIG)
+(FOLDER / "run.toml").write_text(CONFIG, encoding="utf-8")
 draw = np.random.default_rng(0)
 x, y = load_digits(return_X_y=True)
 some = draw.permutation(len(y))[:500]
@@ -33,7 +33,7 @@ x, y, shares = x[some], y[some], draw.dirichlet([1.0] * len(NAMES), size=10)
 owner = np.array([draw.choice(len(NAMES), p=shares[digit]) for digit in y])
 owner[:100] = np.arange(100) % len(NAMES)
 for n, name in enumerate(NAMES):
-    with (FOLDER / f"{name}.csv").open("w", newline="") as file:
+    with (FOLDER / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file)
         lines.writerow([*(f"pixel{p}" for p in range(x.shape[1])), "digit"])
         lines.writerows(np.column_stack([x, y])[owner == n].astype(int))
@@ -48,7 +48,7 @@ for n, name in enumerate(NAMES, start=1):
     join = [*FEDLOOM, "join", f"127.0.0.1:{PORT}", "--data", FOLDER / f"{name}.csv"]
     join += ["--name", name, "--client-key", keys / f"client-{n}"]
     join += ["--ca", keys / "ca.pem", "--home", FOLDER / name]
-    with (FOLDER / f"{name}.log").open("w") as log:
+    with (FOLDER / f"{name}.log").open("wb") as log:
         processes.append(subprocess.Popen(join, stdout=log, stderr=log))
 try:
     code = processes[0].wait()
@@ -58,5 +58,6 @@ finally:
     for process in processes:
         process.terminate()  # what has ended already stays so
         process.wait()
-print(f"\nWhat {NAMES[0]} has:\n\n{(FOLDER / f'{NAMES[0]}.log').read_text()}")
+said = (FOLDER / f"{NAMES[0]}.log").read_text(encoding="utf-8")
+print(f"\nWhat {NAMES[0]} has:\n\n{said}")
 sys.exit(code)

@@ -13,7 +13,7 @@ rng = np.random.default_rng(0)
 effect = rng.normal(size=10)
 folder = tempfile.TemporaryDirectory()
 path = Path(folder.name) / "patients.csv"
-with path.open("w", newline="") as file:
+with path.open("w", encoding="utf-8", newline="") as file:
     rows = csv.writer(file)
     rows.writerow(["hospital", *(f"lab{n}" for n in range(10)), "outcome"])
     for hospital in ("north", "south", "east", "west", "centre", "coast"):

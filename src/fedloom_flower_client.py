@@ -146,7 +146,7 @@ def _connected(place: Path, *, starts: bool) -> Iterator[socket.socket]:
 
 def _start(place: Path) -> None:
     """Start the worker, unless another message is just doing so."""
-    with place.with_suffix(".lock").open("w") as lock:
+    with place.with_suffix(".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with socket.socket(socket.AF_UNIX) as connection:
             if not connection.connect_ex(str(place)):

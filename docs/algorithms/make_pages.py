@@ -14,6 +14,7 @@ from pathlib import Path
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.describe import first_line, logged, record_fields, returned
+from fedloom.core.optimizers import SGD
 from fedloom.core.settings import settings_of
 
 FOLDER = Path(__file__).parent
@@ -32,7 +33,7 @@ COMMON = [setting.name for setting in settings_of(Algorithm)]
 def page(name: str) -> str:
     """The page of one method, its generated part up to date."""
     path = FOLDER / f"{name}.md"
-    text = path.read_text() if path.is_file() else ""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
     before, opening, rest = text.partition(OPEN)
     _, closing, after = rest.partition(CLOSE)
     if not (opening and closing):
@@ -68,7 +69,10 @@ def generated(name: str) -> str:
     same = [s.name for s in settings_of(kind) if s.default == defaults.get(s.name, {})]
     if same:
         listed = ", ".join(f"`{n}`" for n in same)
-        lines += ["", f"As for every method: {listed}.", ""]
+        text = f"As for every method: {listed}."
+        if kind.optimizers == SGD:
+            text += f" `optimizer` is always sgd: {kind.why_sgd}."
+        lines += ["", text, ""]
     lines += ["## What leaves the client, and what stays", ""]
     lines += ["| | field | what |", "|---|---|---|"]
     for place, title in RECORDS.items():
@@ -111,14 +115,15 @@ def main() -> None:
     stale = [
         name
         for name, text in pages.items()
-        if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text
+        if not (FOLDER / name).exists()
+        or (FOLDER / name).read_text(encoding="utf-8") != text
     ]
     if "--check" in sys.argv:
         if stale:
             sys.exit(f"out of date: {', '.join(stale)}. Run {Path(__file__).name}.")
         return
     for name in stale:
-        (FOLDER / name).write_text(pages[name])
+        (FOLDER / name).write_text(pages[name], encoding="utf-8")
 
 
 main()

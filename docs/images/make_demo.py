@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def main() -> None:
     """Run the demo in a folder of its own and keep what it prints."""
-    with Path("/dev/null").open("w") as nowhere:
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=110, file=nowhere, force_terminal=False)
         cli._out = console
         console.print("$ make demo", style="bold")
@@ -24,7 +24,7 @@ def main() -> None:
         svg = console.export_svg(title="fedloom")
     # The picture must not fetch fonts from elsewhere.
     svg = re.sub(r"@font-face\s*{[^}]*}", "", svg)
-    (ROOT / "docs" / "images" / "demo.svg").write_text(svg)
+    (ROOT / "docs" / "images" / "demo.svg").write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":  # the demo starts processes, which import this file

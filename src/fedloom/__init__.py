@@ -1,115 +1,151 @@
 """Personalised federated learning: every client leaves with a model of its own."""
 
-import fedloom_command  # noqa: F401  # first, so that Ctrl-C is quiet from here on
-
-# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedloom.algorithms import (
-    APFL,
-    IFCA,
-    REGISTRY,
-    Ditto,
-    FedACS,
-    FedAdam,
-    FedAMP,
-    FedAvg,
-    FedAvgM,
-    FedBABU,
-    FedBN,
-    FedFomo,
-    FedNova,
-    FedPer,
-    FedProx,
-    FedRep,
-    HeurFedAMP,
-    LGFedAvg,
-    Local,
-    PerFedAvg,
-    PFedBayes,
-    PFedHN,
-    PFedMe,
-    PFedMT,
-    PFedVEM,
-    Scaffold,
-    SelfFL,
-    SelfFLAugmented,
-    SelfFLCluster,
-)
-from fedloom.clients import (
-    BlockTeams,
-    ConceptDrift,
-    Consecutive,
-    Dirichlet,
-    DrawnSizes,
-    Federation,
-    Given,
-    GivenTeams,
-    Iid,
-    LabelSkew,
-    LabelTeams,
-    Natural,
-    PowerLaw,
-    RandomTeams,
-    Sampling,
-    Slices,
-    Split,
-    divide,
-    federation,
-)
-from fedloom.cluster import RaySettings
-from fedloom.core.algorithm import (
-    Algorithm,
-    Client,
-    Cohort,
-    Phase,
-    Population,
-    SGDState,
-)
-from fedloom.core.errors import (
-    ConfigError,
-    ContractError,
-    DataError,
-    FedloomError,
-    MessageError,
-    NumericalError,
-)
-from fedloom.core.records import Empty, Logged, PerClient, PerPair, WholeNumbers
-from fedloom.core.task import Batch, Task
 from fedloom.core.version import VERSION
-from fedloom.data.dataset import Dataset, from_arrays
-from fedloom.data.hub import from_hub, from_partitioner
-from fedloom.engine.choice import EngineSettings
-from fedloom.export import Newcomer, load_model
-from fedloom.fleet import Faults
-from fedloom.runs import Result, load, resume, run
-from fedloom.server.schedule import Progress
-from fedloom.trackers import Tracker
 
 if TYPE_CHECKING:
+    from fedloom.algorithms import (
+        APFL,
+        IFCA,
+        REGISTRY,
+        Ditto,
+        FedACS,
+        FedAdam,
+        FedAMP,
+        FedAvg,
+        FedAvgM,
+        FedBABU,
+        FedBN,
+        FedFomo,
+        FedNova,
+        FedPer,
+        FedProx,
+        FedRep,
+        HeurFedAMP,
+        LGFedAvg,
+        Local,
+        PerFedAvg,
+        PFedBayes,
+        PFedHN,
+        PFedMe,
+        PFedMT,
+        PFedVEM,
+        Scaffold,
+        SelfFL,
+        SelfFLAugmented,
+        SelfFLCluster,
+    )
+    from fedloom.clients import (
+        BlockTeams,
+        ConceptDrift,
+        Consecutive,
+        Dirichlet,
+        DrawnSizes,
+        Federation,
+        Given,
+        GivenTeams,
+        Iid,
+        LabelSkew,
+        LabelTeams,
+        Natural,
+        PowerLaw,
+        RandomTeams,
+        Sampling,
+        Slices,
+        Split,
+        divide,
+        federation,
+    )
+    from fedloom.cluster import RaySettings
     from fedloom.comparison import compare
+    from fedloom.core.algorithm import (
+        Algorithm,
+        Client,
+        Cohort,
+        Phase,
+        Population,
+        SGDState,
+    )
+    from fedloom.core.errors import (
+        ConfigError,
+        ContractError,
+        DataError,
+        FedloomError,
+        MessageError,
+        NumericalError,
+    )
+    from fedloom.core.records import Empty, Logged, PerClient, PerPair, WholeNumbers
+    from fedloom.core.task import Batch, Task
+    from fedloom.data.dataset import Dataset, from_arrays
+    from fedloom.data.hub import from_hub, from_partitioner
+    from fedloom.engine.choice import EngineSettings
+    from fedloom.export import Newcomer, load_model
+    from fedloom.fleet import Faults
     from fedloom.reports import report
+    from fedloom.runs import Result, load, resume, run
+    from fedloom.server.schedule import Progress
+    from fedloom.trackers import Tracker
     from fedloom.tuning import tune
 
 __version__ = VERSION
 
-_ON_DEMAND = {
-    "compare": "fedloom.comparison",
-    "report": "fedloom.reports",
-    "tune": "fedloom.tuning",
+_NAMES = {
+    "fedloom.algorithms": """
+        APFL Ditto FedACS FedAMP FedAdam FedAvg FedAvgM FedBABU FedBN FedFomo
+        FedNova FedPer FedProx FedRep HeurFedAMP IFCA LGFedAvg Local PFedBayes
+        PFedHN PFedMT PFedMe PFedVEM PerFedAvg REGISTRY Scaffold SelfFL
+        SelfFLAugmented SelfFLCluster
+    """,
+    "fedloom.clients": """
+        BlockTeams ConceptDrift Consecutive Dirichlet DrawnSizes Federation
+        Given GivenTeams Iid LabelSkew LabelTeams Natural PowerLaw RandomTeams
+        Sampling Slices Split divide federation
+    """,
+    "fedloom.cluster": "RaySettings",
+    "fedloom.comparison": "compare",
+    "fedloom.core.algorithm": "Algorithm Client Cohort Phase Population SGDState",
+    "fedloom.core.errors": """
+        ConfigError ContractError DataError FedloomError MessageError
+        NumericalError
+    """,
+    "fedloom.core.records": "Empty Logged PerClient PerPair WholeNumbers",
+    "fedloom.core.task": "Batch Task",
+    "fedloom.data.dataset": "Dataset from_arrays",
+    "fedloom.data.hub": "from_hub from_partitioner",
+    "fedloom.engine.choice": "EngineSettings",
+    "fedloom.export": "Newcomer load_model",
+    "fedloom.fleet": "Faults",
+    "fedloom.reports": "report",
+    "fedloom.runs": "Result load resume run",
+    "fedloom.server.schedule": "Progress",
+    "fedloom.trackers": "Tracker",
+    "fedloom.tuning": "tune",
 }
-"""Functions whose modules are loaded when they are first asked for."""
+"""Public names by the module that they live in."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_PACKAGES = ("algorithms", "clients", "data", "models")
+"""Parts of the package that can be named without an import of their own."""
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ON_DEMAND})
+    return sorted({*globals(), *_MODULES, *_PACKAGES})
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _ON_DEMAND:
-        raise AttributeError(f"module 'fedloom' has no attribute {name!r}")
-    return getattr(import_module(_ON_DEMAND[name]), name)
+if not TYPE_CHECKING:  # which knows every name, and so finds those that are misspelt
+
+    def __getattr__(name: str) -> Any:
+        """Load a name when it is first asked for: PyTorch takes a second to import."""
+        if name in _MODULES:
+            value = getattr(import_module(_MODULES[name]), name)
+        elif name in _PACKAGES:
+            value = import_module(f"fedloom.{name}")
+        else:
+            raise AttributeError(f"module 'fedloom' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 __all__ = [

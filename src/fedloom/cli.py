@@ -5,16 +5,29 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn, get_type_hints
+from typing import Annotated, NoReturn, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo
 
 from fedloom.commands.bench import bench
-from fedloom.commands.catalogue import describe_command, list_command
+from fedloom.commands.catalogue import list_command
 from fedloom.commands.certs import certs_command
-from fedloom.commands.console import err, plain, show_notes
+from fedloom.commands.console import (
+    err,
+    lacks_document,
+    plain,
+    print_json,
+    say,
+    set_json,
+    set_quiet,
+    show_notes,
+)
 from fedloom.commands.data import data_command
+from fedloom.commands.describe import describe_command
+from fedloom.commands.documents import error_document
+from fedloom.commands.encoding import spell_what_consoles_lack
+from fedloom.commands.exit_codes import epilog
 from fedloom.commands.export import (
     export_command,
     personalize_command,
@@ -31,25 +44,60 @@ from fedloom.commands.run import compare_command, resume_command, run_command
 from fedloom.commands.tune import tune_command
 from fedloom.core.errors import ConfigError, DataError, FedloomError, is_unicode, shown
 from fedloom.core.memory import lack_of_memory_explained
+from fedloom.core.version import VERSION
 
 
 def _with_arguments(command: Callable[..., None]) -> str:
     """The help of a command, and that of its arguments, which Typer may leave out."""
-    lines = [inspect.getdoc(command) or ""]
+    about, heading, examples = (inspect.getdoc(command) or "").partition("Examples:")
+    lines = [about.strip()]
     hints = get_type_hints(command, include_extras=True)
     for name, hint in hints.items():
         for note in getattr(hint, "__metadata__", ()):
             if isinstance(note, ArgumentInfo):
                 lines.append(f"{name.upper()}: {note.help}")
-    return "\n\n".join(lines)
+    return "\n\n".join([*lines, heading + examples.rstrip()])
 
 
 app = typer.Typer(
-    help="Personalised federated learning: every client leaves with its own model.",
+    epilog=epilog(),
     no_args_is_help=True,
-    add_completion=False,
+    suggest_commands=False,  # Click does
     pretty_exceptions_enable=False,
 )
+
+
+def _begin(is_asked_for_version: bool) -> None:
+    """Speak as usual until an option says otherwise; say the version, if asked."""
+    set_quiet(False)
+    set_json(False)
+    if is_asked_for_version:
+        say(f"fedloom {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=_begin,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    r"""Personalised federated learning: every client leaves with its own model.
+
+    Examples:
+        fedloom compare local fedavg ditto --data patients.csv \
+                        --set data.target=outcome --set data.client=hospital
+        fedloom describe ditto
+        fedloom --install-completion
+    """
+
+
 for command in (
     run_command,
     compare_command,
@@ -87,10 +135,11 @@ def _refuse_other_than_text(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command line; errors end it with their message and exit code."""
+    spell_what_consoles_lack()
     try:
         _refuse_other_than_text(sys.argv)
         with lack_of_memory_explained("The command", "Ask for less of it."):
-            app()
+            app(prog_name="fedloom")
     except FedloomError as error:
         _end(error)
     except OSError as error:
@@ -101,6 +150,8 @@ def main() -> None:
 
 
 def _end(error: FedloomError) -> NoReturn:
+    if lacks_document():
+        print_json(error_document(error, error.exit_code))
     text = f"[red]error:[/red] {plain(str(error))}"
     err.print(text, highlight=False, soft_wrap=True)
     show_notes(error)

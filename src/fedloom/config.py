@@ -28,6 +28,7 @@ from fedloom.data import SOURCES, Source
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS, Model
+from fedloom.models.imported import ImportedModel, is_imported, missing_attribute
 from fedloom.server.schedule import Schedule
 
 
@@ -164,10 +165,12 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
             )
         if not is_section and key not in known:
             meant = [f"{section}.{key}" for section in _sections_with(key, tables)]
-            hint = f" Did you mean {' or '.join(meant)}?" if meant else ""
-            raise ConfigError(
-                f"{where}: {unknown('key', key, [*known, *sections])}{hint}"
-            )
+            if meant:
+                raise ConfigError(
+                    f"{where}: unknown key {shown(key)}. Did you mean "
+                    f"{' or '.join(meant)}? It is a setting of a section."
+                )
+            raise ConfigError(f"{where}: {unknown('key', key, [*known, *sections])}")
     top = {key: value for key, value in tables.items() if key in known}
     parts: dict[str, Any] = {"schedule": build(Schedule, top, where)}
     for section, (what, registry) in _CHOICES.items():
@@ -180,6 +183,11 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
             raise ConfigError(
                 f"{place}: name must be given. Known: {', '.join(registry)}."
             )
+        if section == "model" and is_imported(name):
+            if ":" not in name:
+                raise ConfigError(f"{place}: {missing_attribute(name)}")
+            parts[section] = ImportedModel.from_table({"name": name, **table}, place)
+            continue
         if not isinstance(name, str) or name not in registry:
             raise ConfigError(f"{place}: {unknown(what, name, registry)}")
         if section == "algorithm" and _is_auto(table.get("lr")):
@@ -211,6 +219,9 @@ def to_tables(config: RunConfig) -> dict[str, Any]:
     for section, (_, registry) in _CHOICES.items():
         component = getattr(config, section)
         if component is None:
+            continue
+        if isinstance(component, ImportedModel):
+            tables[section] = component.to_table()
             continue
         names = [n for n, kind in registry.items() if kind is type(component)]
         name = names[0] if names else type(component).__name__

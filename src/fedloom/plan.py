@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import inspect
 import logging
 import math
 import platform
@@ -32,12 +33,13 @@ from fedloom.config import (
     to_toml,
 )
 from fedloom.core import streams
-from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.algorithm import Algorithm, AnyAlgorithm
 from fedloom.core.describe import logged, record_fields, returned
 from fedloom.core.errors import (
     ConfigError,
     DataError,
     MessageError,
+    shown,
     unknown,
 )
 from fedloom.core.files import atomic_write
@@ -53,6 +55,7 @@ from fedloom.engine.probe import probe
 from fedloom.engine.range_test import FoundRate, find_rate, with_rate
 from fedloom.engine.weave import Weave
 from fedloom.models import MODELS, Model, TokenModel
+from fedloom.models.imported import ImportedModel, is_imported
 from fedloom.models.sizes import foresee
 from fedloom.results.directory import RunDirectory
 from fedloom.server import checkpoint
@@ -88,6 +91,15 @@ class Plan:
     found_rate: FoundRate | None = None
     """The range test, where the settings say `lr = "auto"`."""
 
+    @property
+    def model_source(self) -> str | None:
+        """The text of the file that holds the user's own module, where there is one."""
+        table = self.tables.get("model", {})
+        if not is_imported(table.get("name")):
+            return None
+        file = ImportedModel.from_table(table, "model").file
+        return file.read_text(encoding="utf-8", errors="replace")
+
 
 def make_clients(
     config: RunConfig, data_dir: Path | None = None, *, dataset: Dataset | None = None
@@ -109,10 +121,10 @@ def make_clients(
     if partition is None:
         if dataset.owner is None and config.data.needs_clients:
             raise ConfigError(
-                f"{dataset.name}: expected a column that says whose each row is, found "
-                "none. Name it (--set data.client=COLUMN), or say how to divide the "
-                "rows among clients that are made up (--partition iid, dirichlet, ...; "
-                "`fedloom list` shows all)."
+                f"{dataset.name}: nothing says whose each sample is. "
+                f"{config.data.clients_advice}, or say how to divide the samples among "
+                "clients that are made up (--partition iid, dirichlet, ...; `fedloom "
+                "list` shows all)."
             )
         partition = Natural() if dataset.owner is not None else DEFAULT_PARTITION
     clients = divide(
@@ -177,6 +189,8 @@ def make_plan(
         start: the first model as a run directory keeps it, if there is one already.
         found_rate: as for `plan_for`.
     """
+    if isinstance(config.model, ImportedModel):
+        config = replace(config, model=config.model.located())
     module, schedule = built_in_module(config, clients), config.schedule
     if start is not None:
         _take_start(module, start)
@@ -215,6 +229,7 @@ def plan_for(
         bundle_size: how many such runs will train in the same passes.
         found_rate: what `lr = "auto"` came to, if it is known already.
     """
+    _refuse_classes(config, loss)
     data, engine = clients.dataset, config.engine
     loss = loss or default_loss(data)
     task = make_task(module, clients, engine, loss=loss, head=head)
@@ -230,7 +245,7 @@ def plan_for(
         schedule.rounds,
         bundle_size=bundle_size,
     )
-    if config.finds_lr and config.algorithm.auto_rates:
+    if config.finds_lr and config.algorithm.takes_auto_rate:
         if found_rate is None:
             found_rate = _find_rate(config, task, clients, choice)
         algorithm = with_rate(config.algorithm, found_rate)
@@ -257,6 +272,26 @@ def plan_for(
             del tables[section]
     name = loss if isinstance(loss, str) else getattr(loss, "__qualname__", "own")
     return Plan(simulation, choice, engine, schedule, tables, name, is_own, found_rate)
+
+
+def _refuse_classes(config: RunConfig, loss: object) -> None:
+    """Refuse a class in the place of something that is made of it.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for what in ("sampling", "faults", "engine"):
+        value = getattr(config, what)
+        if isinstance(value, type):
+            raise ConfigError(
+                f"{what} must be made of the class {value.__name__}, found the class "
+                f"itself. Write {value.__name__}(), with settings in the brackets."
+            )
+    if isinstance(loss, type):
+        raise ConfigError(
+            f"loss must be a function of (outputs, targets) with one value per sample, "
+            f"found the class {loss.__name__}. Write {loss.__name__}(reduction='none')."
+        )
 
 
 def default_loss(data: Dataset) -> str:
@@ -344,21 +379,30 @@ def _refuse_too_large(
 
 def plan_from_directory(
     directory: RunDirectory,
-    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    model: OwnModel | None = None,
     clients: Federation | None = None,
     *,
     algorithm: AnyAlgorithm | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
     data_dir: Path | None = None,
+    device: str | None = None,
 ) -> Plan:
-    """The plan of a run as it was when it began; anything else is refused."""
+    """The plan of a run as it was when it began; anything else is refused.
+
+    Another device may take over: no setting that is written down says on which one a
+    run must go on.
+    """
     manifest, where = directory.read_manifest(), str(directory.config)
     tables = read_toml(directory.config)
     refuse_changes(where, manifest.get("config", tables), tables)
     config = _parse_again(tables, algorithm, directory)
+    if device is not None:
+        config = replace(config, engine=replace(config.engine, device=device))
     start = start_of(directory, manifest)
     if not manifest["is_own"]:
+        if model is not None:
+            config = replace(config, model=_moved(config.model, model, directory))
         config, clients = make_clients(config, data_dir)
         refuse_other_data(directory.path, manifest, clients)
         return make_plan(config, clients, data_dir, start=start)
@@ -381,6 +425,26 @@ def plan_from_directory(
                 f"found {value!r}. Give what was given to fedloom.run as {what}=..."
             )
     return plan
+
+
+def _moved(
+    recorded: Model,
+    model: OwnModel,
+    directory: RunDirectory,
+) -> ImportedModel:
+    """A run's module of the user's own, from where it is now."""
+    if not isinstance(recorded, ImportedModel):
+        raise ConfigError(
+            f"{directory.path}: the model of this run is a built-in one, which is "
+            "known. Leave the model out."
+        )
+    if not (isinstance(model, str) and is_imported(model)):
+        raise ConfigError(
+            f"{directory.path}: the model of this run is {recorded.name}. Say where it "
+            "is, such as path/my_module.py:Net."
+        )
+    table = {**recorded.to_table(), "name": model}
+    return ImportedModel.from_table(table, "model")
 
 
 def _parse_again(
@@ -406,18 +470,96 @@ def _parse_again(
     return config
 
 
-def make_module(
-    model: str | nn.Module | Callable[[], nn.Module], clients: Federation, seed: int
-) -> nn.Module:
-    """The module that a caller means by a module, a function or a name."""
+OwnModel = str | Model | nn.Module | Callable[[], nn.Module]
+"""What a caller may give for a model: a module, its class or another function that
+makes one, one to import as my_module.py:Net, or a built-in model by its name or with
+its settings."""
+
+
+def make_module(model: OwnModel, clients: Federation, seed: int) -> nn.Module:
+    """The module that a caller means.
+
+    Raises:
+        ConfigError: it cannot be made, or is something else.
+    """
     if isinstance(model, nn.Module):
         return model
+    if is_imported(model):
+        with streams.seeded(seed, "model"):
+            table = {"name": model}
+            return _build(ImportedModel.from_table(table, "model"), clients.dataset)
+    if isinstance(model, str) and model not in MODELS:
+        raise ConfigError(unknown("model", model, MODELS))
+    built_in: Any = MODELS[model] if isinstance(model, str) else model
+    kinds = tuple(MODELS.values())
     with streams.seeded(seed, "model"):
-        if callable(model):
-            return model()
-        if model not in MODELS:
-            raise ConfigError(unknown("model", model, MODELS))
-        return _build(MODELS[model](), clients.dataset)
+        if built_in in kinds:
+            return _build(built_in(), clients.dataset)
+        if isinstance(built_in, kinds):
+            return _build(built_in, clients.dataset)
+        return _call(built_in)
+
+
+def _call(make: Any) -> nn.Module:
+    """What a caller's own class or function makes."""
+    expected = (
+        "model: expected a module, a class or function that makes one without "
+        "arguments, or a built-in model"
+    )
+    name = getattr(make, "__name__", type(make).__name__)
+    if not callable(make):
+        raise ConfigError(f"{expected}; found {shown(make)}.")
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise ConfigError(
+            f"{expected}; found {name}, which has a {error}. Give one that is made: "
+            f"{name}(...), or a function: lambda: {name}(...)."
+        ) from error
+    except ValueError:
+        pass  # made in C, and says nothing of its arguments
+    made = make()
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"{expected}; {name} made a {type(made).__name__}.")
+    return made
+
+
+def make_method(method: object, where: str) -> AnyAlgorithm:
+    """The method that a caller means by an instance, a class or a name.
+
+    Args:
+        method: what was given.
+        where: how messages call the place.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if isinstance(method, Algorithm):
+        return method
+    if isinstance(method, str):
+        if method not in REGISTRY:
+            raise ConfigError(f"{where}: {unknown('method', method, REGISTRY)}")
+        return REGISTRY[method]()
+    if isinstance(method, type) and issubclass(method, Algorithm):
+        return method()
+    raise ConfigError(
+        f"{where}: a method is its name, or an instance such as "
+        f"fedloom.Ditto(lr=0.1), found {shown(method)}."
+    )
+
+
+def refuse_other_clients(clients: object, where: str) -> None:
+    """Refuse what is no federation, before anything asks it for its samples.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(clients, Federation):
+        raise ConfigError(
+            f"{where}: clients must be a federation, found a "
+            f"{type(clients).__name__}. Make one with fedloom.federation(x, y, "
+            "clients=...)."
+        )
 
 
 def built_in_module(config: RunConfig, clients: Federation) -> nn.Module:
@@ -430,6 +572,18 @@ def built_in_module(config: RunConfig, clients: Federation) -> nn.Module:
         return _build(config.model, clients.dataset)
 
 
+def refuse_unfit_model(config: RunConfig, clients: Federation) -> None:
+    """Make sure that the model of a config can be trained on these clients.
+
+    Raises:
+        ConfigError: it, or the device, cannot be had.
+        ContractError: it does not fit the data, or cannot be batched over clients.
+    """
+    engine = config.engine
+    task = make_task(built_in_module(config, clients), clients, engine)
+    probe(task, clients.dataset, is_woven=engine.runner == "weave")
+
+
 def _build(model: Model, data: Dataset) -> nn.Module:
     """A built-in model for this data; one that reads tokens is told of them."""
     make: Callable[[], nn.Module] | None = None
@@ -437,6 +591,8 @@ def _build(model: Model, data: Dataset) -> nn.Module:
         make = partial(model.build, data.input_shape, data.outputs)
     elif isinstance(model, TokenModel):
         make = partial(model.build_for_tokens, data.tokens, data.outputs, data.vectors)
+    if make is not None and isinstance(model, ImportedModel):
+        return make()  # it may do anything when it is made, so it is made once
     if make is not None:
         foresee(make, type(model).__name__)
         return make()
@@ -513,6 +669,8 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             directory.start, errors=(SafetensorError,), lasting=True
         ) as part:
             save_file(state, part)
+    if plan.model_source is not None:
+        directory.write_text(directory.model_source, plan.model_source)
     directory.write_manifest(
         {
             **common_manifest(simulation, config),
@@ -598,7 +756,7 @@ def _commit() -> str | None:
             ["git", "rev-parse", "HEAD"],
             cwd=Path(__file__).parent,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=5,
             check=True,
         )

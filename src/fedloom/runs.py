@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,24 +14,24 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from fedloom.algorithms import REGISTRY, Local
+from fedloom.algorithms import Local
 from fedloom.clients import Federation, Sampling
 from fedloom.cluster import Cluster, RaySettings, connected
 from fedloom.config import RunConfig, is_auto
 from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.arguments import guessed
 from fedloom.core.errors import (
     ConfigError,
     DataError,
     MessageError,
     NumericalError,
-    unknown,
     with_resume_hint,
 )
 from fedloom.core.losses import Loss
 from fedloom.core.memory import lack_of_memory_explained
 from fedloom.core.remarks import Remark
+from fedloom.core.reprs import html_table
 from fedloom.core.wording import counted
 from fedloom.engine.choice import EngineSettings, choose
 from fedloom.engine.threads import on_threads
@@ -45,15 +46,21 @@ from fedloom.export.alone import (
 from fedloom.fleet.faults import Faults, checked_faults
 from fedloom.fleet.ray import RayFleet
 from fedloom.plan import (
+    OwnModel,
     Plan,
     environment_changes,
     make_clients,
+    make_method,
     make_module,
     make_plan,
     plan_for,
     plan_from_directory,
+    refuse_other_clients,
     write_run_metadata,
 )
+from fedloom.progress import watched_run
+from fedloom.reports.files import FORMATS, report
+from fedloom.reports.units import unit_of
 from fedloom.results.by_size import BySize, by_size
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.gain import Gain
@@ -88,6 +95,23 @@ class Result(Models):
         is_sample = len(simulation.scored) < self.federation.count
         sampled = len(simulation.scored) if is_sample else None
         return closing_table(self.history.rounds, simulation.task.metric, sampled)
+
+    def __repr__(self) -> str:
+        return (
+            f"Result({self._plan.simulation.algorithm.name} on "
+            f"{self.federation.dataset.name}, "
+            f"{counted(self.federation.count, 'client')}, "
+            f"{counted(self._plan.simulation.state.round, 'round')})"
+        )
+
+    def _repr_html_(self) -> str:
+        """The closing table for a notebook."""
+        closing = self.table()
+        heading, *rows = closing.cells(_column)
+        notes = [str(remark) for remark in self.remarks]
+        return html_table(
+            heading, rows, title=f"{self!r}: {closing.title}", notes=notes
+        )
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
@@ -150,7 +174,7 @@ class Result(Models):
         )
 
     def gain(
-        self, number: str | None = None, *, progress: Progress | None = None
+        self, number: str | None = None, *, progress: bool | Progress | None = True
     ) -> Gain:
         """Train every client alone with as much work, and compare.
 
@@ -163,7 +187,7 @@ class Result(Models):
 
         Args:
             number: what is compared, as for `scores`.
-            progress: told of every round of training alone.
+            progress: as for `run`, of training alone.
         """
         plan, sizes = self._plan, self.federation.sizes
         together = self.scores(number=number)
@@ -178,8 +202,11 @@ class Result(Models):
         alone = _plan_alone(plan, local, rounds)
         history = History(alone.simulation)
         history.wanted = {r: c for r, c in clients_at(rounds).items() if r > 0}
-        with on_threads(plan.engine.threads):
-            _go_on(alone, history, progress, ())
+        with (
+            on_threads(plan.engine.threads),
+            watched_run(progress, "gain") as watcher,
+        ):
+            _go_on(alone, history, watcher, ())
         gain = Gain(
             metric=number if number is not None else plan.simulation.task.metric,
             names=self.federation.names,
@@ -206,6 +233,28 @@ class Result(Models):
             checkpoint.save(self._plan.simulation, directory.checkpoint, rows)
         return directory.path
 
+    def report(self, out: str | Path | None = None, *, format_: str = "html") -> Path:
+        """Write a page on this run with all tables beside it, or another format.
+
+        Args:
+            out: the file; by default `report.html` in the directory of the run, or in
+                the working directory if it has none.
+            format_: html, md, latex or csv.
+
+        Returns:
+            The file that was written.
+        """
+        if self.path is not None:
+            return report(self.path, out, format_=format_)
+        if out is None and format_ in FORMATS:
+            out = Path(f"report{FORMATS[format_][0]}")
+        with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
+            name = self._plan.simulation.algorithm.name
+            with RunDirectory.create(Path(folder) / name) as directory:
+                write_run_metadata(self._plan, directory)
+                self.history.copy(directory)
+            return report(directory.path, out, format_=format_)
+
     def _scores(self, kind: str, part: str) -> Scores:
         for scores in self._last_scores():
             if (scores.kind, scores.part) == (kind, part):
@@ -213,10 +262,11 @@ class Result(Models):
         raise DataError(f"There are no {kind} scores on {part} data in this run.")
 
 
+@guessed
 @_explained
 def run(
-    algorithm: str | AnyAlgorithm,
-    model: str | nn.Module | Callable[[], nn.Module],
+    algorithm: str | AnyAlgorithm | type[AnyAlgorithm],
+    model: OwnModel,
     clients: Federation,
     *,
     rounds: int = 50,
@@ -234,16 +284,30 @@ def run(
     checkpoint_every: int = 10,
     checkpoint_minutes: float | None = 10.0,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = True,
     track: Sequence[Tracker] = (),
     ray: RaySettings | str | None = None,
 ) -> Result:
     """Train every client a model of its own.
 
+    Example:
+        >>> import fedloom, torch
+        >>> x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+        >>> clients = fedloom.federation(x, x[:, 0] > 0, clients=["a", "b", "c"] * 30)
+        >>> net = torch.nn.Linear(3, 2)
+        >>> result = fedloom.run(fedloom.Ditto(lr=0.1), net, clients, rounds=3)
+        >>> result
+        Result(ditto on arrays, 3 clients, 3 rounds)
+        >>> result.model("b")
+        Linear(in_features=3, out_features=2, bias=True)
+        >>> result.predict("b", x[:5]).shape
+        torch.Size([5, 2])
+
     Args:
-        algorithm: a method such as `fedloom.Ditto(lr=0.1)`, or its name.
-        model: a module (its parameters are the common start), a function that makes
-            one (called under `seed`), or the name of a built-in model.
+        algorithm: a method such as `fedloom.Ditto(lr=0.1)`, or its name or class.
+        model: a module (its parameters are the common start), its class or a function
+            that makes one (called under `seed`), or a built-in model: its name, or its
+            settings such as `fedloom.models.MLP(hidden=(32,))`.
         clients: who holds what; see `fedloom.federation`.
         rounds: communication rounds.
         seed: seed of cohorts, batches, noise, and the first model if we make it.
@@ -266,7 +330,9 @@ def run(
         checkpoint_minutes: the age at which a checkpoint gets a successor in any case.
         out: a new directory to write the run to while it goes on; `fedloom.resume`
             goes on with it after a stop.
-        progress: told of every round.
+        progress: whether a bar shows the rounds and the time left, on a terminal or in
+            a notebook; elsewhere nothing is shown. Or an object of your own, which is
+            told of every round: see `fedloom.Progress`.
         track: trackers that follow the run, such as `fedloom.trackers.TensorBoard()`.
         ray: a Ray cluster whose workers train the clients: its address, or "local" for
             one on this machine; see `fedloom.RaySettings`. It changes no result.
@@ -283,23 +349,24 @@ def run(
     )
     engine = engine if engine is not None else EngineSettings()
     sampling = sampling if sampling is not None else Sampling()
-    if isinstance(algorithm, str):
-        if algorithm not in REGISTRY:
-            raise ConfigError(unknown("method", algorithm, REGISTRY))
-        algorithm = REGISTRY[algorithm]()
+    refuse_other_clients(clients, "run")
     config = RunConfig(
         schedule=schedule,
-        algorithm=algorithm,
+        algorithm=make_method(algorithm, "run"),
         finds_lr=is_auto(lr, "run"),
         sampling=sampling,
         faults=checked_faults(faults),
         engine=engine,
     )
     module = make_module(model, clients, seed)
-    with connected(ray) as cluster, on_threads(engine.threads):
+    with (
+        connected(ray) as cluster,
+        on_threads(engine.threads),
+        watched_run(progress, "run") as watcher,
+    ):
         whole = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
         with _spread(whole, cluster) as plan:
-            return _train(plan, out, progress, track=track)
+            return _train(plan, out, watcher, track=track)
 
 
 @_explained
@@ -335,14 +402,15 @@ def run_config(
 @_explained
 def resume(
     path: str | Path,
-    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    model: OwnModel | None = None,
     clients: Federation | None = None,
     *,
     algorithm: AnyAlgorithm | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
     data_dir: Path | None = None,
-    progress: Progress | None = None,
+    device: str | None = None,
+    progress: bool | Progress | None = True,
     track: Sequence[Tracker] = (),
     ray: RaySettings | str | None = None,
 ) -> Result:
@@ -350,16 +418,30 @@ def resume(
 
     From its last checkpoint; from the start if there is none yet.
 
+    Example:
+        >>> import fedloom, tempfile, torch
+        >>> x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+        >>> clients = fedloom.federation(x, x[:, 0] > 0, clients=["a", "b", "c"] * 30)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     out = f"{folder}/run"
+        ...     first = fedloom.run("fedavg", "mlr", clients, rounds=2, out=out)
+        ...     fedloom.resume(out, "mlr", clients)
+        ...     fedloom.load(out, "mlr", clients)
+        Result(fedavg on arrays, 3 clients, 2 rounds)
+        Result(fedavg on arrays, 3 clients, 2 rounds)
+
     Args:
         path: the run's directory.
-        model: what was given to `run`; not needed for a run of a config file. The first
+        model: what was given to `run`; not needed for a run of a config file, unless
+            its own module is elsewhere now: "path/my_module.py:Net". The first
             parameters are those of the run, whatever the module's are.
         clients: what was given to `run`; not needed for a run of a config file.
         algorithm: what was given to `run`; needed for a method of your own only.
         loss: what was given to `run`.
         head: what was given to `run`.
         data_dir: where the files of named datasets lie.
-        progress: told of every round.
+        device: where to compute from here on; as the settings say by default.
+        progress: as for `run`.
         track: trackers that follow the run.
         ray: as for `run`; it need not be what the run began with.
 
@@ -381,7 +463,12 @@ def resume(
         )
     # The order of a sum, and so its last bits, may depend on how many add up.
     threads = EngineSettings(threads=directory.read_manifest()["threads"]).threads
-    with connected(ray) as cluster, directory.hold(), on_threads(threads):
+    with (
+        connected(ray) as cluster,
+        directory.hold(),
+        on_threads(threads),
+        watched_run(progress, "resume") as watcher,
+    ):
         plan = plan_from_directory(
             directory,
             model,
@@ -390,6 +477,7 @@ def resume(
             loss=loss,
             head=head,
             data_dir=data_dir,
+            device=device,
         )
         directory.check_file(directory.split)
         remarks = [
@@ -404,30 +492,33 @@ def resume(
             history = History(plan.simulation, truncate_after(directory, at), directory)
             if state.round >= plan.schedule.rounds:
                 history.evaluate()
-            return _go_on(plan, history, progress, track)
+            return _go_on(plan, history, watcher, track)
 
 
 @_explained
 def load(
     path: str | Path,
-    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    model: OwnModel | None = None,
     clients: Federation | None = None,
     *,
     algorithm: AnyAlgorithm | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
     data_dir: Path | None = None,
+    device: str | None = None,
 ) -> Result:
     """A run from its directory, at its last checkpoint; nothing is written.
 
     Args:
         path: the directory.
-        model: what was given to `run`; not needed for a run of a config file.
+        model: what was given to `run`; not needed for a run of a config file, unless
+            its own module is elsewhere now: "path/my_module.py:Net".
         clients: what was given to `run`; not needed for a run of a config file.
         algorithm: what was given to `run`; needed for a method of your own only.
         loss: what was given to `run`.
         head: what was given to `run`.
         data_dir: where the files of named datasets lie.
+        device: where to compute from here on; as the settings say by default.
     """
     directory = RunDirectory.open(Path(path))
     _refuse_federation(directory, "Each client finds its model in its own folder")
@@ -445,6 +536,7 @@ def load(
         loss=loss,
         head=head,
         data_dir=data_dir,
+        device=device,
     )
     remark = checkpoint.restore(plan.simulation, directory.checkpoint)
     if remark:
@@ -457,6 +549,11 @@ def load(
     history = History(plan.simulation, rounds, directory)
     history.evaluate()
     return Result(plan, history)
+
+
+def _column(metric: str, values: Sequence[float]) -> list[str]:
+    """Scores of one metric, in as many digits as reports write."""
+    return [unit_of(metric, values).score(value) for value in values]
 
 
 def _damage(directory: RunDirectory, at: Position) -> Iterator[str]:

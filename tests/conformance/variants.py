@@ -67,7 +67,11 @@ SHORT: dict[str, dict[str, Any]] = {
 """In place of the defaults, where these take long; under all other settings too."""
 
 OWN: dict[str, list[dict[str, Any]]] = {
-    "fedavg": [{"tuning": 2}, {"weights": "equal"}],
+    "fedavg": [
+        {"tuning": 2},
+        {"weights": "equal"},
+        {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.01, "lr_decay": 0.8},
+    ],
     "fedprox": [{"pull": 2.0, "epochs": 2, "weights": "equal"}],
     "scaffold": [
         {"weights": "size", "server_lr": 0.5, "tuning": 1},
@@ -76,7 +80,11 @@ OWN: dict[str, list[dict[str, Any]]] = {
     "fednova": [{"weights": "equal", "tuning": 1}],
     "fedavgm": [{"server_lr": 0.5, "weights": "equal", "tuning": 1}],
     "fedadam": [{"second_moment": "yogi"}, {"second_moment": "adagrad", "tuning": 1}],
-    "ditto": [{"pull": 0.0}, {"personal_lr": 0.2, "epochs": 2, "weights": "equal"}],
+    "ditto": [
+        {"pull": 0.0},
+        {"personal_lr": 0.2, "epochs": 2, "weights": "equal"},
+        {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1, "steps": 3},
+    ],
     "per-fedavg": [{"gradient": "hessian-free", "epochs": 2, "weights": "size"}],
     "pfedme": [{"restart": True, "server_mixing": 0.5, "weights": "size"}],
     "apfl": [
@@ -117,7 +125,11 @@ OWN: dict[str, list[dict[str, Any]]] = {
     ],
     "pfedmt": [{"restart": True, "device_pull": None, "weights": "equal"}],
     "fedper": [{"epochs": 2, "weights": "equal"}],
-    "fedrep": [{"head_epochs": 0}, {"epochs": 2, "weights": "equal"}],
+    "fedrep": [
+        {"head_epochs": 0},
+        {"epochs": 2, "weights": "equal"},
+        {"optimizer": "adam", "lr": 0.01},
+    ],
     "lg-fedavg": [{"epochs": 2, "weights": "equal"}],
     "fedbabu": [{"tuned": "head"}, {"tuning": 0, "weights": "equal"}],
     "fedbn": [{"epochs": 2, "weights": "equal"}],

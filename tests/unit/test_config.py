@@ -167,7 +167,7 @@ def table(path, **columns):
 
 def test_a_table_without_clients_is_divided_by_a_named_partition_only(tmp_path):
     data = table(tmp_path / "t.csv", a=range(8), y=[0, 1] * 4)
-    with pytest.raises(ConfigError, match=r"whose each row is.*data\.client=COLUMN"):
+    with pytest.raises(ConfigError, match=r"whose each sample is.*data\.client=COLUMN"):
         make_clients(parse({"data": data}))
     config = {"data": data, "partition": {"name": "iid", "clients": 2}}
     _, clients = make_clients(parse(config))

@@ -320,7 +320,7 @@ def test_the_command_line_says_how_to_go_on(
 
     out = tmp_path / ("long" * 40)
     ends = [KeyboardInterrupt(), SystemExit(143), fedloom.DataError("disk [full].")]
-    monkeypatch.setattr("fedloom.commands.run.run_config", stopped)
+    monkeypatch.setattr("fedloom.runs.run_config", stopped)
     monkeypatch.setattr(sys, "argv", ["fedloom", "run", "--out", str(out)])
     for code, first in ((130, "Stopped."), (143, "Stopped."), (3, "disk [full].")):
         with pytest.raises(SystemExit) as ended:

@@ -240,10 +240,12 @@ def test_finite_numbers_can_have_diverged_too(tmp_path: Path) -> None:
     with pytest.raises(NumericalError, match=r"this run diverged\. At the end"):
         resume(out, "mlr", clients)
     methods = {"wild": FedAvg(lr=1000.0), "tame": FedAvg(lr=0.1)}
-    both = fedloom.compare(
+    result = fedloom.compare(
         methods, "mlr", clients, rounds=2, seeds=2, out=tmp_path / "c"
     )
-    states = {key: run.state for key, run in collect([both]).runs.items()}
+    assert "wild: 2 of 2 runs diverged" in result.failures[0]
+    runs = collect([tmp_path / "c"]).runs
+    states = {key: run.state for key, run in runs.items()}
     assert states == {
         ("wild", 0): "failed",
         ("wild", 1): "failed",
@@ -258,10 +260,8 @@ def test_nothing_is_measured_by_training_alone_that_diverged(tmp_path: Path) -> 
         x, x[:, 0] + 0.5, clients=[n % 4 for n in range(120)], validation=0.25
     )
     methods = {"local": Local(lr=1000.0), "ditto": Ditto(lr=0.1)}
-    out = fedloom.compare(
-        methods, "mlr", clients, rounds=2, seeds=2, out=tmp_path / "c"
-    )
-    findings = work_out(collect([out]))
+    fedloom.compare(methods, "mlr", clients, rounds=2, seeds=2, out=tmp_path / "c")
+    findings = work_out(collect([tmp_path / "c"]))
     assert findings.gains is None
     assert findings.evidence is not None
     assert LONGER not in findings.evidence.yardsticks

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.optimizers import ANY
 from fedloom.core.settings import NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task
 
@@ -62,6 +63,7 @@ class Ditto(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "ditto"
     group = "personalised"
+    optimizers = ANY
 
     pull: NonNegative = 1.0
     """Strength of the pull toward the shared model (lambda); 0 is local training."""

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from fedloom.core import client_models
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.optimizers import ANY
 from fedloom.core.phases import plain_descent
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, Share
@@ -91,6 +92,7 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedacs"
     group = "personalised"
+    optimizers = ANY
     model_download = client_models.first_model
     initial_memory = client_models.first_memory
 

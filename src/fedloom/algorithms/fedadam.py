@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.optimizers import ANY
 from fedloom.core.records import Empty
 from fedloom.core.settings import Interval, Positive, Weighting, Whole
 from fedloom.core.task import Task
@@ -69,6 +70,7 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
 
     name = "fedadam"
     group = "global"
+    optimizers = ANY
 
     server_lr: Positive = 0.03
     """Learning rate of the server (eta), about the most that a parameter moves in a

@@ -33,6 +33,7 @@ from torch import Tensor
 from fedloom.core import client_models
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
 from fedloom.core.errors import ConfigError
+from fedloom.core.optimizers import ANY
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Positive
 from fedloom.core.task import Batch, Task
@@ -98,6 +99,7 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedamp"
     group = "personalised"
+    optimizers = ANY
     model_download = client_models.first_model
     initial_memory = client_models.first_memory
 

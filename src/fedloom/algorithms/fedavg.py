@@ -21,6 +21,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.optimizers import ANY
 from fedloom.core.phases import plain_descent
 from fedloom.core.records import Empty
 from fedloom.core.settings import Weighting, Whole
@@ -55,6 +56,7 @@ class FedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
 
     name = "fedavg"
     group = "global"
+    optimizers = ANY
 
     weights: Weighting = "size"
     """Clients count by training samples (FedAvg-w) or equally (FedAvg-e)."""

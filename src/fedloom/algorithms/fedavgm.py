@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.optimizers import ANY
 from fedloom.core.records import Empty
 from fedloom.core.settings import Interval, Positive, Weighting, Whole
 from fedloom.core.task import Task
@@ -60,6 +61,7 @@ class FedAvgM(Algorithm[Server, Empty, Download, Work, Upload]):
 
     name = "fedavgm"
     group = "global"
+    optimizers = ANY
 
     server_momentum: Annotated[float, Interval(least=0.0, below=1.0)] = 0.9
     """Share of the server's last step that is repeated (beta); 0 is FedAvg."""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ContractError
+from fedloom.core.optimizers import ANY
 from fedloom.core.phases import Phase
 from fedloom.core.settings import Weighting, Whole
 from fedloom.core.task import Batch, Task
@@ -66,6 +67,7 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedbabu"
     group = "personalised"
+    optimizers = ANY
 
     tuning: Whole = 5
     """Epochs on the client's own training data that turn the shared model into the

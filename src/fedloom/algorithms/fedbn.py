@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ContractError
+from fedloom.core.optimizers import ANY
 from fedloom.core.phases import plain_descent
 from fedloom.core.settings import Weighting
 from fedloom.core.task import Batch, Task
@@ -63,6 +64,7 @@ class FedBN(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedbn"
     group = "personalised"
+    optimizers = ANY
 
     weights: Weighting = "size"
     """Clients count by training samples or equally."""

@@ -87,6 +87,7 @@ class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
 
     name = "fednova"
     group = "global"
+    why_sgd = "it counts how often a gradient enters what a client moved"
 
     weights: Weighting = "size"
     """Clients count by training samples or equally (p_i)."""

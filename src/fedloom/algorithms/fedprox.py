@@ -21,6 +21,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, SGDState
+from fedloom.core.optimizers import ANY
 from fedloom.core.records import Empty
 from fedloom.core.settings import NonNegative, Weighting
 from fedloom.core.task import Batch, Task
@@ -54,6 +55,7 @@ class FedProx(Algorithm[Server, Empty, Download, Work, Upload]):
 
     name = "fedprox"
     group = "global"
+    optimizers = ANY
 
     pull: NonNegative = 0.1
     """Strength of the proximal term (mu); 0 is FedAvg."""

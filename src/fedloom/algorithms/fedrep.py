@@ -24,6 +24,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.optimizers import ANY
 from fedloom.core.phases import Phase
 from fedloom.core.settings import Count, Weighting, Whole
 from fedloom.core.task import Batch, Task
@@ -66,6 +67,7 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedrep"
     group = "personalised"
+    optimizers = ANY
 
     epochs: Count = 1
     """Local epochs of the base per round, after those of the head."""

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedloom.core import client_models
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
+from fedloom.core.optimizers import ANY
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Share
 from fedloom.core.task import Batch, Task
@@ -73,6 +74,7 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "heurfedamp"
     group = "personalised"
+    optimizers = ANY
     model_download = client_models.first_model
     initial_memory = client_models.first_memory
 

@@ -29,6 +29,7 @@ from torch.nn.functional import one_hot
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
 from fedloom.core.errors import ConfigError
+from fedloom.core.optimizers import ANY
 from fedloom.core.phases import Phase
 from fedloom.core.records import Empty, Logged, PerClient, WholeNumbers
 from fedloom.core.settings import SmallCount, Weighting
@@ -94,6 +95,7 @@ class IFCA(Algorithm[Server, Empty, Download, Work, Upload]):
 
     name = "ifca"
     group = "clustered"
+    optimizers = ANY
 
     cluster_count: SmallCount = 2
     """How many models there are (k); 1 is FedAvg. A round sends each client all of

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.optimizers import ANY
 from fedloom.core.phases import plain_descent
 from fedloom.core.settings import Weighting
 from fedloom.core.task import Batch, Task
@@ -66,6 +67,7 @@ class LGFedAvg(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "lg-fedavg"
     group = "personalised"
+    optimizers = ANY
 
     weights: Weighting = "size"
     """Clients count by training samples or equally."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.optimizers import ANY
 from fedloom.core.phases import plain_descent
 from fedloom.core.records import Empty
 from fedloom.core.task import Batch, Task
@@ -37,6 +38,7 @@ class Local(Algorithm[Empty, Memory, Empty, Work, Empty]):
 
     name = "local"
     group = "local"
+    optimizers = ANY
     trains_everyone = True
 
     def init_server(self, population: Population) -> Empty:

@@ -31,11 +31,9 @@ from torch.func import grad, vmap
 from fedloom.core import gaussians, streams
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population
 from fedloom.core.errors import ConfigError
+from fedloom.core.optimizers import adam_move
 from fedloom.core.settings import Count, Interval, NonNegative, Positive, Weighting
 from fedloom.core.task import Batch, Task
-
-_FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
-"""Adam's beta_1, beta_2 and epsilon, as everywhere."""
 
 
 class Server(NamedTuple):
@@ -102,6 +100,7 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "pfedbayes"
     group = "Bayesian"
+    why_sgd = "its steps are Adam's already, on a Gaussian for every parameter"
     auto_rates = ()  # Adam's rates do not depend on the size of a gradient.
 
     clip: Positive | None = None
@@ -201,13 +200,9 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
         self, state: Adam, gradient: Tensor, count: Tensor, lr: float, batch: Batch
     ) -> Adam:
         """The `count`-th step of Adam, with this method's decaying rate."""
-        first = torch.lerp(gradient, state.first, _FIRST)
-        second = torch.lerp(gradient.square(), state.second, _SECOND)
-        times = count.to(gradient.dtype)
-        size = torch.sqrt(second / (1.0 - _SECOND**times)) + _EPSILON
         pace = self.decayed(lr, batch.round, gradient.dtype)
-        at = state.at - pace * first / (1.0 - _FIRST**times) / size
-        return Adam(at, first, second)
+        move, *memory = adam_move(gradient, state.first, state.second, count, pace)
+        return Adam(state.at - move, *memory)
 
     def finish(
         self, work: Work, down: Download, memory: Memory, client: Client, task: Task

@@ -94,6 +94,7 @@ class PFedHN(Algorithm[Server, Empty, Download, Work, Upload]):
 
     name = "pfedhn"
     group = "personalised"
+    why_sgd = "its server takes what a client moved for a gradient"
 
     steps: Count | None = 50
     """Local steps per round (K)."""

@@ -105,6 +105,7 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "pfedmt"
     group = "tiered"
+    why_sgd = "what clients keep between rounds is the momentum of SGD"
 
     lr: Positive = 0.05
     """Learning rate of a client's steps (alpha); times the pull in them it must be

@@ -92,6 +92,7 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "scaffold"
     group = "global"
+    why_sgd = "its control variates take what a client moved for a sum of gradients"
 
     server_lr: Positive = 1.0
     """Learning rate of the server (eta_g); 1 takes the mean of the clients' models."""

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from fedloom.algorithms import FedAvg
 from fedloom.bench.evaluation import evaluations
 from fedloom.bench.floor import Rates, Work
+from fedloom.bench.names import ENGINE_MODES as MODES
 from fedloom.clients import Federation, Iid, Sampling, Split, divide
 from fedloom.clients.assignment import Assignment, Partition, numbered
 from fedloom.clients.batches import steps_per_epoch
@@ -44,8 +45,6 @@ from fedloom.engine.threads import on_threads
 from fedloom.engine.weave import Weave
 from fedloom.models import MODELS
 from fedloom.server.simulation import Simulation
-
-MODES = ("plain", "loop", "weave", "weave-compiled", "native")
 
 _CLIENTS = {"mlr": 1000, "mlp": 100, "lenet": 100}
 """How many clients share the data, by model."""

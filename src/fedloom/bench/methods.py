@@ -16,13 +16,12 @@ import torch
 
 from fedloom.algorithms import REGISTRY
 from fedloom.bench.engine import best, check_counts, check_names, device_name, simulate
+from fedloom.bench.names import METHOD_MODES as MODES
 from fedloom.clients import Federation, Iid, Split, divide
 from fedloom.core import streams
 from fedloom.core.task import Task
 from fedloom.data import SOURCES, Dataset
 from fedloom.models import MLP
-
-MODES = ("loop", "weave", "weave-compiled", "native")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ def read(path: Path) -> dict[str, float]:
     try:
         return {
             str(row["name"]): float(row["ratio"])
-            for row in json.loads(path.read_text())
+            for row in json.loads(path.read_text(encoding="utf-8"))
         }
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(

@@ -24,6 +24,7 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.bench.engine import check_counts, check_names, device_name
+from fedloom.bench.names import SCALE_METHODS as METHODS
 from fedloom.clients import Sampling
 from fedloom.clients.federation import Federation, federation
 from fedloom.comparison.workers import workers
@@ -31,10 +32,6 @@ from fedloom.core.errors import ConfigError
 from fedloom.engine.choice import EngineSettings
 from fedloom.results.rows import Round
 from fedloom.runs import run
-
-METHODS = ("fedavg", "self-fl", "ditto")
-FEWEST = 10_000
-"""Clients of the run that the others are compared with, unless there are fewer."""
 
 _SAMPLES, _FEATURES, _CLASSES = 4, 60, 10
 _AT_ONCE = 1 << 18
@@ -224,10 +221,12 @@ def _clients(arrays: Path) -> Federation:
 def _peak_bytes() -> int:
     """Most memory of this process that was ever resident."""
     with suppress(OSError):  # Linux alone says it so, and leaves out who started us
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    import resource  # Windows has none
+    if sys.platform == "win32":
+        raise ConfigError("bench scale: Windows does not say how much memory was used.")
+    import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from fedloom.clients.ragged import Ragged
 from fedloom.core.errors import ConfigError
+from fedloom.core.reprs import without_values
 from fedloom.core.settings import check
 from fedloom.data.dataset import Dataset
 
 Indices = NDArray[np.int64]
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class Assignment:
     """Samples of every client, and what the clients are called."""

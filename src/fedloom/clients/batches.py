@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedloom.core.reprs import without_values
 from fedloom.core.streams import fold
 
 _MOST_KEYS = 1 << 20
@@ -20,6 +21,7 @@ _MOST_KEYS = 1 << 20
 _LAST = torch.iinfo(torch.int64).max
 
 
+@without_values
 class Plan(NamedTuple):
     """For C clients, S steps and batches of width B, padded to the longest client."""
 

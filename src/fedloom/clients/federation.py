@@ -34,6 +34,7 @@ from fedloom.clients.transforms import (
 from fedloom.core.digests import text_digest
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import atomic_write
+from fedloom.core.reprs import html_table
 from fedloom.core.scaling import PerChannel
 from fedloom.data.dataset import Dataset, Task, from_arrays
 from fedloom.data.files import read_npz
@@ -153,6 +154,19 @@ class Federation:
             f"{part}={len(getattr(self, part).indices)}" for part in _PARTS
         )
         return f"Federation(clients={self.count}, {samples}, dataset={self.dataset!r})"
+
+    def _repr_html_(self) -> str:
+        """Counts for a notebook, no sample."""
+        rows = []
+        for part in _PARTS:
+            sizes = getattr(self, part).sizes
+            if not sizes.any():
+                continue
+            least, middle, most = sizes.min(), np.median(sizes), sizes.max()
+            spread = (f"{least}", f"{middle:g}", f"{most}")
+            rows.append((part, int((sizes > 0).sum()), int(sizes.sum()), *spread))
+        headings = ("part", "clients", "samples", "least", "median", "most")
+        return html_table(headings, rows, title=self.describe())
 
     def only(self, clients: Sequence[int]) -> Federation:
         """Some clients of this federation, in this order, on the same dataset object.
@@ -458,7 +472,7 @@ def _source_of_clients(dataset: Dataset, partition: Partition) -> str:
         names = [name for name, kind in PARTITIONS.items() if kind is type(partition)]
         return f"from partition {names[0] if names else type(partition).__name__}"
     if dataset.owner_name is None:
-        return "as the data name them"
+        return dataset.owner_source or "as the data name them"
     return f"from column {dataset.owner_name!r}"
 
 
@@ -509,6 +523,16 @@ def federation(
     seed: int = 0,
 ) -> Federation:
     """A federation from the user's own arrays.
+
+    Example:
+        >>> import fedloom
+        >>> clients = fedloom.federation(
+        ...     [[0.1, 2.0], [0.4, 1.5], [0.3, 1.0], [0.9, 0.2]] * 4,
+        ...     [0, 1, 1, 0] * 4,
+        ...     clients=["ann", "ann", "bob", "bob"] * 4,
+        ... )
+        >>> clients.names, clients.sizes
+        (('ann', 'bob'), array([6, 6]))
 
     Args:
         x: One array with a row per sample; a tuple of them for a model that takes

@@ -26,6 +26,7 @@ from fedloom.clients.natural import Natural
 from fedloom.clients.ragged import Ragged
 from fedloom.clients.slices import ConceptDrift, Slices
 from fedloom.core.errors import ConfigError
+from fedloom.core.reprs import without_values
 from fedloom.core.settings import Count, Positive
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
@@ -229,6 +230,7 @@ class PowerLaw(Partition):
         return numbered(Ragged.cut(draw.permutation(len(dataset)), counts))
 
 
+@without_values
 @dataclass(frozen=True, kw_only=True)
 class Given(Partition):
     """The user's own lists of sample indices."""

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
+from fedloom.core.reprs import without_values
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class Ragged:
     """One list of sample indices per client, stored end to end.

@@ -15,6 +15,7 @@ from fedloom.clients.drawing import draw_from_each, draw_samples, rank_in_class
 from fedloom.clients.ragged import Ragged
 from fedloom.core.client_streams import ClientStreams
 from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.reprs import without_values
 from fedloom.core.settings import Count, Interval, Share, Whole, check
 from fedloom.core.streams import generator
 from fedloom.data.dataset import Dataset
@@ -330,6 +331,7 @@ class Split:
 _TRAIN, _VALIDATION, _TEST = range(3)
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class _Marks:
     """What a split goes by, one entry per sample of the dataset."""

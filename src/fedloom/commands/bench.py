@@ -6,28 +6,25 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.bench import engine as engine_bench
-from fedloom.bench import methods as methods_bench
-from fedloom.bench import ratios as ratios_bench
-from fedloom.bench import ray as ray_bench
-from fedloom.bench import scale as scale_bench
-from fedloom.bench import seeds as seeds_bench
-from fedloom.bench.peers import comparison as peers_bench
-from fedloom.bench.peers.environments import PEERS
-from fedloom.bench.peers.workloads import WORKLOADS
+from fedloom.bench import names
 from fedloom.commands import options
-from fedloom.commands.console import make_table, out, print_numbers, remark, say
+from fedloom.commands.console import aside, make_table, out, print_numbers, remark, say
 from fedloom.commands.options import option
 from fedloom.core.errors import ConfigError, ContractError
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 
-_ENGINE_MODES, _METHOD_MODES = map(",".join, (engine_bench.MODES, methods_bench.MODES))
+if TYPE_CHECKING:
+    from fedloom.bench.peers.comparison import Spread, Summary
 
-bench = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+_ENGINE_MODES, _METHOD_MODES = map(",".join, (names.ENGINE_MODES, names.METHOD_MODES))
+
+bench = typer.Typer(
+    help="Measure speed on this machine.", no_args_is_help=True, suggest_commands=False
+)
 
 Json = Annotated[Path | None, option("File for the rows.", "--json")]
 Device = Annotated[str, option("Device: cpu or cuda.")]
@@ -56,12 +53,19 @@ def bench_engine(
     evaluation: Annotated[bool, option("Time evaluations of the models too.")] = True,
     repeats: Repeats = 5,
     data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave."""
+    """Seconds per round: a plain PyTorch loop against loop, weave, compiled weave.
+
+    Examples:
+        fedloom bench engine --models mlr --repeats 3
+    """
+    from fedloom.bench import engine
+
     rows = []
     headers = ("seconds", "ratio", "ratio_to", "floor_s", "times_floor")
     table = make_table("model", "clients", "work", "mode", *headers)
-    for row in engine_bench.measure(
+    for row in engine.measure(
         data,
         models.split(","),
         device=device,
@@ -73,7 +77,7 @@ def bench_engine(
         data_dir=data_dir,
     ):
         rows.append(row)
-        remark(f"{row.model:6} {row.work:9} {row.mode:15} {row.seconds:9.4f} s")
+        aside(f"{row.model:6} {row.work:9} {row.mode:15} {row.seconds:9.4f} s")
         ratios = (f"{row.ratio:.1f}", row.ratio_to, f"{row.floor_s:.4f}")
         numbers = (f"{row.seconds:.4f}", *ratios, f"{row.times_floor:.1f}")
         table.add_row(row.model, str(row.clients), row.work, row.mode, *numbers)
@@ -91,10 +95,17 @@ def bench_methods(
     clients: Annotated[int, option("Number of clients.")] = 100,
     repeats: Repeats = 2,
     data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Seconds per round of every method: loop against weave and compiled weave."""
+    """Seconds per round of every method: loop against weave and compiled weave.
+
+    Examples:
+        fedloom bench methods --methods fedavg,ditto --clients 20
+    """
+    from fedloom.bench import methods as every_method
+
     rows = []
-    for row in methods_bench.measure(
+    for row in every_method.measure(
         data,
         _names(methods),
         device=device,
@@ -121,10 +132,17 @@ def bench_seeds(
     ] = 3,
     to: Json = None,
     device: Device = "cpu",
+    quiet: options.Quiet = False,
 ) -> None:
-    """Several seeds in the same passes against one run after another."""
+    """Several seeds in the same passes against one run after another.
+
+    Examples:
+        fedloom bench seeds --methods fedavg --seeds 5
+    """
+    from fedloom.bench.seeds import measure
+
     rows = []
-    for row in seeds_bench.measure(
+    for row in measure(
         _names(methods), seeds=seeds, rounds=rounds, repeats=repeats, device=device
     ):
         rows.append(row)
@@ -142,30 +160,35 @@ def bench_scale(
         1_000_000
     ),
     methods: Annotated[
-        str, option(f"Methods, comma-separated; {', '.join(scale_bench.METHODS)}.")
+        str, option(f"Methods, comma-separated; {', '.join(names.SCALE_METHODS)}.")
     ] = "",
     against: Annotated[
         str,
         option("Numbers of clients of the other runs, comma-separated."),
-    ] = str(scale_bench.FEWEST),
+    ] = str(names.FEWEST),
     cohort: Annotated[int, option("Number of clients of a round.")] = 1000,
     rounds: Annotated[
         int, option("Number of rounds of each run, more than 10: one has a checkpoint.")
     ] = 30,
     to: Json = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """What a round, the set-up and the files cost among few and very many clients."""
+    """What a round, the set-up and the files cost among few and very many clients.
+
+    Examples:
+        fedloom bench scale --clients 100000 --methods fedavg
+    """
+    from fedloom.bench.scale import measure
+
     counts = [clients, *(_number(text) for text in _names(against))]
     rows = []
     table = make_table(
         *("method", "clients", "s per round", "ratio", "steps", "set-up s"),
         *("us per client", "peak GiB", "MB at start", "kB per round", "MB checkpoint"),
     )
-    for row in scale_bench.measure(
-        _names(methods), counts, cohort=cohort, rounds=rounds
-    ):
+    for row in measure(_names(methods), counts, cohort=cohort, rounds=rounds):
         rows.append(row)
-        remark(f"{row.method:8} {row.clients:9} clients {row.round_s:8.4f} s a round")
+        aside(f"{row.method:8} {row.clients:9} clients {row.round_s:8.4f} s a round")
         table.add_row(
             *(row.method, str(row.clients), f"{row.round_s:.4f}", f"{row.ratio:.2f}"),
             *(f"{row.steps:.0f}", f"{row.setup_s:.1f}"),
@@ -196,10 +219,17 @@ def bench_ray(
     rounds: Annotated[int, option("Number of timed rounds in a turn.")] = 5,
     repeats: Annotated[int, option("Number of turns; the best counts.")] = 3,
     data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Workers of a Ray cluster on this machine against as many local processes."""
+    """Workers of a Ray cluster on this machine against as many local processes.
+
+    Examples:
+        fedloom bench ray --methods fedavg --workers 2
+    """
+    from fedloom.bench.ray import measure
+
     rows = []
-    for row in ray_bench.measure(
+    for row in measure(
         data,
         _names(methods),
         workers=workers,
@@ -220,12 +250,16 @@ def bench_ray(
 @bench.command("peers")
 def bench_peers(
     workloads: Annotated[
-        str, option(f"Workloads, comma-separated: {', '.join(WORKLOADS)}; all if none.")
+        str,
+        option(
+            f"Workloads, comma-separated: {', '.join(names.WORKLOADS)}; all if none."
+        ),
     ] = "",
     peers: Annotated[
         str,
         option(
-            f"Peers, comma-separated: {', '.join(PEERS)}; all that can run if none."
+            f"Peers, comma-separated: {', '.join(names.PEERS)}; all that can run if "
+            "none."
         ),
     ] = "",
     rounds: Annotated[
@@ -243,11 +277,19 @@ def bench_peers(
         Path | None, option("Directory for the environments of the peers.")
     ] = None,
     data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """The same workloads through other frameworks, a tuned loop, and Fedloom."""
+    """The same workloads through other frameworks, a tuned loop, and Fedloom.
+
+    Examples:
+        fedloom bench peers --peers fedloom --json rows.json
+    """
+    from fedloom.bench.peers.comparison import measure, summarise, to_json
+    from fedloom.bench.peers.workloads import WORKLOADS
+
     options.expect_file(to, "--json")
     rows = []
-    for row in peers_bench.measure(
+    for row in measure(
         _names(workloads),
         _names(peers),
         rounds=rounds,
@@ -256,12 +298,12 @@ def bench_peers(
         processes=processes,
         environments=venvs,
         data_dir=data_dir,
-        say=remark,
+        say=aside,
     ):
         rows.append(row)
         took = "" if row.outcome is None else f"{row.outcome.seconds:9.3f} s a round"
-        remark(f"{row.workload} {row.repeat} {row.peer:8} {took} {row.problem}")
-    summaries = peers_bench.summarise(rows)
+        aside(f"{row.workload} {row.repeat} {row.peer:8} {took} {row.problem}")
+    summaries = summarise(rows)
     for name in dict.fromkeys(summary.workload for summary in summaries):
         own = [summary for summary in summaries if summary.workload == name]
         print_numbers(
@@ -282,7 +324,7 @@ def bench_peers(
                 say(f"{summary.peer}: {summary.problem}")
     if to is not None:
         with atomic_write(to) as part:
-            part.write_text(peers_bench.to_json(rows, device, processes), "utf-8")
+            write_text(part, to_json(rows, device, processes))
         say(f"Written to {to}")
     others = [row for row in rows if not row.is_same_work]
     if others:
@@ -290,10 +332,10 @@ def bench_peers(
         raise ContractError(f"bench peers: not everybody did the same work: {listed}.")
 
 
-def _peer_numbers(summary: peers_bench.Summary) -> list[str]:
+def _peer_numbers(summary: Summary) -> list[str]:
     """The columns of one peer."""
 
-    def spread(numbers: peers_bench.Spread | None, digits: int) -> str:
+    def spread(numbers: Spread | None, digits: int) -> str:
         if numbers is None:
             return "-"
         middle, least, most = (
@@ -322,19 +364,26 @@ def bench_ratios(
         Path | None, option("File of ratios to compare with, as --json writes it.")
     ] = None,
     to: Json = None,
+    quiet: options.Quiet = False,
 ) -> None:
-    """A few ratios in minutes; ends with 1 if one fell far below the stored one."""
-    known = ratios_bench.read(stored) if stored is not None else {}
+    """A few ratios in minutes; ends with 1 if one fell far below the stored one.
+
+    Examples:
+        fedloom bench ratios --stored benchmarks/ratios-2-cores.json
+    """
+    from fedloom.bench import ratios
+
+    known = ratios.read(stored) if stored is not None else {}
     measured = []
-    for row in ratios_bench.measure():
+    for row in ratios.measure():
         measured.append(row)
-        remark(f"{row.name:32} {row.ratio:6.2f}x")
+        aside(f"{row.name:32} {row.ratio:6.2f}x")
     table = make_table("what", numbers=("ratio", "stored", "least", ""))
-    compared = ratios_bench.compare(measured, known)
+    compared = ratios.compare(measured, known)
     for line in compared:
         cells = ("", "")
         if line.stored is not None:
-            least = ratios_bench.TOLERANCE * line.stored
+            least = ratios.TOLERANCE * line.stored
             cells = f"{line.stored:.2f}", f"{least:.2f}"
         verdict = "slower" if line.is_slower else ""
         table.add_row(line.name, f"{line.ratio:.2f}", *cells, verdict)
@@ -343,7 +392,7 @@ def bench_ratios(
     slower = [line.name for line in compared if line.is_slower]
     if slower:
         remark(
-            f"{', '.join(slower)}: less than {ratios_bench.TOLERANCE:g} of the stored "
+            f"{', '.join(slower)}: less than {ratios.TOLERANCE:g} of the stored "
             "ratio. Measure again on a quiet machine; if it stays, something became "
             "slower."
         )
@@ -359,5 +408,5 @@ def _write_rows(rows: Sequence[Any], path: Path | None) -> None:
     if path is None:
         return
     with atomic_write(path) as part:
-        part.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+        write_text(part, json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     say(f"Written to {path}")

@@ -1,57 +1,48 @@
-"""`fedloom list` and `describe`: what there is to choose from."""
+"""`fedloom list`: what there is to choose from."""
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.filesize import decimal
 
-from fedloom.algorithms import GROUPS, REGISTRY
-from fedloom.clients import PARTITIONS, TEAMS, TRANSFORMS, Sampling, Split
-from fedloom.commands.console import make_table, out, plain
-from fedloom.commands.options import argument, option
-from fedloom.core.describe import first_line, logged, record_fields, returned
+from fedloom.commands import completion, options
+from fedloom.commands.console import make_table, out, print_json
+from fedloom.commands.documents import catalogue_document
+from fedloom.commands.options import option
+from fedloom.commands.sections import components
+from fedloom.core.describe import first_line
 from fedloom.core.errors import ConfigError, ContractError, shown, unknown
-from fedloom.core.settings import LARGEST, settings_of
-from fedloom.core.task import Task
-from fedloom.data import SOURCES
-from fedloom.engine.choice import EngineSettings
-from fedloom.engine.footprint import footprint
-from fedloom.fleet import Faults
-from fedloom.models import MODELS
-from fedloom.models.sizes import foresee
-from fedloom.server.schedule import Schedule
+from fedloom.core.settings import LARGEST
 
-_COMPONENTS: Mapping[str, Mapping[str, type[Any]]] = {
-    "data": SOURCES,
-    "partition": PARTITIONS,
-    "transform": TRANSFORMS,
-    "teams": TEAMS,
-    "model": MODELS,
-}
-"""What a run is made of besides its method, by the section that chooses it."""
-
-_SECTIONS: Mapping[str, type[Any]] = {
-    "schedule": Schedule,
-    "split": Split,
-    "sampling": Sampling,
-    "faults": Faults,
-    "engine": EngineSettings,
-}
-"""Settings of every run, by the section that sets them; the schedule's stand on top."""
+if TYPE_CHECKING:
+    from fedloom.core.task import Task
 
 
 def list_command(
-    model: Annotated[str, option("Model whose bytes are counted.")] = "mlp",
+    model: Annotated[
+        str, option("Model whose bytes are counted.", complete=completion.models)
+    ] = "mlp",
     shape: Annotated[str, option("Shape of one input of that model.")] = "1x28x28",
     outputs: Annotated[int, option("Number of outputs of that model.")] = 10,
     clients: Annotated[int, option("Number of clients that the server serves.")] = 100,
+    as_json: options.Json = False,
 ) -> None:
-    """List methods with what they send and keep, data, partitions, teams, models."""
+    """List methods with what they send and keep, data, partitions, teams, models.
+
+    Examples:
+        fedloom list
+        fedloom list --model lenet --shape 3x32x32 --clients 1000
+        fedloom list --json
+    """
+    from fedloom.algorithms import GROUPS, REGISTRY
+    from fedloom.core.task import Task
+    from fedloom.models import MODELS
+    from fedloom.models.sizes import foresee
+
     if model not in MODELS:
         raise ConfigError(unknown("model", model, MODELS))
     for name, number in (("--outputs", outputs), ("--clients", clients)):
@@ -69,61 +60,39 @@ def list_command(
     )
     numbers = ("down", "up", "client", "server")
     table = make_table("group", "method", "what it is", numbers=numbers, title=title)
+    methods = []
     for group in GROUPS:
         names = [name for name, kind in REGISTRY.items() if kind.group == group]
         for name in names:
             about = first_line(REGISTRY[name])
-            cells = _sizes(name, shapes, task, clients)
+            sizes = _sizes(name, shapes, task, clients)
+            cells = ["n/a"] * len(numbers)
+            if sizes is not None:
+                cells = [decimal(number) if number else "-" for number in sizes]
             table.add_row(group if name == names[0] else "", name, about, *cells)
+            method: dict[str, Any] = {"name": name, "group": group, "about": about}
+            of_method: Sequence[int | None] = sizes or [None] * len(numbers)
+            methods.append(method | dict(zip(numbers, of_method, strict=True)))
+    others = {
+        section: {name: first_line(kind) for name, kind in registry.items()}
+        for section, registry in components().items()
+    }
+    if as_json:
+        print_json(catalogue_document(methods, others))
+        return
     out.print(table)
-    for section, registry in _COMPONENTS.items():
+    for section, abouts in others.items():
         table = make_table(section, "what it is")
-        for name, kind in registry.items():
-            table.add_row(name, first_line(kind))
+        for name, about in abouts.items():
+            table.add_row(name, about)
         out.print()
         out.print(table)
 
 
-def describe_command(
-    name: Annotated[
-        str,
-        argument("Method, data source, partition, model, or a section such as faults."),
-    ],
-) -> None:
-    """Explain a method or another part of a run: settings, what is sent and kept."""
-    registries = (REGISTRY, *_COMPONENTS.values(), _SECTIONS)
-    kind: Any = next((known[name] for known in registries if name in known), None)
-    if kind is None:
-        every = [known for registry in registries for known in registry]
-        raise ConfigError(unknown("name", name, every))
-    is_method = name in REGISTRY
-    text = sys.modules[kind.__module__].__doc__ if is_method else kind.__doc__
-    out.print((text or "").strip(), highlight=False, markup=False)
-    _show_settings(kind)
-    if not is_method:
-        return
-    server, memory, download, work, upload = kind.records
-    records = {
-        "Goes down to each client": download,
-        "Goes up from each client": upload,
-        "Kept on the client": memory,
-        "Exists during a round only": work,
-        "The server keeps": server,
-        "Recorded of each client": returned(kind.client_log),
-        "Recorded of each download": logged(kind.download),
-        "Recorded of each aggregation": logged(kind.aggregate),
-    }
-    for title, record in records.items():
-        fields = record_fields(record)
-        about = first_line(record) if fields else "nothing"
-        out.print(f"\n[bold]{title}[/bold]: {plain(about)}", highlight=False)
-        for field, doc in fields:
-            joined = plain(doc.replace("\n", " "))
-            out.print(f"  {field}" + (f": {joined}" if joined else ""))
+def _sizes(name: str, shapes: Task, task: Task, clients: int) -> list[int] | None:
+    """Bytes down, up, kept by a client, and kept by the server.
 
-
-def _sizes(name: str, shapes: Task, task: Task, clients: int) -> list[str]:
-    """Bytes down, up, kept by a client, and kept by the server, as words.
+    None if the method cannot train this model; its page says what it needs.
 
     Args:
         name: of the method.
@@ -131,6 +100,9 @@ def _sizes(name: str, shapes: Task, task: Task, clients: int) -> list[str]:
         task: the model, for methods that look at numbers.
         clients: how many the server serves.
     """
+    from fedloom.algorithms import REGISTRY
+    from fedloom.engine.footprint import footprint
+
     method = REGISTRY[name]()
     try:
         try:
@@ -138,10 +110,8 @@ def _sizes(name: str, shapes: Task, task: Task, clients: int) -> list[str]:
         except RuntimeError:  # PyTorch has no numbers to look at there
             size = footprint(method, task, clients=clients)
     except ContractError:
-        # The method cannot train this model; its page says what it needs.
-        return ["n/a"] * 4
-    sizes = (size.down, size.up, size.kept, size.server)
-    return [decimal(number) if number else "-" for number in sizes]
+        return None
+    return [size.down, size.up, size.kept, size.server]
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -153,15 +123,3 @@ def _shape(text: str) -> tuple[int, ...]:
             "each of at most nine digits."
         )
     return tuple(map(int, sides))
-
-
-def _show_settings(kind: type[Any]) -> None:
-    settings = settings_of(kind)
-    if not settings:
-        return
-    table = make_table("setting", "default", "type", "meaning")
-    for s in settings:
-        default = "required" if s.required else str(s.default)
-        table.add_row(s.name, default, s.kind, plain(s.doc.replace("\n", " ")))
-    out.print()
-    out.print(table)

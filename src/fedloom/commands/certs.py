@@ -29,6 +29,10 @@ def certs_command(
 
     An institution uses its own authority, and every client makes its key itself
     (ssh-keygen -t ecdsa -b 384) and sends the public half to the server.
+
+    Examples:
+        fedloom certs keys --clients 3
+        fedloom certs keys --host server.example.org
     """
     if not accepts(Count, clients) or clients > _MOST_CLIENTS:
         raise ConfigError(

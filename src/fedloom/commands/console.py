@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.cells import cell_len
@@ -15,6 +19,7 @@ from rich.table import Table
 
 from fedloom.core.files import write_csv
 from fedloom.core.foreign_text import terminal_text
+from fedloom_command import let_ctrl_c_interrupt
 
 
 class PlainConsole(Console):
@@ -28,13 +33,79 @@ class PlainConsole(Console):
             yield Segment(text if control else terminal_text(text), style, control)
 
 
-out = PlainConsole(width=None if sys.stdout.isatty() else 110)
-err = PlainConsole(stderr=True, width=None if sys.stderr.isatty() else 110)
+out = PlainConsole(emoji=False, width=None if sys.stdout.isatty() else 110)
+progress = PlainConsole(emoji=False, width=None if sys.stdout.isatty() else 110)
+"""How the work goes on; nothing of it with --quiet."""
+err = PlainConsole(stderr=True, emoji=False, width=None if sys.stderr.isatty() else 110)
+
+
+def set_quiet(is_quiet: bool) -> bool:
+    """Say no word of progress, or say it again."""
+    progress.quiet = is_quiet
+    out.quiet = is_quiet and out.stderr
+    return is_quiet
+
+
+def set_json(is_json: bool) -> bool:
+    """Keep standard output for one JSON document, or give it back to everything."""
+    global _lacks_document
+    out.stderr = progress.stderr = _lacks_document = is_json
+    out.quiet = is_json and progress.quiet
+    return is_json
+
+
+_lacks_document = False
+"""Whether a JSON document is asked for that has not been printed yet."""
+
+
+def lacks_document() -> bool:
+    """Whether a JSON document is asked for that has not been printed yet."""
+    return _lacks_document
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Write the one JSON document of a command to standard output.
+
+    Args:
+        document: what it holds. A number that is not finite is written as null.
+    """
+    global _lacks_document
+    _lacks_document = False
+    text = json.dumps(_plain_values(document), indent=2)
+    sys.stdout.write(f"{text}\n")
+
+
+def _plain_values(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain_values(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_values(inner) for inner in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # a number or an array of NumPy
+        return _plain_values(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
 
 
 def say(text: str) -> None:
     """One line of result, as it is."""
     out.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def tell(text: str) -> None:
+    """One line on how the work goes on."""
+    progress.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def aside(text: str) -> None:
+    """The same on standard error, where the result itself is lines of the same kind."""
+    if not progress.quiet:
+        remark(text)
 
 
 def remark(text: str) -> None:
@@ -43,8 +114,13 @@ def remark(text: str) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, object]]) -> None:
-    """Rows as CSV on standard output; on a terminal nothing in them can move it."""
+    """Rows as CSV on standard output; on a terminal nothing in them can move it.
+
+    What goes to another program or to a file is UTF-8, as in the files that we write.
+    """
     if not sys.stdout.isatty():
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", errors="strict")
         write_csv(rows, sys.stdout)
         return
     text = io.StringIO()
@@ -120,6 +196,7 @@ def plain(text: str) -> str:
 @contextmanager
 def stoppable(hint: str = "") -> Iterator[None]:
     """Say how to go on after Ctrl-C or SIGTERM: the hint, or what the run says."""
+    let_ctrl_c_interrupt()
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as error:

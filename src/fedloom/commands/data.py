@@ -5,24 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from fedloom.clients import picture
-from fedloom.commands import options
-from fedloom.commands.console import make_table, plain, say
+from fedloom.commands import completion, options
+from fedloom.commands.console import make_table, plain, print_json, say
 from fedloom.commands.console import out as console
+from fedloom.commands.documents import data_document
 from fedloom.commands.options import argument, option
-from fedloom.config import parse, read_toml
 from fedloom.core.describe import first_line
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import atomic_write
-from fedloom.data import SOURCES, whereabouts
-from fedloom.plan import make_clients
+from fedloom.core.files import atomic_write, write_text
 
 
 def data_command(
     name: Annotated[
         str | None,
         argument(
-            "Data source, your own file, or a run's TOML file; none lists the sources."
+            "Your own file or folder, a data source, or a run's TOML file; none lists "
+            "the sources.",
+            completion.data_or_file,
         ),
     ] = None,
     partition: options.Partition = None,
@@ -32,10 +31,23 @@ def data_command(
     ] = None,
     data_dir: options.DataDir = None,
     settings: options.Settings = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Divide a dataset among clients, and look at the split."""
+    r"""Divide a dataset among clients, and look at the split.
+
+    Examples:
+        fedloom data
+        fedloom data patients.csv --set data.target=outcome \
+                     --set data.client=hospital
+        fedloom data pictures/ --partition dirichlet --set partition.alpha=0.3
+        fedloom data run.toml --out split --json
+    """
+    from fedloom.clients import picture
+    from fedloom.config import parse, read_toml
+    from fedloom.plan import make_clients
+
     if name is None:
-        _list_sources(data_dir)
+        _list_sources(data_dir, as_json=as_json)
         return
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: expected a directory, found a file.")
@@ -60,14 +72,26 @@ def data_command(
     if out is not None:
         clients.save(out / "split.npz")
         with atomic_write(out / "split.svg") as part:
-            part.write_text(picture.to_svg(clients), encoding="utf-8")
+            write_text(part, picture.to_svg(clients))
         say(f"\nWritten to {out}")
+    if as_json:
+        print_json(data_document(clients, out))
 
 
-def _list_sources(data_dir: Path | None) -> None:
+def _list_sources(data_dir: Path | None, *, as_json: bool) -> None:
+    from fedloom.data import SOURCES, whereabouts
+
+    places = {name: whereabouts(name, data_dir) for name in SOURCES}
+    if as_json:
+        rows = [
+            {"name": name, "place": places[name], "about": first_line(kind)}
+            for name, kind in SOURCES.items()
+        ]
+        print_json({"command": "data", "sources": rows})
+        return
     table = make_table("data", "on this machine", "what it is")
     for name, kind in SOURCES.items():
-        table.add_row(name, plain(whereabouts(name, data_dir)), first_line(kind))
+        table.add_row(name, plain(places[name]), first_line(kind))
     console.print(table)
     say(
         "\n`fedloom data NAME` divides one and draws the split, or says which files it "

@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fedloom.commands import options
-from fedloom.commands.console import out as console
-from fedloom.commands.console import remark, say, stoppable
+from fedloom.commands.console import print_json, say, stoppable, tell
+from fedloom.commands.documents import report_document
 from fedloom.commands.options import argument, option
 from fedloom.commands.report import write_and_show
-from fedloom.config import (
-    RunConfig,
-    override,
-    parse,
-    read_toml,
-    to_tables,
-    to_toml,
-)
-from fedloom.core.digests import read_checked_json
+from fedloom.commands.server_view import expected, show_server
 from fedloom.core.errors import ConfigError, DataError, error_for, shown
+from fedloom.core.policy import Policy
 from fedloom.core.settings import Count, accepts
 from fedloom.core.wording import counted
-from fedloom.data.files import has_known_kind
-from fedloom.deploy import OWN_SETTINGS, refuse_other_run
-from fedloom.deploy.server import global_tier, refuse_what_needs_samples
-from fedloom.progress import Watcher, watch
-from fedloom.remote import Policy
-from fedloom.results.directory import RunDirectory
-from fedloom.server.checkpoint import whole_positions
-from fedloom.server.schedule import ENDS, handling
 
 if TYPE_CHECKING:
+    from fedloom.config import RunConfig
     from fedloom.deploy import OwnResults
     from fedloom.flower.processes import Link
-    from fedloom.flower.serving import Outcome, RunningServer, ServerSettings
+    from fedloom.flower.serving import ServerSettings
 
-_POLL_S = 0.5
 _MOST_CLIENTS = 10_000
 
 
@@ -106,12 +91,23 @@ def serve_command(
         str | None,
         option("Id of the run, the same at the global server and at all teams."),
     ] = None,
+    device: options.Device = None,
     settings: options.Settings = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Serve a run to clients that join it from elsewhere, to its end.
 
     Ctrl-C ends it; the same command goes on from there.
+
+    Examples:
+        fedloom serve run.toml --clients 3 --out runs/served --tls keys
+        fedloom serve run.toml --clients 2 --out runs/trial --insecure --port 9100
     """
+    from fedloom.config import parse, read_toml, to_tables, to_toml
+    from fedloom.deploy import refuse_other_run
+    from fedloom.deploy.server import global_tier, refuse_what_needs_samples
+
     if not accepts(Count, clients) or clients > _MOST_CLIENTS:
         raise ConfigError(
             f"serve: --clients must be between 1 and {_MOST_CLIENTS}, found "
@@ -129,7 +125,7 @@ def serve_command(
         )
     options.refuse_samples(config)
     tables = read_toml(config)
-    options.apply_options(tables, {}, settings)
+    options.apply_options(tables, {"engine.device": device}, settings)
     run_config = parse(tables, str(config))
     refuse_what_needs_samples(run_config, str(config))
     policy = {
@@ -159,18 +155,20 @@ def serve_command(
         run=_run_id(run),
     )
     serving.check_certificates(server)
-    say(_understood(run_config, server))
+    tell(_understood(run_config, server))
     if _has_ended(out):
         say("This run is over.")
     else:
         with stoppable("The same command goes on."), _ends_on_signals():
-            outcome = _serve(run_config, server)
+            outcome = show_server(run_config, server, serving.running_server)
         if outcome.exit_code:
             error = error_for(outcome.exit_code, outcome.error)
             for note in outcome.notes:
                 error.add_note(note)
             raise error
-    write_and_show([out])
+    findings, written = write_and_show([out])
+    if as_json:
+        print_json(report_document("serve", findings, written, ()))
 
 
 def join_command(
@@ -231,11 +229,21 @@ def join_command(
             "--set",
         ),
     ] = None,
+    device: options.Device = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Join a run with data that stay here, and leave with a model of one's own.
+    r"""Join a run with data that stay here, and leave with a model of one's own.
 
     Ctrl-C ends it; the same command goes on from there.
+
+    Examples:
+        fedloom join server.example.org:9092 --home mine --data mine.csv \
+                     --name north --client-key keys/client-1 --ca keys/ca.pem
+        fedloom join localhost:9100 --home home-0 --client 0 --insecure
     """
+    from fedloom.deploy import OWN_SETTINGS
+
     node: dict[str, str | int | float | bool] = {"home": str(home.resolve())}
     node |= _node_config(data, name, client, team)
     if data_dir is not None:
@@ -246,8 +254,8 @@ def join_command(
         node["tells-log-odds"] = True
     if begin_anew:
         node["begins-anew"] = True
-    if settings:
-        node[OWN_SETTINGS] = _own_settings(settings)
+    if settings or device is not None:
+        node[OWN_SETTINGS] = _own_settings(settings or [], device)
     joining = _flower("join", "joining")
     server = joining.Server(
         *_server_of("join", address, client_key, ca, insecure=insecure)
@@ -257,8 +265,8 @@ def join_command(
         stoppable("The same command goes on."),
         _ends_on_signals(),
     ):
-        results = joining.join(server, claimed, node, say)
-    _show(results, home)
+        results = joining.join(server, claimed, node, tell)
+    _show("join", results, home, as_json=as_json)
 
 
 def leave_command(
@@ -266,16 +274,27 @@ def leave_command(
     run: Annotated[
         str | None, option("Id of the run: a folder in it; the last by default.")
     ] = None,
+    as_json: options.Json = False,
 ) -> None:
-    """Make a client's model and report from its own folder, without the server."""
+    """Make a client's model and report from its own folder, without the server.
+
+    Examples:
+        fedloom leave mine
+        fedloom leave mine --run first --json
+    """
     joining = _flower("leave", "joining")
     with stoppable():
         results = joining.leave(home, run)
-    _show(results, home)
+    _show("leave", results, home, as_json=as_json)
 
 
 def _flower(command: str, module: str) -> Any:
     """A module that needs Flower."""
+    if not hasattr(os, "fork"):
+        raise ConfigError(
+            f"{command}: federations need Linux or macOS. On Windows use its Subsystem "
+            "for Linux (WSL); `fedloom run` and `fedloom compare` work as they are."
+        )
     try:
         from importlib import import_module
 
@@ -377,118 +396,27 @@ def _understood(config: RunConfig, server: ServerSettings) -> str:
     """What is about to be done, in one line."""
     return (
         f"{config.algorithm.name} for {counted(config.schedule.rounds, 'round')} with "
-        f"{_expected(server)}; the run is in {server.out}"
+        f"{expected(server)}; the run is in {server.out}"
     )
-
-
-def _listening(config: RunConfig, server: ServerSettings) -> str:
-    """What is true once a server has started: where it is, and for whom it waits."""
-    how = (
-        f"encrypted, {counted(len(server.keys), 'key')} admitted"
-        if server.certificates is not None
-        else "NOT ENCRYPTED, anybody may take part"
-    )
-    text = (
-        f"Listening at {server.host}, port {server.port}, {how}. Waiting for "
-        f"{_expected(server)} to join."
-    )
-    positions = whole_positions(RunDirectory(server.out).checkpoint)
-    if not positions:
-        return text
-    done, rounds = positions[0].round, config.schedule.rounds
-    if done >= rounds:
-        return f"{text} Its last round is done; clients are told so."
-    return f"{text} The run goes on with round {done + 1} of {rounds}."
-
-
-def _expected(server: ServerSettings) -> str:
-    """Who is to join: `2 clients`."""
-    return counted(server.clients, "team server" if server.of_teams else "client")
 
 
 def _has_ended(out: Path) -> bool:
     """Whether a run is over, and its clients have been told so."""
+    from fedloom.core.digests import read_checked_json
+    from fedloom.results.directory import RunDirectory
+
     file = RunDirectory(out).federation
     if not file.is_file():
         return False
     return bool(read_checked_json(file, "a federation", ("run",)).get("has_ended"))
 
 
-def _serve(config: RunConfig, settings: ServerSettings) -> Outcome:
-    serving = _flower("serve", "serving")
-    with watch(console) as watcher, serving.running_server(settings) as server:
-        server.start()
-        if server.keys_removed:
-            say(
-                f"No longer admitted, since not in {settings.certificates} any more: "
-                f"{counted(server.keys_removed, 'key')}."
-            )
-        say(_listening(config, settings))
-        if settings.of_teams:
-            say(f"Team servers are started with --run {server.run}")
-        rows = _Rows(config, settings.out, watcher)
-        while True:
-            outcome: Outcome | None = server.outcome()
-            _show_lines(server)
-            rows.show()
-            if outcome is not None:
-                return outcome
-            time.sleep(_POLL_S)
-
-
-def _show_lines(server: RunningServer) -> None:
-    for line in server.new_lines():
-        say(line)
-
-
-class _Rows:
-    """Shows the rows of a run as they are written."""
-
-    def __init__(self, config: RunConfig, out: Path, watcher: Watcher) -> None:
-        self._directory = RunDirectory(out)
-        self._rounds = config.schedule.rounds
-        self._watcher = watcher
-        self._shown: int | None = None
-        self._size = -1
-
-    def show(self) -> None:
-        """Show what is new."""
-        file = self._directory.path / "rounds.jsonl"
-        if not self._directory.manifest.is_file() or not file.is_file():
-            return
-        size = file.stat().st_size
-        if size == self._size:
-            return
-        self._size = size
-        rows = self._directory.read_rounds()
-        if self._shown is None:
-            self._shown = max((row.round for row in rows), default=0)
-            metric = str(self._directory.read_manifest()["metric"])
-            self._watcher.begin(self._rounds, self._shown, metric, is_elsewhere=True)
-        for row in rows:
-            if row.round <= self._shown:
-                continue
-            self._shown = row.round
-            self._watcher.round(row)
-            names = self._names()
-            for refusal in row.refusals:
-                name = names[refusal["client"]]
-                remark(f"round {row.round}: {name} was refused: {refusal['reason']}")
-            silent = {*row.absent} - {refusal["client"] for refusal in row.refusals}
-            for number in sorted(silent):
-                remark(f"round {row.round}: {names[number]} did not answer in time")
-
-    def _names(self) -> list[str]:
-        table = read_checked_json(
-            self._directory.federation, "a federation", ("names",)
-        )
-        return list(table["names"])
-
-
 def _node_config(
     data: Path | None, name: str | None, client: str | None, team: int
 ) -> dict[str, str | int]:
     """Which client this is, as its node config says it."""
+    from fedloom.data.files import has_known_kind
+
     if (data is None) == (client is None):
         raise ConfigError(
             "join: give --data FILE and --name NAME, or --client NAME for one of the "
@@ -509,8 +437,10 @@ def _node_config(
     return {"data": str(data.resolve()), "name": name or "", "team": team}
 
 
-def _own_settings(settings: list[str]) -> str:
+def _own_settings(settings: list[str], device: str | None) -> str:
     """What a client sets for itself, as its node config says it."""
+    from fedloom.config import override
+
     for assignment in settings:
         override({}, assignment)  # says what is wrong with it
         if not assignment.strip().startswith(("data.", "split.")):
@@ -518,12 +448,14 @@ def _own_settings(settings: list[str]) -> str:
                 f"join: --set {shown(assignment)}: expected a setting of [data] or "
                 "[split], which are this client's own. All others are the server's."
             )
-    return json.dumps(settings)
+    own = [] if device is None else [f"engine.device={device}"]
+    return json.dumps([*settings, *own])
 
 
 @contextmanager
 def _ends_on_signals() -> Iterator[None]:
     """Have signals that ask for an end raise, so that what was started is ended."""
+    from fedloom.server.schedule import ENDS, handling
 
     def end(number: int, _: Any) -> None:
         raise SystemExit(128 + number)
@@ -532,8 +464,17 @@ def _ends_on_signals() -> Iterator[None]:
         yield
 
 
-def _show(results: OwnResults, home: Path) -> None:
+def _show(command: str, results: OwnResults, home: Path, *, as_json: bool) -> None:
     folder = home / results.run
     say(f"\n{results.sentence}\n")
     say(f"Model: {folder / 'model'}")
     say(f"Report: {folder / 'report.html'}")
+    if as_json:
+        print_json(
+            {
+                "command": command,
+                "sentence": results.sentence,
+                "model": folder / "model",
+                "report": folder / "report.html",
+            }
+        )

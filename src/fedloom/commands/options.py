@@ -2,40 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cluster import RaySettings
-from fedloom.commands.console import plain
-from fedloom.config import override, read_toml
+from fedloom.commands import completion
+from fedloom.commands.console import plain, set_json, set_quiet
 from fedloom.core.errors import ConfigError, shown
-from fedloom.data import SOURCES
-from fedloom.data.files import has_known_kind
+
+if TYPE_CHECKING:
+    from fedloom.cluster import RaySettings
 
 
-def option(about: str, *names: str) -> Any:
-    """An option of the command line, called as its parameter if no name is given."""
-    return typer.Option(*names, help=plain(about))
+def option(
+    about: str,
+    *names: str,
+    complete: completion.Complete | None = None,
+    callback: Callable[[Any], Any] | None = None,
+) -> Any:
+    """An option of the command line, called as its parameter if no name is given.
+
+    Args:
+        about: what it means, as a sentence.
+        names: how it is written, such as --quiet.
+        complete: what a shell may complete its value to.
+        callback: is called with its value before the command is.
+    """
+    return typer.Option(
+        *names, help=plain(about), autocompletion=complete, callback=callback
+    )
 
 
-def argument(about: str) -> Any:
-    """An argument of the command line."""
-    return typer.Argument(help=plain(about))
+def argument(about: str, complete: completion.Complete | None = None) -> Any:
+    """An argument of the command line.
+
+    Args:
+        about: what it means, as a sentence.
+        complete: what a shell may complete its value to.
+    """
+    return typer.Argument(help=plain(about), autocompletion=complete)
 
 
-Method = Annotated[str | None, option("Name of the method; see `fedloom list`.")]
+Method = Annotated[
+    str | None,
+    option("Name of the method; see `fedloom list`.", complete=completion.methods),
+]
 Data = Annotated[
     str | None,
     option(
-        "Name of the data source, see `fedloom list`; or your own .csv, .tsv, .parquet "
-        "or .npz file."
+        "Your own data: a .csv, .tsv, .parquet or .npz file, a folder of pictures "
+        "(CLASS/1.png or CLIENT/CLASS/1.png), or a folder with one table per client. "
+        "Or the name of a data source, see `fedloom list`.",
+        complete=completion.data,
     ),
 ]
-Partition = Annotated[str | None, option("Name of the partition; see `fedloom list`.")]
-Model = Annotated[str | None, option("Name of the model; see `fedloom list`.")]
+Partition = Annotated[
+    str | None,
+    option(
+        "Name of the partition; see `fedloom list`.", complete=completion.partitions
+    ),
+]
+Model = Annotated[
+    str | None,
+    option(
+        "Name of the model, see `fedloom list`; or your own module, such as "
+        "my_module.py:Net or package.module:Net.",
+        complete=completion.models,
+    ),
+]
+ModelAgain = Annotated[
+    str | None,
+    option(
+        "Where the run's own module is now, such as path/my_module.py:Net, if it is "
+        "not where it was.",
+        complete=completion.models,
+    ),
+]
+Device = Annotated[
+    str | None,
+    option(
+        "Device that computes: auto, cpu, cuda, cuda:1, ...; auto takes a GPU if "
+        "there is one.",
+        complete=completion.devices,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    option(
+        "Print the result alone, and nothing of how the work goes on.",
+        *("--quiet", "-q"),
+        callback=set_quiet,
+    ),
+]
+Json = Annotated[
+    bool,
+    option(
+        "Print the result as one JSON document on standard output; all else goes to "
+        "standard error.",
+        "--json",
+        callback=set_json,
+    ),
+]
 Rounds = Annotated[int | None, option("Number of communication rounds.")]
 Seed = Annotated[int | None, option("Seed of everything that is drawn.")]
 Settings = Annotated[
@@ -112,6 +181,8 @@ def ray_settings(
             "--jobs: is for processes of this machine alone. With --ray give "
             "--ray-workers."
         )
+    from fedloom.cluster import RaySettings
+
     return RaySettings(address=address, workers=workers)
 
 
@@ -126,6 +197,8 @@ def refuse_samples(name: Path) -> None:
     Raises:
         ConfigError: it is one.
     """
+    from fedloom.data.files import has_known_kind
+
     if has_known_kind(name):
         raise ConfigError(
             f"{name}: expected a TOML file or a name, found a file of samples. Give it "
@@ -135,6 +208,8 @@ def refuse_samples(name: Path) -> None:
 
 def read_methods(names: Sequence[str]) -> dict[str, Any]:
     """The tables of a comparison: those of its file, or the methods by name."""
+    from fedloom.config import read_toml
+
     for name in names:
         refuse_samples(Path(name))
         if names.count(name) > 1:
@@ -144,16 +219,36 @@ def read_methods(names: Sequence[str]) -> dict[str, Any]:
     return {"methods": list(names)} if names else {}
 
 
-def data_options(data: str | None) -> dict[str, str | None]:
+def data_options(data: str | None) -> dict[str, Any]:
     """What `--data` amounts to, as `apply_options` takes it.
 
     Args:
-        data: the name of a source, or the path of a file of samples.
+        data: the name of a source, or the path of a file or a folder of samples.
+
+    Raises:
+        ConfigError: it is neither.
+        DataError: the folder holds no samples, or it is open what they are.
     """
+    from fedloom.data import SOURCES
+    from fedloom.data.files import has_known_kind
+    from fedloom.data.folders import understood
+    from fedloom.data.image_folder import designates_test
+
     if data is None or data in SOURCES:
         return {"data.name": data}
-    if Path(data).is_file() or has_known_kind(Path(data)):
-        return {"data.name": "file", "data.path": data}
+    path = Path(data).expanduser()
+    if path.is_dir():
+        if understood(path) == "tables":
+            return {"data.name": "file", "data.path": str(path)}
+        fixed = {"split.fixed": True} if designates_test(path) else {}
+        return {"data.name": "images", "data.path": str(path), **fixed}
+    if path.is_file() or has_known_kind(path):
+        return {"data.name": "file", "data.path": str(path)}
+    if "/" in data or "." in data:
+        raise ConfigError(
+            f"--data {data}: there is no such file or folder. Correct the path, or "
+            "give the name of a data source (`fedloom list`)."
+        )
     return {"data.name": data}
 
 
@@ -168,6 +263,8 @@ def apply_options(
             gets another `name` loses the settings that belong to the old one.
         settings: what was given with `--set`.
     """
+    from fedloom.config import override
+
     for path, value in options.items():
         if value is None:
             continue

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fedloom.commands import options
 from fedloom.commands.console import out as console
-from fedloom.commands.console import print_numbers, say
+from fedloom.commands.console import print_json, print_numbers, say
+from fedloom.commands.documents import report_document
 from fedloom.commands.options import argument, option
 from fedloom.core.errors import DataError
-from fedloom.reports import write_report
-from fedloom.reports.headline import headline
-from fedloom.reports.live import Server, Watch
-from fedloom.reports.report_tables import ranking_table, yardsticks_table
-from fedloom.reports.summary import summary
-from fedloom.reports.tables import Table
-from fedloom.reports.units import SPACE
+from fedloom_command import let_ctrl_c_interrupt
+
+if TYPE_CHECKING:
+    from fedloom.reports.findings import Findings
+    from fedloom.reports.tables import Table
 
 
 def report_command(
@@ -37,10 +37,19 @@ def report_command(
             "--format",
         ),
     ] = "html",
+    as_json: options.Json = False,
 ) -> None:
-    """Say which method to use and who gains: a page and tables from finished runs."""
+    """Say which method to use and who gains: a page and tables from finished runs.
+
+    Examples:
+        fedloom report runs/compare
+        fedloom report runs/ditto-seed0-1 runs/fedavg-seed0-1 --out both.html
+        fedloom report runs/compare --format latex --out table.tex
+    """
     options.expect_file(out, "--out")
-    write_and_show(paths, out, format_)
+    findings, written = write_and_show(paths, out, format_)
+    if as_json:
+        print_json(report_document("report", findings, written, ()))
 
 
 def view_command(
@@ -51,7 +60,14 @@ def view_command(
     port: Annotated[int, option("Port; 0 picks one that is free.")] = 0,
     browser: Annotated[bool, option("Open the page in the web browser.")] = True,
 ) -> None:
-    """Follow runs while they go on, on a page that only this machine can open."""
+    """Follow runs while they go on, on a page that only this machine can open.
+
+    Examples:
+        fedloom view runs/compare
+        fedloom view runs --port 8000 --no-browser
+    """
+    from fedloom.reports.live import Server, Watch
+
     for path in paths:
         if not path.is_dir():
             raise DataError(f"{path}: no such directory.")
@@ -59,6 +75,7 @@ def view_command(
         say(f"{server.url} (Ctrl-C stops it)")
         if browser:
             webbrowser.open(server.url)
+        let_ctrl_c_interrupt()
         with suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.2)
     say("Stopped.")
@@ -70,9 +87,33 @@ def write_and_show(
     format_: str = "html",
     *,
     may_rename: bool = False,
-) -> None:
-    """Write a report; print its ranking and where it is."""
+) -> tuple[Findings, list[Path]]:
+    """Write a report; print its ranking and where it is.
+
+    Returns:
+        What was found, and the files that were written.
+    """
+    from fedloom.reports import write_report
+
     findings, written = write_report(paths, out, format_, may_rename=may_rename)
+    show_report(findings, written, may_be_renamed=may_rename)
+    return findings, written
+
+
+def show_report(
+    findings: Findings, written: Sequence[Path], *, may_be_renamed: bool = False
+) -> None:
+    """Print the ranking of a report, its sentences, and where it is.
+
+    Args:
+        findings: what was found.
+        written: its files, the asked-for one first.
+        may_be_renamed: whether it has another name where files were in the way.
+    """
+    from fedloom.reports.headline import headline
+    from fedloom.reports.report_tables import ranking_table, yardsticks_table
+    from fedloom.reports.summary import summary
+
     _show(ranking_table(findings, is_short=True))
     yardsticks = yardsticks_table(findings, is_short=True)
     if yardsticks is not None:
@@ -80,7 +121,7 @@ def write_and_show(
     for text in (headline(findings), *summary(findings), *findings.collection.remarks):
         console.print(f"\n{text}", highlight=False, markup=False)
     say(f"\nWritten to {written[0]}")
-    if may_rename and written[0].stem != "report":
+    if may_be_renamed and written[0].stem != "report":
         say(
             "Files under the names of the report were changed since it was written, or "
             "are not a report's; they were left as they are."
@@ -89,6 +130,8 @@ def write_and_show(
 
 def _show(table: Table) -> None:
     """Print a table, all of it: what a row is about stands before every part of it."""
+    from fedloom.reports.units import SPACE
+
     label, *headings = [column.title for column in table.columns]
     rows = [[cell.text.replace(" ", SPACE) for cell in row] for row in table.rows]
     console.print()

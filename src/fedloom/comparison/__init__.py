@@ -1,6 +1,7 @@
 """Several methods on the same clients, cohorts and first models, over several seeds."""
 
 from fedloom.comparison.python import compare
+from fedloom.comparison.result import ComparisonResult
 from fedloom.comparison.settings import (
     MAIN,
     MAIN_JOB,
@@ -18,6 +19,7 @@ __all__ = [
     "MAIN",
     "MAIN_JOB",
     "Comparison",
+    "ComparisonResult",
     "compare",
     "failures",
     "load_comparison",

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from torch import nn
-
-from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation, Sampling
-from fedloom.comparison.settings import FOLDS, Comparison, OwnParts, refuse_titles
+from fedloom.comparison.result import ComparisonResult
+from fedloom.comparison.settings import (
+    EQUAL_WORK,
+    FOLDS,
+    Comparison,
+    OwnParts,
+    refuse_titles,
+)
 from fedloom.comparison.train import run_comparison
 from fedloom.config import RunConfig, is_auto, to_tables
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
-from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.arguments import guessed
+from fedloom.core.errors import ConfigError
 from fedloom.core.losses import Loss
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults, checked_faults
-from fedloom.plan import make_module
+from fedloom.plan import OwnModel, make_method, make_module, refuse_other_clients
+from fedloom.progress import ManyRuns, watched_runs
 from fedloom.server.schedule import Schedule
 
-Methods = Sequence[str | AnyAlgorithm] | Mapping[str, str | AnyAlgorithm]
+Method = str | AnyAlgorithm | type[AnyAlgorithm]
+Methods = Method | Sequence[Method] | Mapping[str, Method]
 
 
+@guessed
 def compare(
     methods: Methods,
-    model: str | nn.Module | Callable[[], nn.Module],
+    model: OwnModel,
     clients: Federation,
     *,
-    out: str | Path,
+    out: str | Path | None = None,
     seeds: int | Sequence[int] = 5,
     folds: bool | None = None,
     rounds: int = 50,
@@ -46,21 +56,46 @@ def compare(
     yardsticks: bool = False,
     fresh: bool = False,
     tell: Callable[[str], None] = lambda text: None,
-) -> Path:
+    progress: bool | ManyRuns = True,
+) -> ComparisonResult:
     """Train several methods on the same clients over several seeds.
 
-    Each method is as its settings say; give all of them the same `epochs` or `steps`.
-    Beside every method its clients train alone with as much work, which is what gains
-    are over. `fedloom.report` makes a page of what this leaves. Called again with the
-    same arguments, it goes on with what is not finished.
+    Methods that are given by name or class alone do five epochs of local work in a
+    round, as on the command line. Others are as their settings say; give all of them
+    the same `epochs` or `steps`. Beside every method its clients train alone with as
+    much work, which is what gains are over.
+
+    Example:
+        >>> import fedloom, torch
+        >>> x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+        >>> clients = fedloom.federation(x, x[:, 0] > 0, clients=[*range(3)] * 30)
+        >>> class Net(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layer = torch.nn.Linear(3, 2)
+        ...     def forward(self, x):
+        ...         return self.layer(x)
+        >>> result = fedloom.compare(
+        ...     ["local", "fedavg"], Net, clients, seeds=3, rounds=2
+        ... )
+        >>> sorted(result.scores)
+        ['fedavg', 'local']
+        >>> sorted(result.gains)
+        ['fedavg']
+        >>> result.run("fedavg").predict(0, x[:4]).shape
+        torch.Size([4, 2])
 
     Args:
-        methods: names of methods or methods such as `fedloom.Ditto(lr=0.1)`; or a
-            mapping of titles to these, for several settings of one method.
-        model: a module (its parameters are the common start of all seeds), a function
-            that makes one (called under each seed), or the name of a built-in model.
+        methods: names of methods, methods such as `fedloom.Ditto(lr=0.1)`, or their
+            classes; or a mapping of titles to these, for several settings of one
+            method.
+        model: a module (its parameters are the common start of all seeds), its class
+            or a function that makes one (called under each seed), or a built-in model:
+            its name, or its settings such as `fedloom.models.MLP(hidden=(32,))`.
         clients: who holds what; see `fedloom.federation`.
-        out: a new directory for the comparison; each run lies in METHOD/seed-N.
+        out: a directory for the comparison; each run lies in METHOD/seed-N. Called
+            again with the same arguments, this goes on with what is not finished
+            there. By default nothing is kept but what the result holds.
         seeds: how many seeds, or which.
         folds: whether the seeds test on different samples of each client, together on
             all of them; by default three to ten seeds do, where the clients' samples
@@ -81,15 +116,13 @@ def compare(
             client's own data, and by the model on all data in one place.
         fresh: replace a comparison that is already in `out`.
         tell: is told in one line of each method that is finished.
+        progress: whether a bar shows how far all methods and seeds are and the time
+            left, on a terminal or in a notebook; elsewhere nothing is shown.
 
     Returns:
-        The directory.
+        The answer with scores and gains, and every run; it makes the page, too.
     """
-    if not isinstance(clients, Federation):
-        raise ConfigError(
-            f"compare: clients must be a federation, found {type(clients).__name__}. "
-            "Make one with fedloom.federation(x, y, clients=...)."
-        )
+    refuse_other_clients(clients, "compare")
     algorithms = algorithms_of(methods, "compare")
     numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not numbers or len(set(numbers)) < len(numbers):
@@ -126,7 +159,12 @@ def compare(
         folds=folds,
         yardsticks=yardsticks,
     )
-    return run_comparison(comparison, Path(out), fresh=fresh, tell=tell)
+    is_temporary = out is None
+    folder = Path(tempfile.mkdtemp(prefix="fedloom-") if out is None else out)
+    result = ComparisonResult(comparison, folder, is_temporary=is_temporary)
+    with watched_runs(progress, "compare") as watched:
+        run_comparison(comparison, folder, fresh=fresh, tell=tell, progress=watched)
+    return result
 
 
 def identity_of(own: OwnParts, seed: int) -> dict[str, str]:
@@ -147,32 +185,36 @@ def identity_of(own: OwnParts, seed: int) -> dict[str, str]:
 
 
 def algorithms_of(methods: Methods, where: str) -> dict[str, AnyAlgorithm]:
-    """Every method under its title; `where` is how messages call the place."""
-    if isinstance(methods, str):
-        methods = [methods]
-    if not len(methods):
-        raise ConfigError(f"{where}: methods is empty; name at least one.")
-    listed = methods.values() if isinstance(methods, Mapping) else methods
-    for method in listed:
-        if not isinstance(method, str | Algorithm):
-            raise ConfigError(
-                f"{where}: a method is its name or an instance such as "
-                f"fedloom.Ditto(lr=0.1), found {method!r}."
-            )
-    if not isinstance(methods, Mapping):
-        titles = [m if isinstance(m, str) else m.name for m in methods]
+    """Every method under its title; `where` is how messages call the place.
+
+    Where none has settings, all get the same local work.
+    """
+    titled = titled_methods(methods, where)
+    made = {title: make_method(method, where) for title, method in titled.items()}
+    if any(isinstance(method, Algorithm) for method in titled.values()):
+        return made
+    return {title: replace(method, **EQUAL_WORK) for title, method in made.items()}
+
+
+def titled_methods(methods: Any, where: str) -> dict[str, Any]:
+    """Methods as they were given, each under its title.
+
+    Raises:
+        ConfigError: there is none, one is there twice, or a title is no folder's name.
+    """
+    if isinstance(methods, Mapping):
+        titled = dict(methods)
+    else:
+        is_one = isinstance(methods, str | Algorithm | type)
+        listed = [methods] if is_one else list(methods)
+        titles = [getattr(method, "name", str(method)) for method in listed]
         if len(set(titles)) < len(titles):
             raise ConfigError(
-                f"{where}: {titles} has a method twice. Give a mapping of titles to "
-                "methods: {'ditto, near': Ditto(pull=5), ...}."
+                f"{where}: {', '.join(titles)} has a method twice. Give a mapping of "
+                "titles to methods: {'ditto, near': Ditto(pull=5), ...}."
             )
-        methods = dict(zip(titles, methods, strict=True))
-    refuse_titles(methods, where)
-    algorithms = {}
-    for title, method in methods.items():
-        if isinstance(method, str):
-            if method not in REGISTRY:
-                raise ConfigError(f"{where}: {unknown('method', method, REGISTRY)}")
-            method = REGISTRY[method]()
-        algorithms[title] = method
-    return algorithms
+        titled = dict(zip(titles, listed, strict=True))
+    if not titled:
+        raise ConfigError(f"{where}: methods is empty; name at least one.")
+    refuse_titles(titled, where)
+    return titled

@@ -34,7 +34,7 @@ from fedloom.server import checkpoint
 from fedloom.server.checkpoint import START, Position
 from fedloom.server.history import History
 from fedloom.server.resume import refuse_other_data, truncate_after
-from fedloom.server.schedule import train_together
+from fedloom.server.schedule import Progress, train_together
 from fedloom.server.simulation import Simulation, SimulationBundle
 from fedloom.trackers import follow, make_trackers
 
@@ -74,6 +74,8 @@ class Job:
     threads: int
     rates: dict[tuple[Any, ...], FoundRate] = field(default_factory=dict)
     """Range tests by the settings that they were made with: methods share them."""
+    progress: Progress | None = None
+    """Is told of every round that is trained in this process."""
 
 
 class Run(NamedTuple):
@@ -129,7 +131,7 @@ def common_rate(
 ) -> FoundRate | None:
     """What `lr = "auto"` comes to for all seeds: the lowest, as all must be stable."""
     method = configs[0].algorithm
-    if not (configs[0].finds_lr and method.auto_rates):
+    if not (configs[0].finds_lr and method.takes_auto_rate):
         return None
     test = tuple(getattr(method, name) for name in LIKE)
     if test not in job.rates:
@@ -142,7 +144,9 @@ def common_rate(
     return job.rates[test]
 
 
-def train_seeds(plan: Callable[[int], Run], count: int, track: str) -> list[History]:
+def train_seeds(
+    plan: Callable[[int], Run], count: int, track: str, progress: Progress | None = None
+) -> list[History]:
     """Runs of all seeds, as many in one bundle as memory allows."""
     histories: list[History] = []
     while len(histories) < count:
@@ -150,7 +154,7 @@ def train_seeds(plan: Callable[[int], Run], count: int, track: str) -> list[Hist
         first = plan(left[0])
         width = _width(first.plan.simulation, len(left))
         for runs in bundles([first, *(plan(n) for n in left[1:width])]):
-            histories += _train_some(runs, track)
+            histories += _train_some(runs, track, progress)
     return histories
 
 
@@ -171,7 +175,9 @@ def _width(simulation: Simulation, most: int) -> int:
     return max(1, min(most, room // max(needed, 1)))
 
 
-def _train_some(runs: Sequence[Run], track: str) -> list[History]:
+def _train_some(
+    runs: Sequence[Run], track: str, progress: Progress | None
+) -> list[History]:
     """Train runs in one bundle, from where all of them have a checkpoint."""
     schedule, runner = runs[0].plan.schedule, runs[0].plan.choice.runner
     if all(is_finished(run.directory, schedule.rounds) for run in runs):
@@ -200,7 +206,7 @@ def _train_some(runs: Sequence[Run], track: str) -> list[History]:
             histories.append(history)
         for run, history in zip(runs, histories, strict=True):
             held.enter_context(follow(history, run.plan.tables, make_trackers(track)))
-        train_together(bundle, schedule, histories)
+        train_together(bundle, schedule, histories, progress)
     return histories
 
 

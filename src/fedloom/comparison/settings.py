@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
@@ -17,6 +15,8 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
 from fedloom.core.wording import counted
+from fedloom.models.imported import ImportedModel
+from fedloom.plan import OwnModel
 from fedloom.results.directory import COMPARISON
 from fedloom.results.reader import ALONE, YARDSTICKS
 
@@ -69,7 +69,7 @@ _SAYS_TEST = {"test", "fixed", "shared", "test_column", "time", "fold", "folds"}
 class OwnParts:
     """What a caller brings that no file can say."""
 
-    model: str | nn.Module | Callable[[], nn.Module]
+    model: OwnModel
     clients: Federation
     algorithms: Mapping[str, AnyAlgorithm]
     """Every method, by the name that reports use."""
@@ -207,6 +207,10 @@ def parse_comparison(tables: Mapping[str, Any], where: str = "compare") -> Compa
         parse(rest, where)  # the methods themselves are not at hand
     for arm in arms if not identity else ():
         config = comparison.config(arm, comparison.seeds[0], where)
+    if not identity and isinstance(config.model, ImportedModel):
+        # What is compared, tuned and resumed is this file, as it is now.
+        model = config.model.located().to_table()
+        comparison = replace(comparison, common={**rest, "model": model})
     if folds is None and not identity:
         has_word = _SAYS_TEST & set(rest.get("split", {}))
         is_free = not (has_word or config.data.depends_on_seed)
@@ -271,12 +275,12 @@ def with_equal_work(tables: Mapping[str, Any]) -> dict[str, Any]:
     sections = [shared, *(methods.values() if isinstance(methods, Mapping) else ())]
     if not all(isinstance(section, Mapping) for section in sections):
         return dict(tables)  # `parse_comparison` says what is wrong with it
-    if any(key in section for section in sections for key in _WORK):
+    if any(key in section for section in sections for key in WORK):
         return dict(tables)
     return {**tables, "algorithm": {**shared, **EQUAL_WORK}}
 
 
-_WORK = ("epochs", "steps")
+WORK = ("epochs", "steps")
 """Settings that say how much a client does in a round."""
 
 

@@ -13,8 +13,9 @@ import shutil
 import signal
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from fedloom.comparison.alone import (
     plan_alone,
     write_alone,
 )
+from fedloom.comparison.overview import BESIDE, METHOD, YARDSTICK, Overview
 from fedloom.comparison.seeds import (
     Clients,
     Job,
@@ -67,12 +69,13 @@ from fedloom.comparison.yardsticks import (
 )
 from fedloom.config import read_toml, to_toml
 from fedloom.core.errors import ConfigError, DataError, FedloomError, with_resume_hint
-from fedloom.core.files import atomic_write, remove_private_folders
+from fedloom.core.files import atomic_write, remove_private_folders, write_text
 from fedloom.core.remarks import LOWER_RATE
 from fedloom.core.wording import counted
 from fedloom.engine.range_test import FoundRate
 from fedloom.engine.threads import on_threads
-from fedloom.plan import built_in_module
+from fedloom.plan import refuse_unfit_model
+from fedloom.progress import ManyRuns
 from fedloom.reports.units import unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
@@ -98,6 +101,7 @@ def run_comparison(
     track: str = "",
     tell: Callable[[str], None] = lambda text: None,
     report: Callable[[Path], None] = lambda out: None,
+    progress: ManyRuns | None = None,
 ) -> Path:
     """Run all of a comparison, or what is left of it.
 
@@ -115,6 +119,7 @@ def run_comparison(
             trained, and what came of each method that is finished.
         report: is called with the directory once all is done, while nobody else may
             write there.
+        progress: is told how far the runs are.
 
     Returns:
         The directory.
@@ -136,7 +141,7 @@ def run_comparison(
         clients = load_clients(comparison, data_dir)
         _refuse_untested(clients)
         if comparison.own is None:
-            built_in_module(*clients[0])
+            refuse_unfit_model(*clients[0])
     with (
         connected(ray) as cluster,
         _claimed(comparison, out, fresh=fresh),
@@ -169,7 +174,8 @@ def run_comparison(
             tell(f"warning: {first.split_warning}")
         for line in _announcement(comparison):
             tell(line)
-        with _together(job, clients, count, tell, cluster) as do:
+        overview = Overview(progress, comparison, out, federations)
+        with _together(job, clients, count, tell, overview, cluster) as do:
             do(left)
             do(_left_beside(comparison, out, federations))
         finish_yardsticks(comparison, out, federations)
@@ -219,20 +225,28 @@ def _together(
     clients: Clients,
     count: int,
     tell: Callable[[str], None],
+    overview: Overview,
     cluster: Cluster | None,
 ) -> Iterator[Callable[[list[_Task]], None]]:
     """What does tasks, here or as many at a time elsewhere as there may be."""
+
+    def finish(task: _Task, result: str) -> None:
+        tell(result)
+        overview.finish(_KINDS[task[0]], task[1])
+
     if count <= 1 and cluster is None:
 
         def do_here(tasks: list[_Task]) -> None:
-            for train, title in tasks:
-                tell(train(job, title, clients))
+            watched = replace(job, progress=overview)
+            for task in tasks:
+                train, title = task
+                finish(task, train(watched, title, clients))
 
         with on_threads(job.threads):
             yield do_here
         return
     if cluster is not None:
-        holder = (job.out / _LOCK).read_text()
+        holder = (job.out / _LOCK).read_text(encoding="utf-8")
         values = job, clients, holder
         others = cluster.pool(count, job.threads, _begin_elsewhere, values)
     else:
@@ -241,7 +255,9 @@ def _together(
     with ended_by_signals(), others as start:
 
         def do_there(tasks: list[_Task]) -> None:
-            hand_out(tasks, lambda task: start(_work, *task), count, tell)
+            hand_out(
+                tasks, lambda task: start(_work, *task), count, finish, overview.look
+            )
 
         yield do_there
 
@@ -268,7 +284,7 @@ def _begin_elsewhere(job: Job, clients: Clients, holder: str) -> None:
         ConfigError: there is no such folder here, or another one.
     """
     lock = job.out / _LOCK
-    if not lock.is_file() or lock.read_text() != holder:
+    if not lock.is_file() or lock.read_text(encoding="utf-8") != holder:
         raise ConfigError(
             f"{job.out}: the workers of a cluster write their runs there, and "
             f"{platform.node()} does not have this folder. Choose an --out on a file "
@@ -377,7 +393,7 @@ def _claimed(comparison: Comparison, out: Path, *, fresh: bool) -> Iterator[None
             _clear(out)
         if fresh or not has_begun:
             with atomic_write(file, lasting=True) as part:
-                part.write_text(_text(comparison), encoding="utf-8")
+                write_text(part, _text(comparison))
         yield
 
 
@@ -452,7 +468,7 @@ def _train_arm(job: Job, arm: str, clients: Clients) -> str:
         path = run_directory(job.out, arm, job.comparison.seeds[n])
         return plan_run(job, configs[n], path, clients, n, rate)
 
-    return _sum_up(arm, train_seeds(plan, len(clients), job.track), rate)
+    return _sum_up(arm, train_seeds(plan, len(clients), job.track, job.progress), rate)
 
 
 def _train_alone(job: Job, title: str, clients: Clients) -> str:
@@ -475,7 +491,7 @@ def _train_alone(job: Job, title: str, clients: Clients) -> str:
         made.simulation.called = lambda round_: (last > round_).nonzero()[:, 0]
         return Run(made, directory, alone.wanted[n])
 
-    train_seeds(plan, len(clients), job.track)
+    train_seeds(plan, len(clients), job.track, job.progress)
     failed = write_alone(run, comparison, out, federations)
     text = (
         f"training alone for as long as each method works (settings of {title}): "
@@ -494,6 +510,14 @@ def _train_yardstick(job: Job, name: str, clients: Clients) -> str:
         return "yardstick: an ordinary model of each client's own data"
     _train_pooled(job, clients)
     return "yardstick: the model on all data in one place"
+
+
+_KINDS: Mapping[Callable[..., str], str] = {
+    _train_arm: METHOD,
+    _train_alone: BESIDE,
+    _train_yardstick: YARDSTICK,
+}
+"""How the parts of an overview are called by what trains them."""
 
 
 def _train_pooled(job: Job, clients: Clients) -> None:
@@ -520,7 +544,7 @@ def _train_pooled(job: Job, clients: Clients) -> None:
         for history in histories:
             history.wanted = wanted
         bundle = SimulationBundle([p.simulation for p in plans], plans[0].choice.runner)
-        train_together(bundle, plans[0].schedule, histories)
+        train_together(bundle, plans[0].schedule, histories, job.progress)
         for n in bundle.going:
             tried = {
                 local.epochs * round_: outcomes

@@ -19,6 +19,9 @@ from fedloom.server.schedule import ENDS, handling
 
 T = TypeVar("T")
 
+_PAUSE = 0.5
+"""Seconds after which somebody who waits for tasks looks how far they are."""
+
 
 @contextmanager
 def workers(
@@ -71,16 +74,26 @@ def hand_out(
     tasks: Sequence[T],
     start: Callable[[T], Future[str]],
     count: int,
-    tell: Callable[[str], None],
+    finish: Callable[[T, str], None],
+    look: Callable[[], None] = lambda: None,
 ) -> None:
-    """Start a task whenever one is finished, and no earlier."""
+    """Start a task whenever one is finished, and no earlier.
+
+    Args:
+        tasks: what there is to do.
+        start: what starts one.
+        count: how many go on at the same time.
+        finish: is given each that is finished, and its result.
+        look: is called now and then in between.
+    """
     waiting = iter(tasks)
-    running = {start(task) for task in islice(waiting, count)}
+    running = {start(task): task for task in islice(waiting, count)}
     while running:
-        done, running = wait(running, return_when=FIRST_COMPLETED)
+        done, _ = wait(running, timeout=_PAUSE, return_when=FIRST_COMPLETED)
         for future in done:
-            tell(future.result())
-        running |= {start(task) for task in islice(waiting, len(done))}
+            finish(running.pop(future), future.result())
+        running |= {start(task): task for task in islice(waiting, len(done))}
+        look()
 
 
 def ended_by_signals() -> AbstractContextManager[None]:

@@ -32,7 +32,7 @@ from fedloom.comparison.alone import (
     tried_rounds,
 )
 from fedloom.comparison.settings import Comparison
-from fedloom.core.files import atomic_write, remove
+from fedloom.core.files import atomic_write, remove, write_text
 from fedloom.core.messages import HELD_OUT
 from fedloom.export.alone import work_per_round
 from fedloom.results.directory import RunDirectory
@@ -132,7 +132,7 @@ def finish_yardsticks(
         about = _ABOUT[LONGER].format(tried=tried, chosen=_by_seed(longer))
         made[LONGER] = {"about": about, "rounds": longer}
     with atomic_write(_about_file(out), lasting=True) as part:
-        part.write_text(json.dumps(made, indent=2) + "\n")
+        write_text(part, json.dumps(made, indent=2) + "\n")
     return longer
 
 

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.optimizers import SGD, Optimizer, adam_move
 from fedloom.core.phases import Phase as Phase
 from fedloom.core.records import Empty, Logged, add_place, without_log
 from fedloom.core.remarks import LogColumns, Remark
@@ -143,7 +144,8 @@ class SGDState(NamedTuple):
     at: Tensor
     """(d,) the parameters."""
     velocity: Tensor
-    """(d,) momentum; empty when there is none."""
+    """(d,) momentum; empty when there is none. Of Adam (2, d): the running means of
+    the gradients and of their squares."""
 
 
 Server = TypeVar("Server")
@@ -174,6 +176,12 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     auto_rates: ClassVar[tuple[str, ...]] = ("lr",)
     """The settings that `lr = "auto"` sets: learning rates by which a step multiplies
     the gradient of a batch's mean loss. A method whose steps are others has none."""
+    optimizers: ClassVar[tuple[str, ...]] = SGD
+    """Which `optimizer` a method allows: `fedloom.core.optimizers.ANY` if all its local
+    training is `sgd_step`, and nothing else that it computes takes a step for the rate
+    times a gradient."""
+    why_sgd: ClassVar[str] = "its steps are those of its paper"
+    """Why a method allows SGD alone, as the end of a sentence."""
 
     lr: Positive = 0.05
     """Learning rate of local gradient steps (eta); `"auto"`, in a run's file or as an
@@ -184,6 +192,11 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     """Number of local epochs per round (E)."""
     steps: Count | None = None
     """Number of local steps per round, instead of epochs."""
+    optimizer: Optimizer = "sgd"
+    """How local steps follow a gradient: by SGD, or by Adam or AdamW with PyTorch's
+    defaults but for `lr` and `weight_decay`, where a method is not about SGD alone.
+    What they remember starts anew at each visit of a client and is never sent. Adam's
+    usual rates are far lower, such as 0.001."""
     momentum: Share = 0.0
     """Momentum of the local steps; starts anew each round and is never sent."""
     weight_decay: NonNegative = 0.0
@@ -208,6 +221,33 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
                 "fedloom.run(..., lr='auto'), or fedloom.compare(..., lr='auto')."
             )
         check(self)
+        if self.optimizer != "sgd":
+            self._check_optimizer()
+
+    def _check_optimizer(self) -> None:
+        """Refuse an optimiser that the method, or a setting of it, has no use for."""
+        found = f"{self.name}: optimizer must be 'sgd', found {self.optimizer!r}"
+        if self.optimizer not in self.optimizers:
+            raise ConfigError(
+                f"{found}: {self.why_sgd}. Leave it out, or take a method that allows "
+                "others, such as fedavg, fedprox, ditto, fedper or local."
+            )
+        if self.momentum:
+            raise ConfigError(
+                f"{self.name}: momentum must be 0 with {self.optimizer}, which has one "
+                f"of its own; found {self.momentum:g}. Leave it out."
+            )
+        if getattr(self, "tuning", 0):
+            raise ConfigError(
+                f"{found}: with tuning, a model is tuned before use by steps that "
+                "remember nothing, as SGD's do. Set tuning to 0, or leave optimizer "
+                "out."
+            )
+
+    @property
+    def takes_auto_rate(self) -> bool:
+        """Whether a range test of SGD tells a learning rate of this method."""
+        return bool(self.auto_rates) and self.optimizer == "sgd"
 
     # The server's half.
 
@@ -474,6 +514,8 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
 
     def sgd_start(self, theta: Tensor) -> SGDState:
         """A vector at rest, ready for the first step."""
+        if self.optimizer != "sgd":
+            return SGDState(theta, torch.zeros_like(torch.stack([theta, theta])))
         return SGDState(theta, torch.zeros_like(theta if self.momentum else theta[:0]))
 
     def sgd_step(
@@ -488,16 +530,25 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         """One step of SGD with this method's weight decay, momentum and decaying rate.
 
         Plain settings give `at - lr * gradient`. Momentum follows PyTorch:
-        `velocity = momentum * velocity + gradient; at -= lr * velocity`.
+        `velocity = momentum * velocity + gradient; at -= lr * velocity`. So do Adam
+        and AdamW, if the method's `optimizer` says so; the steps of a vector are then
+        those of one phase.
         """
         decay = self.weight_decay if weight_decay is None else weight_decay
-        if decay:
-            gradient = gradient + decay * state.at
-        velocity = state.velocity
+        pace = self.decayed(self.lr if lr is None else lr, batch.round, state.at.dtype)
+        at, velocity = state
+        if decay and self.optimizer == "adamw":
+            at = at - pace * decay * at
+        elif decay:
+            gradient = gradient + decay * at
+        if self.optimizer != "sgd":
+            first, second = velocity.unbind()
+            count = batch.step + 1
+            move, *means = adam_move(gradient, first, second, count, pace)
+            return SGDState(at - move, torch.stack(means))
         if self.momentum:
             gradient = velocity = self.momentum * velocity + gradient
-        pace = self.decayed(self.lr if lr is None else lr, batch.round, state.at.dtype)
-        return SGDState(state.at - pace * gradient, velocity)
+        return SGDState(at - pace * gradient, velocity)
 
     def decayed(
         self, lr: float | Tensor, round_: Tensor, dtype: torch.dtype

@@ -7,8 +7,6 @@ import inspect
 import textwrap
 from typing import get_args, get_origin, get_type_hints
 
-from fedloom.core.records import Empty, Logged
-
 
 def field_docs(cls: type) -> dict[str, str]:
     """The string under each annotated field of a class, its ancestors' included."""
@@ -59,6 +57,8 @@ def returned(method: object) -> type:
 
 def logged(method: object) -> type:
     """The record type of the log that a server's method is annotated to return."""
+    from fedloom.core.records import Empty, Logged  # they need PyTorch, settings do not
+
     hint = get_type_hints(method).get("return", object)
     record: type = get_args(hint)[1] if get_origin(hint) is Logged else Empty
     return record

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedloom.core.errors import MessageError
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 from fedloom.core.reading import UNREADABLE
 
 _BLOCK = 1 << 20
@@ -114,7 +114,7 @@ def write_checked_json(path: Path, table: Mapping[str, Any]) -> None:
     """
     text = json.dumps({**table, "digest": table_digest(table)}, indent=2) + "\n"
     with atomic_write(path, lasting=True) as part:
-        part.write_text(text, encoding="utf-8")
+        write_text(part, text)
 
 
 def read_checked_json(

@@ -57,7 +57,10 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     text = name[:_LONGEST] if isinstance(name, str) else ""
     close = get_close_matches(text, names, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"unknown {what} {shown(name)}.{hint} Known: {', '.join(names)}."
+    more = len(names) - _MOST_NAMES
+    rest = f" and {more} more" if more > 0 else ""
+    listed = ", ".join(names[:_MOST_NAMES])
+    return f"unknown {what} {shown(name)}.{hint} Known: {listed}{rest}."
 
 
 def shown(value: object) -> str:
@@ -83,6 +86,8 @@ def is_unicode(text: str) -> bool:
 
 _LONGEST = 200
 """Characters of a value that a message shows."""
+_MOST_NAMES = 100
+"""Known names that a message lists."""
 
 
 @contextmanager

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,8 @@ from fedloom.core.foreign_text import spreadsheet_cell
 _PRIVATE = re.compile(r"\.fedloom-[0-9a-f]{16}\.part")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+_PATIENCE_S = (0.01, 0.03, 0.1, 0.3, 0.6)
+"""Waits between tries to replace a file that somebody reads, on Windows."""
 
 
 def private_folder(parent: Path) -> Path:
@@ -86,7 +90,7 @@ def atomic_write(
             part.chmod(mode)  # some libraries write for their owner alone
         if lasting:
             sync(part)
-        part.replace(path)
+        _replace(part, path)
         if lasting:
             sync(path.parent)
     except refusals as error:
@@ -96,6 +100,31 @@ def atomic_write(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _replace(part: Path, path: Path) -> None:
+    """Put a file in the place of another.
+
+    Windows refuses while somebody reads the old one, the live view for instance; so it
+    is tried again for a moment.
+    """
+    for wait_s in _PATIENCE_S if os.name == "nt" else ():
+        try:
+            part.replace(path)
+        except PermissionError:
+            time.sleep(wait_s)
+        else:
+            return
+    part.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text as UTF-8 with the same line ends everywhere, so the same bytes.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
 def write_csv(rows: Sequence[Mapping[str, object]], to: Path | TextIO) -> None:
     """Write rows as CSV, a column for each key that one of them has.
 
@@ -103,8 +132,10 @@ def write_csv(rows: Sequence[Mapping[str, object]], to: Path | TextIO) -> None:
         DataError: the file cannot be written.
     """
     if isinstance(to, Path):
-        with atomic_write(to) as part, part.open("w", newline="") as file:
-            write_csv(rows, file)
+        text = io.StringIO()
+        write_csv(rows, text)
+        with atomic_write(to) as part:
+            write_text(part, text.getvalue())
         return
     columns = list(dict.fromkeys(name for row in rows for name in row))
     write_csv_lines([columns, *([row.get(c, "") for c in columns] for row in rows)], to)

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedloom.core.reprs import without_values
+
 _FEW_CLASSES = 16
 """Classes that do not fill the vectors of a processor."""
 
@@ -27,6 +29,7 @@ class Sums(NamedTuple):
     if the task does not have it. Zeros for a client without a sample."""
 
 
+@without_values
 class PersonalOutcomes(NamedTuple):
     """What personal models said of every sample; only a simulation collects it."""
 
@@ -50,6 +53,7 @@ def log_probabilities(outputs: Tensor) -> Tensor:
     return outputs.t().log_softmax(0).t()
 
 
+@without_values
 @dataclass(eq=False)
 class Outcome:
     """What a model said of some samples and what is true, for metrics to compare.

@@ -28,11 +28,13 @@ from fedloom.core.losses import (
 )
 from fedloom.core.measures import Outcome, log_probabilities
 from fedloom.core.modules import key_dropouts, refuse_unfit, without_head
+from fedloom.core.reprs import without_values
 from fedloom.core.scaling import PerChannel, Scaling, along, give_units, in_units
 
 T = TypeVar("T")
 
 
+@without_values
 class Batch(NamedTuple):
     """Some of one client's training samples, padded to a common width."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 
@@ -20,7 +21,7 @@ def user_cache() -> Path:
             raise FileNotFoundError("the user has no home directory") from error
     folder = Path(given) / "fedloom"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if os.name == "posix":
+    if sys.platform != "win32" and hasattr(os, "getuid"):
         found = folder.stat()
         if found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise PermissionError(f"others can write to {folder}")

@@ -1,8 +1,3 @@
-"""Which version of Fedloom this is."""
+"""Which version of Fedloom this is; the package takes its number from here."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    VERSION = version("fedloom")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    VERSION = "0.1.0"
+VERSION = "0.1.0"

@@ -19,6 +19,7 @@ from fedloom.data.generators import Gaussian, Synthetic
 from fedloom.data.heart import HeartDisease
 from fedloom.data.hub import Hub, from_hub, from_partitioner
 from fedloom.data.idx import FashionMnist, Mnist
+from fedloom.data.image_folder import Images
 from fedloom.data.multitask import Landmine, School
 from fedloom.data.sent140 import Sent140
 from fedloom.data.shakespeare import Shakespeare
@@ -43,6 +44,7 @@ __all__ = [
     "Gaussian",
     "HeartDisease",
     "Hub",
+    "Images",
     "Landmine",
     "Mnist",
     "School",
@@ -75,6 +77,7 @@ SOURCES: dict[str, type[Source]] = {
     "gaussian": Gaussian,
     "heart-disease": HeartDisease,
     "hub": Hub,
+    "images": Images,
     "landmine": Landmine,
     "mnist": Mnist,
     "school": School,

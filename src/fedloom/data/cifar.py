@@ -78,7 +78,9 @@ def _names(path: Path, count: int) -> tuple[str, ...] | None:
     """Class names from a text file, one in a line, if it is there."""
     if not path.exists():
         return None
-    names = tuple(line for line in path.read_text().splitlines() if line)
+    names = tuple(
+        line for line in path.read_text(encoding="utf-8").splitlines() if line
+    )
     if len(names) != count:
         raise DataError(
             f"{path}: expected {count} names, found {len(names)}. Copy the file again, "

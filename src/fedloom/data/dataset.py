@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
+from fedloom.core.reprs import without_values
 from fedloom.core.scaling import PerChannel
 
 Task = Literal["auto", "classification", "regression"]
@@ -84,6 +85,8 @@ class Dataset:
     """Column or array of the targets, where the source has names."""
     owner_name: str | None = None
     """Column or array that says whose each sample is, where the source has names."""
+    owner_source: str = ""
+    """Where the clients come from if not from a column, such as "from its folders"."""
     origin: str | None = None
     """Id and revision on the hub, if it came from there."""
 
@@ -331,6 +334,7 @@ def check_finite(
     )
 
 
+@without_values
 class Targets(NamedTuple):
     """Targets as a dataset wants them."""
 

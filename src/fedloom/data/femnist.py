@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
+from fedloom.core.reprs import without_values
 from fedloom.data.dataset import Dataset
 from fedloom.data.emnist import CHARACTERS, Classes, keep_classes
 from fedloom.data.hub import Hub, instead
@@ -21,6 +22,7 @@ from fedloom.data.source import Source
 _SIDE = 28
 
 
+@without_values
 class _Samples(NamedTuple):
     """Images, labels and writers of some samples."""
 

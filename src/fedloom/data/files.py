@@ -1,13 +1,14 @@
-"""The user's own file: arrays in .npz, a table in .parquet or .csv."""
+"""The user's own file: arrays in .npz, a table in .parquet or .csv; or many of them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,31 +26,35 @@ from fedloom.data.dataset import (
     read_targets,
     to_tensor,
 )
+from fedloom.data.folders import TABLES, kind_of, read_tables
 from fedloom.data.source import Source
 from fedloom.data.tables import place_of, read_table
-from fedloom.data.unpack import COMPRESSED, LESS_DATA, refuse_size
+from fedloom.data.unpack import LESS_DATA, refuse_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class File(Source):
     """A file of samples, with a column or an array that says whose each one is.
 
-    In a table every column other than target, client and tags is a feature and must be
+    Or a folder with one such file for each client, who is called as the file is. In a
+    table every column other than target, client and tags is a feature and must be
     numeric, unless `features` or `drop` say otherwise. Text targets become labels in
     sorted order.
     """
 
     needs_clients = True
+    clients_advice = "Name the column that says whose (--set data.client=COLUMN)"
     _tagged_by: ClassVar[Mapping[str, str]] = {}
 
     path: str
     """The file, .npz, .parquet, .csv or .tsv, the last two perhaps with .gz, .bz2 or
-    .zst; if relative, looked for in the working directory, then in the data
-    directory."""
+    .zst; or a folder with one for each client. If relative, looked for in the working
+    directory, then in the data directory."""
     target: str = "y"
     """Column or array to predict."""
     client: str | None = None
-    """Column or array with the client of each sample; none if there are no clients."""
+    """Column or array with the client of each sample; none if there are no clients, or
+    if there is a file for each."""
     task: Task = "auto"
     """What the target is. `auto` takes floating numbers for a regression, text and
     whole numbers for labels, and asks where numbers may be either."""
@@ -126,7 +131,8 @@ class File(Source):
             DataError: The file is missing, broken, or lacks what the settings name.
         """
         path = self._find(data_dir)
-        what, arrays = read_file(path, self._uses)
+        samples = self._read(path)
+        what, arrays = samples.what, samples.columns
         is_table = what == "column"
         if not is_table and (self.features or self.drop):
             raise ConfigError(
@@ -143,17 +149,20 @@ class File(Source):
                         f"{name!r}. Name the {what} to predict: --set "
                         f"data.target={what.upper()}. Known: {', '.join(arrays)}."
                     )
-                raise DataError(f"{path}: {setting}: {unknown(what, name, arrays)}")
+                raise DataError(
+                    f"{path}: {setting}: {unknown(what, name, arrays)}"
+                    f"{_without_heading(arrays) if is_table else ''}"
+                )
         features = self.features or tuple(
             name for name in arrays if self._uses(name) and name not in reserved
         )
         if is_table:
-            _refuse_text(arrays, features, path, has_client=self.client is not None)
-            inputs = [_stack(arrays, features, path)]
+            has_client = self.client is not None or samples.client is not None
+            _refuse_text(arrays, features, path, has_client=has_client)
+            inputs = [_stack(arrays, features, path, samples.place_of)]
         else:
             inputs = [arrays[name] for name in self.inputs]
-        where = f"{path}: target {self.target!r}"
-        name_place = partial(place_of, path) if is_table else name_row
+        where, name_place = f"{path}: target {self.target!r}", samples.place_of
         if self.classes:
             targets = _labels(arrays[self.target], self.classes, where, name_place)
         else:
@@ -179,7 +188,8 @@ class File(Source):
             str(path),
             inputs,
             targets,
-            owner=None if self.client is None else arrays[self.client],
+            owner=samples.client if self.client is None else arrays[self.client],
+            owner_source="from its files" if samples.client is not None else "",
             standardise=is_table if self.standardise is None else self.standardise,
             standardise_targets=self.standardise_targets,
             features=features if is_table else None,
@@ -214,10 +224,42 @@ class File(Source):
         if data_dir is not None:
             places.append(data_dir / self.path)
         for place in places:
-            if place.is_file():
+            if place.is_file() or place.is_dir():
                 return place
         looked = " nor ".join(str(place) for place in dict.fromkeys(places))
         raise DataError(f"no file {looked}. Correct the path.")
+
+    def _read(self, path: Path) -> _Samples:
+        """What a file or all files of a folder hold."""
+        if path.is_dir():
+            tables = read_tables(
+                path,
+                partial(read_file, is_used=self._uses),
+                names_clients=self.client is not None,
+            )
+            client = tables.client if self.client is None else None
+            return _Samples(tables.what, tables.columns, client, tables.place_of)
+        what, arrays = read_file(path, self._uses)
+        name_place = partial(place_of, path) if what == "column" else name_row
+        return _Samples(what, arrays, None, name_place)
+
+
+class _Samples(NamedTuple):
+    """What a file or a folder holds."""
+
+    what: Literal["array", "column"]
+    columns: Mapping[str, NDArray[Any]]
+    client: NDArray[Any] | None
+    """(N,) whose each row is, where there is a file for each client."""
+    place_of: Callable[[int], str]
+    """How messages call a row."""
+
+
+def _without_heading(names: Iterable[str]) -> str:
+    """What to say of a table whose columns have numbers for names."""
+    if not any(re.fullmatch(r"[-+]?\d*\.?\d+", name) for name in names):
+        return ""
+    return " Some of these are numbers: does the first line name the columns?"
 
 
 def _labels(
@@ -244,18 +286,9 @@ def _labels(
     return Targets(to_tensor(labels), len(classes), tuple(classes))
 
 
-_TEXTS = tuple(f"{text}{end}" for text in (".csv", ".tsv") for end in ("", *COMPRESSED))
-_KINDS = (".npz", ".parquet", *_TEXTS)
-
-
-def _kind(path: Path) -> str:
-    """How the file's name ends, the ending below that of a compression included."""
-    return "".join(path.suffixes[-2:]) if path.suffix in COMPRESSED else path.suffix
-
-
 def has_known_kind(path: Path) -> bool:
     """Whether a file has the name of one that can be read."""
-    return _kind(path) in _KINDS
+    return kind_of(path) in TABLES
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -293,11 +326,12 @@ def read_file(
         ConfigError: The kind of file is not known.
         DataError: The file is not whole.
     """
-    kind = _kind(path)
-    if kind not in _KINDS:
+    kind = kind_of(path)
+    if kind not in TABLES:
         raise ConfigError(
-            f"{path}: {unknown('kind of file', kind, _KINDS)} "
-            "Convert it to one of these."
+            f"{path}: unknown kind of file {kind!r}. Known: {', '.join(TABLES)}. "
+            "Convert it to one of these; a text with a heading and separators is "
+            "called .csv or .tsv."
         )
     if kind == ".npz":
         return "array", read_npz(path)
@@ -369,14 +403,17 @@ def _not_numeric(path: Path, names: Sequence[str], advice: str) -> DataError:
 
 
 def _stack(
-    columns: Mapping[str, NDArray[Any]], features: tuple[str, ...], path: Path
+    columns: Mapping[str, NDArray[Any]],
+    features: tuple[str, ...],
+    path: Path,
+    name_place: Callable[[int], str],
 ) -> NDArray[Any]:
     """The features of a table, each of them checked."""
     if not features:
         raise DataError(f"{path}: no feature is left beside target and client columns.")
     for name in features:
         where, values = f"{path}: column {name!r}", to_tensor(columns[name])
-        check_finite(where, values, partial(place_of, path))
+        check_finite(where, values, name_place)
     return np.stack(
         [columns[name] for name in features], axis=1, dtype=np.float32, casting="unsafe"
     )

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
+from fedloom.core.reprs import without_values
 from fedloom.core.settings import Positive
 from fedloom.data.dataset import Dataset
 from fedloom.data.spectrogram import SCALE, SHIFT, SpectrogramSource
@@ -22,6 +23,7 @@ TEST_TAKES = 5
 _NAME = re.compile(r"(\d)_([^_]+)_(\d+)\.wav")
 
 
+@without_values
 class Recordings(NamedTuple):
     """Every recording with what its file name says; rows in the order of names."""
 

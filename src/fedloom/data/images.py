@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
+from fedloom.data.unpack import refuse_size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -48,7 +49,11 @@ def open_all(paths: Iterable[Path], size: int | None = None) -> Iterator[Image]:
 
 
 def stack(
-    images: Iterable[Image], count: int, size: int | None, where: str
+    images: Iterable[Image],
+    count: int,
+    size: int | None,
+    where: str,
+    names: Sequence[str] = (),
 ) -> NDArray[np.uint8]:
     """Pictures as bytes, (count, channels, height, width): 1 channel if all are grey.
 
@@ -56,21 +61,25 @@ def stack(
         images: That many pictures.
         count: How many.
         size: If given, each is cut to its central square and scaled to this side.
-        where: How messages call them.
+        where: How messages call all of them.
+        names: How messages call each; by its number if empty.
 
     Raises:
         DataError: A picture is of another size than the first, or deeper than bytes.
     """
     stacked = np.empty((0, 1, 0, 0), np.uint8)
     for i, image in enumerate(images):
-        pixels = _pixels(image, size, f"{where}: picture {i}")
+        name = names[i] if names else f"{where}: picture {i}"
+        pixels = _pixels(image, size, name)
         if i == 0:
+            refuse_size(Path(where), float(count * pixels.size))
             stacked = np.empty((count, *pixels.shape), np.uint8)
         if pixels.shape[1:] != stacked.shape[2:]:
             height, width = stacked.shape[2:]
             raise DataError(
-                f"{where}: picture {i} is {pixels.shape[2]} x {pixels.shape[1]}, those "
-                f"before it {width} x {height}. Give a size to which all are scaled."
+                f"{name} is {pixels.shape[2]} x {pixels.shape[1]}, those before it "
+                f"{width} x {height}. Give a size to which all are cut and scaled: "
+                f"--set data.size={min(height, width)}."
             )
         if len(pixels) > stacked.shape[1]:
             stacked = np.repeat(stacked, len(pixels), axis=1)

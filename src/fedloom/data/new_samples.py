@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedloom.core.errors import DataError, unknown
 from fedloom.core.memory import lack_of_memory_explained
+from fedloom.core.reprs import without_values
 from fedloom.data.dataset import (
     Dataset,
     check_finite,
@@ -23,12 +24,16 @@ from fedloom.data.dataset import (
     to_tensor,
 )
 from fedloom.data.files import read_file, stack_columns
+from fedloom.data.folders import PICTURES, files_below
+from fedloom.data.image_folder import labels_of
+from fedloom.data.images import open_all, stack
 from fedloom.data.unpack import LESS_DATA
 
 Inputs = ArrayLike | Tensor | tuple[ArrayLike | Tensor, ...]
 """One array with a row per sample, or a tuple of them."""
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class NewSamples:
     """What a file holds, as the models of a run take it."""
@@ -38,8 +43,10 @@ class NewSamples:
     """As numbers of the run's classes; None if they were not asked for."""
     owner: NDArray[Any] | None
     """The client of each sample; None if that was not asked for."""
-    unused: tuple[str, ...]
+    unused: tuple[str, ...] = ()
     """Columns or arrays that were not read."""
+    names: tuple[str, ...] = ()
+    """What each sample is called, where it is a file of its own."""
 
 
 @lack_of_memory_explained("The file", LESS_DATA)
@@ -52,11 +59,12 @@ def read_like(
     arrays: tuple[str, ...] = ("x",),
     besides: tuple[str, ...] = (),
 ) -> NewSamples:
-    """Read a file of samples like those of a dataset.
+    """Read samples like those of a dataset.
 
     Args:
         dataset: What the models were trained on.
-        path: .npz, .parquet or .csv.
+        path: A file, .npz, .parquet or .csv; a picture, or a folder of them, where the
+            dataset holds pictures.
         target: Column or array to be predicted, if it is wanted.
         client: Column or array that says whose each sample is, if it is wanted.
         arrays: Arrays of an .npz that the model takes.
@@ -66,6 +74,9 @@ def read_like(
         ConfigError: The kind of file is not known.
         DataError: The file lacks something, or does not fit the models.
     """
+    if path.is_dir() or path.suffix.lower() in PICTURES:
+        has_targets = target is not None
+        return _read_pictures(dataset, path, has_targets=has_targets)
     if not path.is_file():
         raise DataError(f"no file {path}. Correct the path.")
     others, names = {target, client, *besides}, arrays
@@ -103,6 +114,34 @@ def read_like(
         owner=held[client] if client is not None else None,
         unused=tuple(name for name in held if name not in {*names, *others}),
     )
+
+
+def _read_pictures(dataset: Dataset, path: Path, *, has_targets: bool) -> NewSamples:
+    """Pictures as a dataset of pictures has them; their folders are their classes."""
+    shape = dataset.input_shape
+    if dataset.inputs[0].dtype != torch.uint8 or len(shape) != 3:
+        raise DataError(
+            f"{path}: expected a file of samples (.csv, .parquet, .npz), since the "
+            "models were not trained on pictures; found pictures or a folder."
+        )
+    files = files_below(path, PICTURES) if path.is_dir() else [path]
+    if not files:
+        raise DataError(
+            f"{path}: expected pictures ({', '.join(PICTURES[:3])}, ...), found none."
+        )
+    channels, height, width = shape
+    size = height if height == width else None
+    mode = "L" if channels == 1 else "RGB"
+    pictures = (picture.convert(mode) for picture in open_all(files, size))
+    names = tuple(map(str, files))
+    pixels = stack(pictures, len(files), size, str(path), names)
+    targets, owner = None, None
+    if has_targets:
+        columns = labels_of(path, files)[1]
+        targets = targets_like(dataset, np.array(columns["class"]), f"{path}: folder")
+        owner = np.array(columns["client"]) if "client" in columns else None
+    inputs = inputs_like(dataset, pixels, str(path))
+    return NewSamples(inputs, targets, owner, names=names)
 
 
 def inputs_like(dataset: Dataset, x: Inputs, where: str = "x") -> tuple[Tensor, ...]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.errors import DataError
+from fedloom.core.reprs import without_values
 from fedloom.core.settings import Count, Rate
 from fedloom.core.streams import generator
 from fedloom.data.columns import read_column
@@ -43,6 +44,7 @@ _HUB, _REVISION = "stanfordnlp/sentiment140", "refs/convert/parquet"
 holds the same columns as files."""
 
 
+@without_values
 class Tweets(NamedTuple):
     """Tweets in the order of their file."""
 

@@ -28,6 +28,8 @@ class Source(ABC):
     needs_clients: ClassVar[bool] = False
     """Whether samples that name no clients are refused unless a partition is named: a
     user's own data are not divided by guess."""
+    clients_advice: ClassVar[str] = ""
+    """How to say whose each sample is, for the message that refuses them."""
 
     licence: ClassVar[str] = ""
     """The terms of use, in the words of docs/data.md; empty if the data are drawn, or

@@ -201,7 +201,7 @@ def _parts(folder: Path, paths: list[Path]) -> NDArray[np.str_]:
     """train, validation or test of every file, as the lists say."""
     parts = {f"{path.parent.name}/{path.name}": "train" for path in paths}
     for part, name in _LISTS.items():
-        for line in (folder / name).read_text().split():
+        for line in (folder / name).read_text(encoding="utf-8").split():
             if not (folder / line).is_file():
                 raise DataError(
                     f"{folder / name}: names {line}, which is not there. Unpack the "

@@ -32,7 +32,7 @@ _MARKS = {
 _BROKEN = (OSError, ValueError, EOFError, zlib.error)
 """What is raised, apart from pyarrow's own errors, if a file is not whole."""
 
-_SEPARATORS = (",", ";", "\t")
+_SEPARATORS = (",", ";", "\t", "|")
 
 _USUAL = "utf-8-sig"
 """The encoding of a text that does not begin with one of `_MARKS`."""
@@ -44,8 +44,8 @@ def read_table(
     """Every column of a table as an array, without gaps where it is used.
 
     Text is UTF-8, or UTF-16 that says so at its beginning. Its columns are separated
-    by commas, semicolons or tabs, whichever its first line has most of; beside
-    semicolons a number may have a decimal comma.
+    by commas, semicolons, tabs or bars, whichever its first line has most of; beside
+    the others than commas a number may have a decimal comma.
 
     Args:
         path: The file.
@@ -62,7 +62,17 @@ def read_table(
     try:
         table = _read_parquet(path) if kind == ".parquet" else _read_text(path)
     except (pyarrow.ArrowException, *_BROKEN) as error:
+        odd = _uneven_line(path) if "columns, got" in str(error) else None
+        if odd is not None:
+            raise DataError(f"{path}, {odd}") from error
         raise DataError(f"{path}: not a readable {kind} table ({error}).") from error
+    is_text = kind != ".parquet"
+    if is_text and table.num_columns == 1 and re.search(r"\s", table.column_names[0]):
+        raise DataError(
+            f"{path}: expected columns that are separated by commas, semicolons, tabs "
+            f"or bars, found one column, {shown(table.column_names[0])}. Save the "
+            "table with one of these separators."
+        )
     if table.num_rows == 0:
         raise DataError(f"{path}: expected rows below the heading, found none.")
     if all(map(_is_number, table.column_names)):
@@ -102,6 +112,27 @@ def place_of(path: Path, row: int) -> str:
     except csv.Error:
         pass  # a field that is longer than the library allows
     return f"row {row} below the heading (the first is row 0)"
+
+
+def _uneven_line(path: Path) -> str | None:
+    """The first line of a table that has more or fewer fields than its heading."""
+    text = _read_all(path)
+    separator = _dialect(text)[0]
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    expected: int | None = None
+    try:
+        for fields in lines:
+            if expected is None:
+                expected = len(fields) or None
+            elif fields and len(fields) != expected:
+                return (
+                    f"line {lines.line_num}: expected {expected} columns, as in the "
+                    f"first line, found {len(fields)}. Correct the line; a text that "
+                    f"contains {separator!r} must stand in quotes."
+                )
+    except csv.Error:
+        pass  # a field that is longer than the library allows
+    return None
 
 
 def _read_parquet(path: Path) -> Any:
@@ -181,7 +212,7 @@ def _dialect(text: str) -> tuple[str, str]:
     lines = text.lstrip("\r\n").splitlines()
     first = re.sub('"[^"]*"', "", lines[0] if lines else "")
     separator = max(_SEPARATORS, key=first.count)
-    has_comma = re.search(r"(^|[;\t])\s*[-+]?\d+,\d+\s*($|[;\t])", text, re.MULTILINE)
+    has_comma = re.search(r"(^|[;\t|])\s*[-+]?\d+,\d+\s*($|[;\t|])", text, re.MULTILINE)
     has_point = re.search(r"\d\.\d", text)
     is_comma = separator != "," and has_comma and not has_point
     return separator, "," if is_comma else "."

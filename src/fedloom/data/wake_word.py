@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.reprs import without_values
 from fedloom.core.settings import Count, Interval, Positive
 from fedloom.core.streams import generator
 from fedloom.data import acoustics
@@ -33,6 +34,7 @@ _BLOCK = 128
 """Sounds that are in the air at once: more would not fit the cache."""
 
 
+@without_values
 class Piece(NamedTuple):
     """Recordings as one home's device heard them."""
 

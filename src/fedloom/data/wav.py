@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
+from fedloom.core.reprs import without_values
 
 _CONVERT = (
     "Convert it to one channel of 8 or 16 bits, for instance with "
@@ -18,6 +19,7 @@ _CONVERT = (
 )
 
 
+@without_values
 class Sound(NamedTuple):
     """What one file holds."""
 

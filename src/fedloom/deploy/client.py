@@ -16,6 +16,7 @@ from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
+from fedloom.models.imported import ImportedModel
 from fedloom.plan import built_in_module, make_clients, make_module, make_task
 from fedloom.remote import Node
 
@@ -46,7 +47,8 @@ def with_own_settings(config: RunConfig, node_config: Mapping[str, Any]) -> RunC
             f"data.target=sick, found {shown(text)}."
         ) from error
     parsed = parse(tables, "settings of this client")
-    return replace(config, data=parsed.data, split=parsed.split)
+    engine = replace(config.engine, device=parsed.engine.device)
+    return replace(config, data=parsed.data, split=parsed.split, engine=engine)
 
 
 def only_client(clients: Federation, client: str | int) -> Federation:
@@ -114,6 +116,12 @@ def make_node(
         begins_anew: as for `Node`.
         secret: as for `Node`.
     """
+    if model is None and isinstance(config.model, ImportedModel):
+        raise ConfigError(
+            f"join: the server names {config.model.name} as the model, a module of its "
+            "own, and a client imports nothing because a server says so. Ask for a "
+            "run with a built-in model, or give the module from Python: model=..."
+        )
     module = (
         built_in_module(config, client)
         if model is None

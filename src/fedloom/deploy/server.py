@@ -30,6 +30,7 @@ from fedloom.core.tiers import GlobalTier
 from fedloom.core.wording import counted
 from fedloom.data.sample_format import SampleFormat
 from fedloom.engine.threads import on_threads
+from fedloom.models.imported import ImportedModel
 from fedloom.plan import (
     built_in_module,
     common_manifest,
@@ -265,6 +266,12 @@ def refuse_what_needs_samples(config: RunConfig, where: str) -> None:
         raise ConfigError(
             f"{where}: lr = 'auto' is found from samples, which the server does not "
             "have. Give a learning rate."
+        )
+    if isinstance(config.model, ImportedModel):
+        raise ConfigError(
+            f"{where} [model]: {config.model.name} is a module of your own, and "
+            "clients import nothing because a server says so. Choose a built-in "
+            "model, or start both sides from Python, with model=..."
         )
     if config.schedule.warm_start is not None:
         raise ConfigError(

@@ -112,10 +112,21 @@ class EngineSettings:
                 f"EngineSettings: device must be auto, cpu or cuda, found "
                 f"{self.device!r}."
             ) from error
+        if device.type not in ("cpu", "cuda"):
+            raise ConfigError(
+                f"EngineSettings: device must be auto, cpu or cuda, found "
+                f"{self.device!r}. Other devices are not supported, Apple's GPUs "
+                "included; use device=cpu."
+            )
         if device.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError(
                 f"EngineSettings: device is {self.device!r}, but PyTorch sees no GPU. "
                 "Use device=cpu."
+            )
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ConfigError(
+                f"EngineSettings: device is {self.device!r}, but there are "
+                f"{torch.cuda.device_count()} GPUs, from cuda:0 on."
             )
         if self.precision == "tf32" and (device.type, self.dtype) != (
             "cuda",

@@ -126,6 +126,7 @@ def has_dense_steps(job: Job, phase: Phase, work: object) -> bool:
         getattr(job.method(phase.step), "is_plain_descent", False)
         and (phase.batches, phase.until) == (1, None)
         and isinstance(work, SGDState)
+        and algorithm.optimizer == "sgd"
         and not algorithm.momentum
         and task.device.type == "cuda"
         and task.dtype == torch.float32

@@ -17,6 +17,7 @@ from fedloom.clients.batches import Extents
 from fedloom.core.errors import ContractError
 from fedloom.core.messages import CohortDownload
 from fedloom.core.phases import Phase
+from fedloom.core.reprs import without_values
 from fedloom.core.task import HeadTask
 from fedloom.engine.job import Job
 
@@ -28,6 +29,7 @@ _AT_ONCE_ON_GPU = 8192
 """The same on a GPU, so that it has enough to do."""
 
 
+@without_values
 class Features(NamedTuple):
     """What the head takes of all samples of C clients, padded to L samples each."""
 

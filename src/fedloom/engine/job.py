@@ -23,11 +23,13 @@ from fedloom.core.algorithm import AnyAlgorithm, Client, Phase
 from fedloom.core.errors import ContractError
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import Empty, take
+from fedloom.core.reprs import without_values
 from fedloom.core.scaling import Scaling
 from fedloom.core.streams import fold
 from fedloom.core.task import Task
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class Samples:
     """The data of all clients where the work is done: one copy, gathered by index."""

@@ -273,6 +273,7 @@ def has_native_steps(job: Job, phase: Phase) -> bool:
     return (
         isinstance(job.algorithm, Algorithm)
         and getattr(job.method(phase.step), "is_plain_descent", False)
+        and job.algorithm.optimizer == "sgd"
         and kind.sgd_step is Algorithm.sgd_step
         and kind.decayed is Algorithm.decayed
         and (phase.batches, phase.until) == (1, None)

@@ -59,7 +59,10 @@ def _folders() -> Iterator[Path]:
     """Where libraries may be kept: only where nobody else can write."""
     with suppress(OSError):
         yield user_cache()
-    with tempfile.TemporaryDirectory(prefix="fedloom-") as own:
+    # Windows keeps a library that is in use.
+    with tempfile.TemporaryDirectory(
+        prefix="fedloom-", ignore_cleanup_errors=True
+    ) as own:
         yield Path(own)
 
 

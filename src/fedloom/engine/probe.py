@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 import torch
+from torch import Tensor
 from torch.func import vmap
 
 from fedloom.core.errors import ContractError, FedloomError
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import Dataset
+
+_VALUES_DECIDE = ("data-dependent", ".item()", "Boolean value of Tensor")
+"""What PyTorch says where a program asks for the values of tensors."""
+_BY_VALUES = (
+    "model: its forward(), or the loss, decides by the values of a tensor{place}: an "
+    "`if` or `while` on it, bool(), float() or .item(). That cannot be done for many "
+    "clients at once, whose values differ. Choose between values with "
+    "torch.where(condition, a, b), or train client by client, which is slower: "
+    "engine.runner=loop (--set engine.runner=loop, or "
+    "engine=fedloom.EngineSettings(runner='loop'))."
+)
 
 
 def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
@@ -25,8 +40,13 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
     except Exception as error:
         raise ContractError(
             f"model: it cannot take the inputs of {dataset.name} (one sample: "
-            f"{shapes}): {error}"
+            f"{shapes}){_place_of(error)}: {error}"
         ) from error
+    if not isinstance(outputs, Tensor):
+        raise ContractError(
+            "model: forward() must return one tensor with a row per sample, found "
+            f"{type(outputs).__name__}. Return the outputs alone."
+        )
     if dataset.classes is not None and task.metric == "accuracy":
         expected = (len(targets), dataset.classes)
         if outputs.dim() != 2 or outputs.shape[1] < dataset.classes:
@@ -45,15 +65,36 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
     zero = torch.zeros((), dtype=torch.int64, device=task.device)
     mask = torch.ones(len(targets), dtype=task.dtype, device=task.device)
     batch = Batch(inputs, targets, mask, zero, zero, zero > 0, zero)
+
+    def gradient(
+        theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor, mask: Tensor
+    ) -> Tensor:
+        own = batch._replace(inputs=inputs, targets=targets, mask=mask)
+        return task.watched().grad(theta, own)
+
+    # As in training, every client has samples of its own, too.
+    clients = [torch.stack([value, value]) for value in (task.start, targets, mask)]
+    of_clients = tuple(torch.stack([x, x]) for x in inputs)
     try:
-        vmap(lambda theta: task.watched().grad(theta, batch))(
-            torch.stack([task.start, task.start])
-        )
+        vmap(gradient)(clients[0], of_clients, *clients[1:])
     except FedloomError:
         raise
     except Exception as error:
+        if any(sign in str(error) for sign in _VALUES_DECIDE):
+            raise ContractError(_BY_VALUES.format(place=_place_of(error))) from error
         raise ContractError(
             f"model: its gradient cannot be taken for many clients at once: {error} "
             "Avoid `.item()`, `if` on values and in-place changes in forward(), or run "
             "it client by client with engine.runner=loop."
         ) from error
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the user's own code something went wrong, in brackets."""
+    libraries = (Path(torch.__file__).parent, Path(__file__).parents[1])
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not any(map(path.is_relative_to, libraries)):
+            line = f": {frame.line}" if frame.line else ""
+            return f" ({path.name}, line {frame.lineno}{line})"
+    return ""

@@ -21,6 +21,7 @@ from fedloom.core.algorithm import Phase
 from fedloom.core.layout import ParameterLayout
 from fedloom.core.messages import CohortDownload
 from fedloom.core.records import leaves, rebuild, skeleton
+from fedloom.core.reprs import without_values
 from fedloom.core.scaling import Scaling
 from fedloom.core.task import Batch
 from fedloom.engine import pieces as _pieces
@@ -45,6 +46,7 @@ class Columns(NamedTuple):
     """Whether the client takes this step."""
 
 
+@without_values
 class Given(NamedTuple):
     """What all steps of a phase share."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.files import atomic_write, write_csv
+from fedloom.core.files import atomic_write, write_csv, write_text
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -30,5 +30,5 @@ def write(
     dicts = [dict(zip(columns, row, strict=True)) for row in rows]
     write_csv(dicts, out / f"{name}.csv")
     with atomic_write(out / f"{name}.md") as part:
-        part.write_text(table)
+        write_text(part, table)
     return table

@@ -22,6 +22,7 @@ from fedloom.core.version import VERSION
 from fedloom.data.licences import LICENCES
 from fedloom.export.exported_model import ExportedModel, RunInfo
 from fedloom.models import MODELS
+from fedloom.models.imported import ImportedModel, is_imported
 
 _LONG = 20
 """Classes or columns that a card names one by one."""
@@ -132,6 +133,10 @@ def _constructor(run: RunInfo, model: ExportedModel) -> tuple[str, str]:
     settings = dict(run.config.get("model", {}))
     name = settings.pop("name", None)
     kind = type(model.module)
+    if is_imported(name):
+        own = ImportedModel.from_table(run.config["model"], "model")
+        dataset = run.dataset
+        return own.code(dataset.input_shape, dataset.outputs, dataset.tokens)
     if name not in MODELS:
         where = "your own class" if kind.__module__ == "__main__" else kind.__module__
         how = "the module as you made it for the run"

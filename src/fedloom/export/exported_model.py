@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from fedloom.clients.federation import Federation
 from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.reprs import without_values
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.results.scores import Scores
 from fedloom.server.simulation import Simulation
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class RunInfo:
     """The run that a model comes from."""
@@ -76,6 +78,7 @@ class Score:
     numbers: Mapping[str, float]
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class ExportedModel:
     """One model, ready to be written down."""

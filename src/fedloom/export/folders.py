@@ -35,6 +35,7 @@ from fedloom.core.files import (
     private_folder,
     remove_if_empty,
     write_csv,
+    write_text,
 )
 from fedloom.core.metrics import METRICS
 from fedloom.export.card import plain, prepares, write_card
@@ -380,7 +381,7 @@ def _write(run: RunInfo, model: ExportedModel, folder: Path) -> None:
         _CARD: write_card(run, model),
     }
     for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
     # It was written for its owner alone.
     (folder / WEIGHTS).chmod((folder / _CARD).stat().st_mode)
 

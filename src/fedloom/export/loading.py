@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +22,14 @@ from fedloom.core.errors import (
     shown,
     unknown,
 )
+from fedloom.core.reprs import without_values
 from fedloom.core.scaling import give_units
 from fedloom.core.settings import LARGEST, Count, build, check
 from fedloom.data.dataset import Dataset
 from fedloom.data.sample_format import SampleFormat
 from fedloom.export.listing import refuse_changed
-from fedloom.models import MODELS, TokenModel
+from fedloom.models import MODELS, Model, TokenModel
+from fedloom.models.imported import ImportedModel, is_imported
 from fedloom.models.sizes import foresee
 
 FORMAT = "fedloom-model-1"
@@ -90,21 +92,27 @@ class _Top(_Table):
     run: dict[str, Any] = field(default_factory=dict)
 
 
-def load_model(folder: str | Path) -> nn.Module:
-    """A built-in model from an exported folder, ready to predict.
+def load_model(folder: str | Path, model: str | None = None) -> nn.Module:
+    """A model from an exported folder, ready to predict.
 
     It takes inputs as numbers: the preparation in model.toml is not part of it. What it
     gives of a regression is in the target's own units.
 
+    Args:
+        folder: as an export wrote it.
+        model: where a module of one's own is, such as my_module.py:Net. A folder may
+            come from anywhere, so that what it names is never imported by itself.
+
     Raises:
-        ConfigError: the model is a class of its maker's own, which only they can build,
-            or would not fit in memory.
+        ConfigError: the model is a class of its maker's own, which is not given, or
+            would not fit in memory.
         DataError: there is no exported model.
         MessageError: the files are damaged or do not belong together.
     """
-    return load_exported(Path(folder)).module
+    return load_exported(Path(folder), model).module
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
     """An exported model with what its samples are like, ready to predict."""
@@ -117,12 +125,18 @@ class LoadedModel:
     """What inputs are prepared with, in a shape that lies along them."""
     dtype: torch.dtype
 
+    def on(self, device: torch.device) -> LoadedModel:
+        """The same model on a device, which predicts there."""
+        shift, scale = self.shift.to(device), self.scale.to(device)
+        return replace(self, module=self.module.to(device), shift=shift, scale=scale)
+
     def predict(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """Probabilities of the classes; for a regression, the predicted numbers.
 
         Args:
             inputs: as `fedloom.data.new_samples.inputs_like` gives them.
         """
+        inputs = tuple(x.to(self.shift.device) for x in inputs)
         ready = [
             (x.to(self.dtype) - self.shift) / self.scale
             if like.dtype != torch.int64
@@ -134,7 +148,7 @@ class LoadedModel:
         return outputs if self.like.classes is None else outputs.softmax(1)
 
 
-def load_exported(folder: Path) -> LoadedModel:
+def load_exported(folder: Path, model: str | None = None) -> LoadedModel:
     """What `load_model` gives, and what it takes; see there for what is refused."""
     weights, tables = folder / WEIGHTS, folder / TABLES
     if not (weights.is_file() and tables.is_file()):
@@ -148,8 +162,9 @@ def load_exported(folder: Path) -> LoadedModel:
     top = build(_Top, values, str(tables))
     output = build(_Output, top.output, f"{tables} [output]")
     _refuse_classes(output, tables)
-    make = _maker(top, output, tables)
-    _refuse_other_shapes(foresee(make, f"{tables}: the model"), weights)
+    make, is_built_in = _maker(top, output, tables, model)
+    if is_built_in:
+        _refuse_other_shapes(foresee(make, f"{tables}: the model"), weights)
     module = make().to(getattr(torch, top.dtype))
     try:
         module.load_state_dict(load_file(weights))
@@ -244,8 +259,17 @@ def _along(
     )
 
 
-def _maker(top: _Top, output: _Output, path: Path) -> Callable[[], nn.Module]:
-    """What builds the module that model.toml describes."""
+def _maker(
+    top: _Top, output: _Output, path: Path, own: str | None
+) -> tuple[Callable[[], nn.Module], bool]:
+    """What builds the module that model.toml describes; whether it is a built-in one.
+
+    Args:
+        top: all of model.toml.
+        output: what comes out.
+        path: of model.toml.
+        own: where the user says that a module of their own is.
+    """
     settings, where = dict(top.model), f"{path} [model]"
     if "class" in settings:
         raise ConfigError(
@@ -253,21 +277,37 @@ def _maker(top: _Top, output: _Output, path: Path) -> Callable[[], nn.Module]:
             "maker's own. Build it and load model.safetensors; README.md shows how."
         )
     name = settings.pop("name", None)
-    if not isinstance(name, str) or name not in MODELS:
+    model: Model
+    if is_imported(name):
+        if own is None or not is_imported(own):
+            raise ConfigError(
+                f"{where}: the model is {shown(name)}, a module of its maker's own, "
+                "which is imported only if you say so. Say where it is: --model "
+                f"{name}, or load_model(folder, {name!r})."
+            )
+        table = {"name": own, "digest": settings.pop("digest", None), **settings}
+        model = ImportedModel.from_table(table, where)
+    elif own is not None:
+        raise ConfigError(
+            f"{where}: the model is a built-in one, {shown(name)}. Leave --model out."
+        )
+    elif not isinstance(name, str) or name not in MODELS:
         raise ConfigError(f"{where}: {unknown('model', name, MODELS)}")
-    model = build(MODELS[name], settings, where)
+    else:
+        model = build(MODELS[name], settings, where)
+    is_built_in = own is None
     inputs = build(_Input, top.input, f"{path} [input]")
     tokens, shape = inputs.tokens, inputs.vectors
     if tokens is None or not isinstance(model, TokenModel):
-        return partial(model.build, inputs.shape, output.outputs)
+        return partial(model.build, inputs.shape, output.outputs), is_built_in
     if shape is not None and len(shape) != 2:
         raise MessageError(
             f"{path} [input]: vectors must be two numbers, found {shown(shape)}."
         )
     # The vectors themselves are in the state dict.
-    return lambda: model.build_for_tokens(
-        tokens, output.outputs, None if shape is None else torch.zeros(*shape)
-    )
+    vectors = None if shape is None else torch.zeros(*shape)
+    make = partial(model.build_for_tokens, tokens, output.outputs, vectors)
+    return make, is_built_in
 
 
 def _refuse_other_shapes(expected: Mapping[str, torch.Size], weights: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import nn
@@ -98,7 +99,7 @@ class Models:
         self,
         out: str | Path,
         *,
-        clients: Iterable[int | str] | None = None,
+        clients: Iterable[int | str] | int | str | None = None,
         shared: bool = False,
         fresh: bool = False,
     ) -> Path:
@@ -106,11 +107,12 @@ class Models:
 
         Args:
             out: the directory; one model goes into it, several into a folder each.
-            clients: whose models, by number or name; by default everybody's, or
+            clients: whose models, by name or number; by default everybody's, or
                 nobody's if the shared model is asked for.
             shared: the one model for all.
             fresh: replace an earlier export.
         """
+        clients = [clients] if isinstance(clients, str | int) else clients
         everybody = () if shared else range(self.federation.count)
         rows = [self._row(c) for c in (everybody if clients is None else clients)]
         models = exported_models(
@@ -171,9 +173,19 @@ class Models:
             if client not in names:
                 raise DataError(unknown("client", client, names))
             return names.index(client)
-        if not 0 <= client < len(names):
+        if not isinstance(client, int | np.integer) or not 0 <= client < len(names):
             raise DataError(
-                f"There is no client {client}: the run has clients 0 to "
-                f"{len(names) - 1}."
+                f"There is no client {client!r}: the run has clients 0 to "
+                f"{len(names) - 1}, called {names[0]}{_and_others(names)}."
             )
-        return client
+        return int(client)
+
+
+def _and_others(names: Sequence[str]) -> str:
+    few = ", ".join(names[1:_LONG])
+    more = " and so on" if len(names) > _LONG else ""
+    return f", {few}{more}" if few else ""
+
+
+_LONG = 10
+"""Names that a message lists."""

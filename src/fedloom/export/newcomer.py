@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedloom.clients import Federation, Ragged, Split
 from fedloom.core.errors import ConfigError, DataError, NumericalError, shown
+from fedloom.core.reprs import without_values
 from fedloom.core.settings import LARGEST, Count, accepts
 from fedloom.core.task import Task
 from fedloom.core.wording import counted
@@ -29,6 +30,7 @@ from fedloom.server.simulation import Simulation
 from fedloom.server.visit import Visit
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class Newcomer:
     """A client who joined a trained run; prints as a sentence."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 from fedloom.core.version import VERSION
 from fedloom.remote import Policy
 
@@ -59,5 +59,5 @@ def write_app(folder: Path) -> Path:
         DataError: It cannot be written.
     """
     with atomic_write(folder / "pyproject.toml") as part:
-        part.write_text(_PYPROJECT)
+        write_text(part, _PYPROJECT)
     return folder

@@ -38,7 +38,7 @@ from fedloom.config import RunConfig, to_tables
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.digests import read_checked_json, write_checked_json
 from fedloom.core.errors import ConfigError, FedloomError, MessageError
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 from fedloom.core.losses import Loss
 from fedloom.deploy import (
     OWN_SETTINGS,
@@ -182,7 +182,7 @@ def answer_records(
     if answer.header.kind == "enrolled" and not is_own:
         file = node.home.path / asked.header.run / "config.toml"
         with atomic_write(file) as part:
-            part.write_text(str(run_config.get("config", "")), encoding="utf-8")
+            write_text(part, str(run_config.get("config", "")))
     return answer
 
 

@@ -41,6 +41,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
 
 from fedloom.core.errors import ConfigError, MessageError
+from fedloom.core.files import write_text
 from fedloom.flower.logs import without_tracebacks
 from fedloom_flower_client import TEAM_HOME, socket_path
 
@@ -367,7 +368,7 @@ class FlowerCommands:
                 "backend": {"client-resources": {"num-cpus": 1}},
             }
         table = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
-        (home / "config.toml").write_text(tomli_w.dumps(table))
+        write_text(home / "config.toml", tomli_w.dumps(table))
 
     def register(self, public_keys: Mapping[str, Path]) -> int:
         """Admit clients by their public keys; who is admitted already stays so.
@@ -439,7 +440,7 @@ class FlowerCommands:
             MessageError: Flower refuses.
         """
         file = self.home / f"run-config-{secrets.token_hex(4)}.toml"
-        file.write_text(tomli_w.dumps(dict(run_config)))
+        write_text(file, tomli_w.dumps(dict(run_config)))
         try:
             table = self._run("run", str(app), CONNECTION, "--run-config", str(file))
         finally:
@@ -504,7 +505,8 @@ class FlowerCommands:
             [program("flwr"), *arguments, "--format", "json"],
             env=_environment(self.home),
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=120,
         )
         try:

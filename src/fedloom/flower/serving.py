@@ -29,7 +29,7 @@ from cryptography import x509
 
 from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import ConfigError, DataError, FedloomError, MessageError
-from fedloom.core.files import atomic_write, cannot_write, remove
+from fedloom.core.files import atomic_write, cannot_write, remove, write_text
 from fedloom.flower.app import write_app
 from fedloom.flower.certificates import (
     CA,
@@ -406,9 +406,9 @@ def _run_id(settings: ServerSettings) -> str:
         name = re.sub(r"[^a-z0-9]+", "-", settings.out.name.lower()).strip("-")[:40]
         run = settings.run or f"{name or 'run'}-{secrets.token_hex(4)}"
         with atomic_write(file, lasting=True) as part:
-            part.write_text(f"{run}\n")
+            write_text(part, f"{run}\n")
     try:
-        run = file.read_text().strip()
+        run = file.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}).") from error
     if settings.run not in (None, run):

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedloom.core.digests import text_digest
 from fedloom.core.errors import MessageError
 from fedloom.core.messages import Roster
+from fedloom.core.policy import Policy
 from fedloom.core.records import stack, tensors_digest
 from fedloom.data.sample_format import SampleFormat
 from fedloom.remote.channel import POLL_S, Address, Channel, Delivery
@@ -25,7 +26,6 @@ from fedloom.remote.codec import (
     end_text,
     read_enrolment,
 )
-from fedloom.remote.policy import Policy
 from fedloom.remote.wire import LONGEST_REASON, Header, WireMessage
 
 _log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 from fedloom.core.errors import MessageError
 from fedloom.core.messages import Refusal
+from fedloom.core.policy import Policy
 from fedloom.remote.channel import POLL_S, Address, Channel, Delivery
 from fedloom.remote.enrolment import Enrolled, is_farewell, read_rejoin, turn_away
-from fedloom.remote.policy import Policy
 from fedloom.remote.wire import UNNUMBERED, Header, Kind, WireMessage
 
 _log = logging.getLogger(__name__)

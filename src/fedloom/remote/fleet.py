@@ -27,6 +27,7 @@ from fedloom.core.messages import (
     Roster,
     ScoreRequest,
 )
+from fedloom.core.policy import Policy
 from fedloom.core.records import Empty, leaves, map_record, rebuild, stack
 from fedloom.core.task import Task
 from fedloom.core.tiers import GlobalTier
@@ -54,7 +55,6 @@ from fedloom.remote.codec import (
 )
 from fedloom.remote.enrolment import Enrolled
 from fedloom.remote.exchange import AddressBook, Exchange
-from fedloom.remote.policy import Policy
 from fedloom.remote.wire import Header, Kind, WireMessage
 
 _log = logging.getLogger(__name__)

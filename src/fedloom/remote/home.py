@@ -35,7 +35,7 @@ from torch import Tensor
 
 from fedloom.core.digests import read_checked_json, table_digest, write_checked_json
 from fedloom.core.errors import DataError, MessageError
-from fedloom.core.files import atomic_write, cannot_write, remove
+from fedloom.core.files import atomic_write, cannot_write, remove, write_text
 from fedloom.core.reading import UNREADABLE
 from fedloom.core.records import tensors_digest
 from fedloom.remote.codec import TOKEN_BYTES
@@ -117,8 +117,8 @@ class Home:
             self.path.mkdir(parents=True, exist_ok=True)
             if not file.exists():
                 with atomic_write(file, lasting=True, private=True) as part:
-                    part.write_text(f"{secrets.randbits(_SECRET_BITS):x}\n")
-            secret = int(file.read_text(), 16)
+                    write_text(part, f"{secrets.randbits(_SECRET_BITS):x}\n")
+            secret = int(file.read_text(encoding="utf-8"), 16)
             if not 0 <= secret < 1 << _SECRET_BITS:
                 raise ValueError(f"it has more than {_SECRET_BITS} bits")
             return secret
@@ -268,7 +268,7 @@ class Home:
         file = self._answers(run)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("a", encoding="utf-8") as lines:
+            with file.open("a", encoding="utf-8", newline="\n") as lines:
                 lines.write(json.dumps(asdict(line)) + "\n")
         except OSError as error:
             _log.warning("%s: cannot be written (%s).", file, error)

@@ -49,6 +49,11 @@ def pairs_csv(findings: Findings) -> str:
 
 def clients_csv(findings: Findings) -> str:
     """Every client of every run in raw numbers, at the last round."""
+    return to_csv(*client_rows(findings))
+
+
+def client_rows(findings: Findings) -> tuple[list[str], list[list[object]]]:
+    """The same as headings and rows."""
     advice, metric = findings.advice, findings.metric
     places = {(who.seed, who.name): n for n, who in enumerate(findings.who)}
     header = ["method", "seed", "client", "samples", metric, "validation", "train"]
@@ -77,4 +82,4 @@ def clients_csv(findings: Findings) -> str:
             else:
                 row.append(advice.method[place] == method)
             rows.append(row)
-    return to_csv(header, rows)
+    return header, rows

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from fedloom.core.digests import (
     extent_of,
@@ -14,8 +15,8 @@ from fedloom.core.digests import (
     text_digest,
     write_checked_json,
 )
-from fedloom.core.errors import ConfigError, MessageError, unknown
-from fedloom.core.files import atomic_write
+from fedloom.core.errors import ConfigError, MessageError, shown, unknown
+from fedloom.core.files import atomic_write, write_text
 from fedloom.reports import csv_tables
 from fedloom.reports.collect import collect
 from fedloom.reports.findings import Findings, work_out
@@ -63,16 +64,34 @@ _LIST = ".fedloom-report.json"
 _LIST_FORMAT = "fedloom-report-1"
 
 
+class Reportable(Protocol):
+    """What came of a run or a comparison, and can be reported on."""
+
+    def report(self, out: str | Path | None = None, *, format_: str = "html") -> Path:
+        """Write the report."""
+        ...
+
+
 def report(
-    paths: Path | str | Sequence[Path | str],
+    paths: Path | str | Reportable | Sequence[Path | str],
     out: Path | str | None = None,
     *,
     format_: str = "html",
 ) -> Path:
     """Write the report of some runs, as `fedloom report` does.
 
+    Example:
+        >>> import fedloom, tempfile, torch
+        >>> x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+        >>> clients = fedloom.federation(x, x[:, 0] > 0, clients=["a", "b", "c"] * 30)
+        >>> result = fedloom.compare("ditto", "mlr", clients, seeds=1, rounds=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     fedloom.report(result, f"{folder}/which.html").name
+        'which.html'
+
     Args:
-        paths: a comparison, a run directory or a folder that holds such; or several.
+        paths: what `fedloom.run` or `fedloom.compare` gave; or a comparison, a run
+            directory or a folder that holds such; or several of these.
         out: the file to write, which ends as the format does; report.html in the one
             directory that was given, or in the working directory if there are several.
         format_: html writes the page and all tables beside it; md, latex and csv one
@@ -87,6 +106,13 @@ def report(
         DataError: there is no run, runs cannot be put into one report, or the file
             cannot be written.
     """
+    if not isinstance(paths, Path | str | Sequence):
+        if not hasattr(paths, "report"):
+            raise ConfigError(
+                "report: expected what fedloom.run or fedloom.compare gave, or a "
+                f"directory of runs; found {shown(paths)}."
+            )
+        return paths.report(out, format_=format_)
     listed = [paths] if isinstance(paths, Path | str) else paths
     file = Path(out) if out is not None else None
     return write_report([Path(path) for path in listed], file, format_)[1][0]
@@ -145,7 +171,7 @@ def write_report(
     _claim(file.parent, texts, digests)
     for name, text in texts.items():
         with atomic_write(file.with_name(name)) as part:
-            part.write_text(text, encoding="utf-8")
+            write_text(part, text)
     return findings, [file.with_name(name) for name in texts]
 
 

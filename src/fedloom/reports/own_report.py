@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 from fedloom.core.metrics import METRICS
 from fedloom.core.wording import counted
 from fedloom.reports.markup import content_policy, render
@@ -162,7 +162,7 @@ class OwnReport:
                 alone_rounds=counted(self.alone_rounds, "round"),
             )
             with atomic_write(file, lasting=True) as part:
-                part.write_text(text, encoding="utf-8")
+                write_text(part, text)
         return files
 
     def _score(self, kind: str) -> float:

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.reprs import without_values
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class BySize:
     """Clients grouped by their number of training samples, the smallest first."""

@@ -5,6 +5,7 @@
     split.npz              who holds which sample, and which samples belong together
     federation.json        the clients as they enrolled, where they are elsewhere
     start.safetensors      the first model, where the settings do not determine it
+    model_source.py        a copy of the file of the user's own module, to be looked at
     rounds.jsonl, clients.arrows, client_log.arrows, arrays.arrows
                            the rows, which only grow: see `fedloom.results.row_files`
     outcomes/round-00020.npz  what personal models said of every held-out sample at the
@@ -54,6 +55,7 @@ from fedloom.core.files import (
     remove_if_empty,
     remove_private_folders,
     sync,
+    write_text,
 )
 from fedloom.core.reading import UNREADABLE, not_whole
 from fedloom.core.remarks import Remark
@@ -102,6 +104,11 @@ TRACKED = ("csv", "mlflow", "tensorboard")
 """The trackers that keep files in the directory of a run."""
 
 
+def _runs_in(path: Path) -> Iterator[Path]:
+    """Runs that lie in a directory, such as those of a method of a comparison."""
+    return (file.parent for file in path.glob("*/manifest.json"))
+
+
 class RunDirectory:
     """The files of one run."""
 
@@ -111,6 +118,7 @@ class RunDirectory:
         self.manifest = path / "manifest.json"
         self.split = path / "split.npz"
         self.start = path / "start.safetensors"
+        self.model_source = path / "model_source.py"
         self.federation = path / "federation.json"
         self.rows = RowFiles(path)
         self.checkpoint = path / "checkpoint.safetensors"
@@ -180,10 +188,15 @@ class RunDirectory:
                 f"METHOD/seed-N, or go on with all of it: `fedloom resume {path}`."
             )
         if not directory.manifest.is_file():
+            runs = [] if path.is_file() else sorted(_runs_in(path))
+            if not path.exists():
+                runs = sorted(_runs_in(path.parent))
+            meant = f" Did you mean {runs[0]}?" if runs else ""
             raise DataError(
-                f"{path}: holds no run (there is no manifest.json). Give the directory "
-                "that `fedloom run` named at its end. If the run was stopped before it "
-                "began, nothing is lost: give the command that started it again."
+                f"{path}: holds no run (there is no manifest.json).{meant} Give the "
+                "directory that `fedloom run` named at its end. If the run was stopped "
+                "before it began, nothing is lost: give the command that started it "
+                "again."
             )
         return directory
 
@@ -244,7 +257,7 @@ class RunDirectory:
 
     def _head(self) -> list[Path]:
         """What a run writes before its manifest."""
-        own = [self.config, self.split, self.start]
+        own = [self.config, self.split, self.start, self.model_source]
         return [*own, *filter(_is_checked, [self.federation])]
 
     def _files(self) -> list[Path]:
@@ -348,7 +361,7 @@ class RunDirectory:
     def write_text(self, path: Path, text: str) -> None:
         """Write a file whole or not at all; it is on disk when this returns."""
         with atomic_write(path, lasting=True) as part:
-            part.write_text(text, encoding="utf-8")
+            write_text(part, text)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Say what ran, on what.
@@ -357,7 +370,7 @@ class RunDirectory:
         the manifest itself, the settings, the split and the first model, and from every
         checkpoint on the rows.
         """
-        head = (self.config, self.split, self.start)
+        head = (self.config, self.split, self.start, self.model_source)
         files = [file for file in head if file.is_file()]
         table = {
             "format": FORMAT,
@@ -394,8 +407,8 @@ class RunDirectory:
                     f"{self.manifest}: {key} must be of the type {kind.__name__}, "
                     f"found {manifest[key]!r}."
                 )
-        head = {self.config.name, self.split.name, self.start.name}
-        known = {*head, *self.rows.files}
+        head = (self.config, self.split, self.start, self.model_source)
+        known = {*(file.name for file in head), *self.rows.files}
         for name, extent in (manifest["files"] | manifest["rows"]).items():
             is_extent = isinstance(extent, list) and [int, str] == [*map(type, extent)]
             if name not in known or not is_extent:

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.metrics import METRICS
+from fedloom.core.reprs import without_values
 from fedloom.core.wording import counted
 from fedloom.results.statistics import improvement, over_seeds
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class Gain:
     """What the federation did for each client; prints as a sentence and a table."""

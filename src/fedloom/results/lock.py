@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import cannot_write
+from fedloom.core.files import cannot_write, write_text
 
 _PATIENCE_S = 3.0
 """A process that was killed may take as long to let go of its memory and its locks."""
@@ -57,7 +57,7 @@ def hold(
     try:
         # On a full disk the lock holds all the same; only the holder's name is lost.
         with suppress(OSError):
-            file.write_text(f"{os.getpid()} {platform.node()}\n")
+            write_text(file, f"{os.getpid()} {platform.node()}\n")
         yield
     finally:
         if not stays:
@@ -70,7 +70,7 @@ def hold(
 def _refusal(file: Path) -> str:
     pid, host = "", ""
     with suppress(OSError):  # Windows lets nobody read a file that is locked.
-        pid, _, host = file.read_text().strip().partition(" ")
+        pid, _, host = file.read_text(encoding="utf-8").strip().partition(" ")
     holder = f"process {pid} on {host}" if pid else "another process"
     stop = f", stop it with `kill {pid}`," if pid else ""
     return (

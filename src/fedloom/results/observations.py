@@ -21,6 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.core.reprs import without_values
+
 Numbers = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
@@ -34,6 +36,7 @@ POOLED = "pooled"
 """The yardstick that has the data of all clients in one place."""
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class Observations:
     """What all methods said of the same held-out samples.

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from fedloom.core.errors import DataError
 from fedloom.core.files import atomic_write
 from fedloom.core.reading import UNREADABLE, not_whole, read_npz
+from fedloom.core.reprs import without_values
 
 _COLUMNS = {"rows": np.int64, "clients": np.int32, "values": np.float64}
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class Outcomes:
     """One part of the data of one run at one round, sample by sample."""
@@ -44,6 +46,7 @@ class Outcomes:
         return Outcomes(self.rows, self.clients, values.astype(np.float64))
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class RunOutcomes:
     """All that a file of outcomes holds."""

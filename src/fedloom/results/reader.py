@@ -22,6 +22,7 @@ from fedloom.core.digests import Extent, check_extent
 from fedloom.core.errors import DataError, MessageError
 from fedloom.core.reading import UNREADABLE, not_whole, read_npz
 from fedloom.core.remarks import Remark
+from fedloom.core.reprs import without_values
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes, read_outcomes
 from fedloom.results.row_files import GrowingFile, read_arrays, read_batches
@@ -42,6 +43,7 @@ _KEYS = ("round", "client", "name", "kind", "part")
 """Columns of clients.arrows that say what a row is about."""
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class ClientScores:
     """Numbers of the clients that were scored in one run at one round."""
@@ -58,6 +60,7 @@ class ClientScores:
         return self.columns.get((kind, part), {}).get(number, nothing)
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class ClientData:
     """Who held what, as split.npz has it."""
@@ -341,7 +344,7 @@ def read_comparison(path: Path) -> ComparisonFile:
     """
     file = path / COMPARISON
     try:
-        source = file.read_text()
+        source = file.read_text(encoding="utf-8")
         tables = tomllib.loads(source)
         methods = tuple(str(name) for name in tables["methods"])
         return ComparisonFile(source, methods, tuple(int(s) for s in tables["seeds"]))
@@ -371,7 +374,9 @@ def read_yardsticks(path: Path) -> dict[str, Yardstick]:
     """
     folder = path / YARDSTICKS
     try:
-        entries = json.loads((folder / f"{YARDSTICKS}.json").read_text())
+        entries = json.loads(
+            (folder / f"{YARDSTICKS}.json").read_text(encoding="utf-8")
+        )
         about = {str(name): _about(entry) for name, entry in dict(entries).items()}
     except UNREADABLE:
         return {}

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.metrics import METRICS, Metric, statistics
+from fedloom.core.reprs import without_values
 
 if TYPE_CHECKING:
     from fedloom.core.measures import Sums
 
 
+@without_values
 @dataclass(frozen=True, eq=False)
 class Scores:
     """One kind of model on one part of the data of all clients that were scored."""

@@ -216,8 +216,12 @@ class History:
 
     def write(self, directory: RunDirectory) -> None:
         """Write all rows to a directory, and later ones too."""
-        directory.rows.copy_from(self.rows)
+        self.copy(directory)
         self.directory, self.rows = directory, directory.rows
+
+    def copy(self, directory: RunDirectory) -> None:
+        """Write all rows to a directory; later ones go where they went before."""
+        directory.rows.copy_from(self.rows)
         directory.write_remarks(self.remarks)
         for number, outcomes in self.outcomes.items():
             directory.write_outcomes(number, outcomes)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.trackers.extra import missing
@@ -60,7 +60,7 @@ class MLflow:
             directory.claim_tracked(self.name)
             note = directory.mlflow
         if about.first and note is not None and note.is_file():
-            self._run = json.loads(note.read_text())["run"]
+            self._run = json.loads(note.read_text(encoding="utf-8"))["run"]
             history = self._client.get_metric_history(self._run, "participants")
             self._written = max((metric.step for metric in history), default=-1)
             self._client.update_run(self._run, status="RUNNING")
@@ -72,7 +72,7 @@ class MLflow:
         self._run = run.info.run_id
         if note is not None:
             with atomic_write(note) as part:
-                part.write_text(json.dumps({"run": self._run}) + "\n")
+                write_text(part, json.dumps({"run": self._run}) + "\n")
         params = [
             self._mlflow.entities.Param(name, str(value)[:_LONGEST])
             for name, value in about.settings().items()

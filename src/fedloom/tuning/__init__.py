@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedloom.tuning.result import TunedMethod, TuningResult
 from fedloom.tuning.search import tune
 from fedloom.tuning.space import Range, space_of
-from fedloom.tuning.study import TunedMethod
 
-__all__ = ["Range", "TunedMethod", "space_of", "tune"]
+__all__ = ["Range", "TunedMethod", "TuningResult", "space_of", "tune"]

@@ -16,46 +16,47 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
 from fedloom.cluster import Cluster, RaySettings, connected
 from fedloom.comparison import Comparison, local_work, parse_comparison
-from fedloom.comparison.python import identity_of
-from fedloom.comparison.settings import OwnParts, refuse_titles
+from fedloom.comparison.python import Method, identity_of, titled_methods
+from fedloom.comparison.settings import EQUAL_WORK, WORK, OwnParts
 from fedloom.comparison.workers import ended_by_signals
 from fedloom.config import AUTO, to_toml
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm
+from fedloom.core.arguments import guessed
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
-from fedloom.core.files import atomic_write, cannot_write, remove
+from fedloom.core.files import atomic_write, cannot_write, remove, write_text
 from fedloom.core.losses import Loss
 from fedloom.core.settings import LARGEST, Count, accepts, build
 from fedloom.core.wording import percent
+from fedloom.plan import OwnModel, refuse_other_clients, refuse_unfit_model
+from fedloom.progress import ManyRuns, Part, watched_runs
+from fedloom.tuning.result import TunedMethod, TuningResult
 from fedloom.tuning.space import check_names, space_of
-from fedloom.tuning.study import Study, TunedMethod, library
+from fedloom.tuning.study import Study, library
 from fedloom.tuning.trials import Trials, begin_worker, make_clients_to_tune_on
 
 VALIDATION = 0.2
 """Share of what is not for testing that is kept for validation if nobody says."""
 
 
-Methods = (
-    str
-    | Sequence[str | AnyAlgorithm]
-    | Mapping[str, str | Mapping[str, Any] | AnyAlgorithm]
-)
+Methods = Method | Sequence[Method] | Mapping[str, Method | Mapping[str, Any]]
 
 
+@guessed
 def tune(
     methods: Methods | Comparison,
-    model: str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module] | None = None,
+    model: OwnModel | Mapping[str, Any] | None = None,
     clients: Federation | None = None,
     *,
     data: str | Mapping[str, Any] | None = None,
     partition: str | Mapping[str, Any] | None = None,
     loss: str | Loss | None = None,
     head: str | None = None,
+    rounds: int | None = None,
+    epochs: int | None = None,
     settings: Mapping[str, Any] | None = None,
     seeds: int | Sequence[int] = 1,
     trials: int = 20,
@@ -66,16 +67,32 @@ def tune(
     data_dir: Path | None = None,
     ray: RaySettings | str | None = None,
     tell: Callable[[str], None] = lambda text: None,
-) -> list[TunedMethod]:
+    progress: bool | ManyRuns = True,
+) -> TuningResult:
     """Search each method's settings on validation data, with the same budget.
 
+    Example:
+        >>> import fedloom, torch
+        >>> x = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
+        >>> clients = fedloom.federation(
+        ...     x, x[:, 0] > 0, clients=[*range(3)] * 30, validation=0.2
+        ... )
+        >>> tuned = fedloom.tune(
+        ...     ["fedavg", "ditto"], "mlr", clients, trials=2, rounds=2, epochs=1
+        ... )
+        >>> sorted(tuned.settings["ditto"])
+        ['lr', 'pull']
+        >>> result = fedloom.compare(tuned.methods, "mlr", clients, seeds=1, rounds=2)
+
     Args:
-        methods: names of methods or methods such as `fedloom.Ditto(lr=0.1)`; or by
-            title these, or sections of settings. What is set stays as it is unless
-            it is named in `space`. Or a whole comparison, which has data, partition,
-            model, settings and seeds of its own.
+        methods: names of methods, methods such as `fedloom.Ditto(lr=0.1)`, or their
+            classes; or by title these, or sections of settings. What is set stays as
+            it is unless it is named in `space`. Methods of which nothing is set do
+            five epochs of local work in a round, with `clients`. Or a whole
+            comparison, which has data, partition, model, settings and seeds of its
+            own.
         model: name of a built-in model, or its section as a run's file has it; with
-            `clients`, a module or a function that makes one, too.
+            `clients`, whatever `fedloom.run` takes.
         clients: who holds what, as for `fedloom.run`; some of their samples must be
             for validation. By default they are made from `data` and `partition`.
         data: name of a data source, or its section as a run's file has it, such as
@@ -83,8 +100,10 @@ def tune(
         partition: name or section, as for `data`.
         loss: as for `fedloom.run`, with `clients`.
         head: as for `fedloom.run`, with `clients`.
+        rounds: communication rounds of each trial; 50 if `settings` do not say.
+        epochs: local epochs of a round, for all methods that do not say it themselves.
         settings: whatever else a run's file may hold, the same for all methods, such
-            as `{"rounds": 30, "algorithm": {"epochs": 2}}`.
+            as `{"sampling": {"rate": 0.1}, "algorithm": {"batch_size": 20}}`.
         seeds: how many, or which, a trial is averaged over.
         trials: how many each method gets; the first is with its settings as they are.
         seed: of what is tried.
@@ -96,6 +115,8 @@ def tune(
         ray: a cluster whose workers train, as for `fedloom.run`: all methods, and all
             seeds of a trial, at the same time. It changes no result.
         tell: is told line by line what was understood of the data and of every trial.
+        progress: whether a bar shows how far the search is and the time left, on a
+            terminal or in a notebook; elsewhere nothing is shown.
 
     Returns:
         What came of it for each method: the best settings and their score. A method
@@ -113,7 +134,14 @@ def tune(
             f"{shown(trials)}."
         )
     announcement: list[str] = []
+    if isinstance(methods, Comparison) and (settings or rounds or epochs):
+        raise ConfigError(
+            "tune: a comparison has settings of its own, so there must be no settings, "
+            "rounds or epochs beside it."
+        )
+    settings = _with(settings, rounds, epochs)
     if clients is not None:
+        refuse_other_clients(clients, "tune")
         if isinstance(methods, Comparison) or data is not None or partition is not None:
             raise ConfigError(
                 "tune: clients are given, so there must be no data, partition or "
@@ -124,7 +152,11 @@ def tune(
                 "tune: with clients, model must be a module, a function that makes "
                 f"one, or the name of a built-in model; found {model!r}."
             )
-        shared = dict((settings or {}).get("algorithm", {}))
+        shared = dict(settings.get("algorithm", {}))
+        titled = titled_methods(methods, "tune").values()
+        are_bare = all(isinstance(method, str | type) for method in titled)
+        if are_bare and not any(key in shared for key in WORK):
+            shared |= EQUAL_WORK
         sections = {t: {**shared, **s} for t, s in _titled(methods).items()}
         own = OwnParts(model, clients, _own_methods(methods, sections), loss, head)
         comparison = _own_comparison(own, sections, settings, seeds)
@@ -145,6 +177,8 @@ def tune(
     divided = [
         make_clients_to_tune_on(comparison, s, data_dir) for s in comparison.seeds
     ]
+    if comparison.own is None:
+        refuse_unfit_model(*divided[0])
     file = Path(out) if out is not None else None
     journal = _claim(file, fresh=fresh) if file is not None else None
     first = divided[0][1]
@@ -154,10 +188,24 @@ def tune(
     tuned: list[TunedMethod] = []
     failures: list[DataError] = []
     common = Trials(comparison, "", (), divided, data_dir)
-    with connected(ray) as cluster, _on(cluster, common) as (start, each):
+    with (
+        connected(ray) as cluster,
+        _on(cluster, common) as (start, each),
+        watched_runs(progress, "tune") as watched,
+    ):
+        jobs = {}
+        for arm, ranges in spaces.items():
+            job = replace(common, arm=arm, space=ranges, start=start)
+            budget = trials if ranges else 1
+            if watched is not None:
+                part = Part(watched, arm, budget * job.rounds)
+                job = replace(job, progress=part)
+            jobs[arm] = job
+        if watched is not None:
+            watched.show()
 
         def search(arm: str) -> TunedMethod | DataError:
-            job = replace(common, arm=arm, space=spaces[arm], start=start)
+            job = jobs[arm]
             ranges = "; ".join(map(str, job.space))
             tell(f"{arm}: {ranges or 'nothing to search'}")
             study = Study(job, journal, _about(job, seed), seed, tell)
@@ -165,6 +213,9 @@ def tune(
                 return study.run(trials)
             except DataError as error:
                 return error
+            finally:
+                if job.progress is not None:
+                    job.progress.finish()
 
         for result in each(search, spaces):
             tell(str(result))
@@ -177,7 +228,19 @@ def tune(
                 _write(file, comparison, tuned, how)
     if not tuned:
         raise failures[0]
-    return tuned
+    return TuningResult(tuned)
+
+
+def _with(
+    settings: Mapping[str, Any] | None, rounds: int | None, epochs: int | None
+) -> dict[str, Any]:
+    """The settings of all methods with what arguments of their own say."""
+    tables = dict(settings or {})
+    if rounds is not None:
+        tables["rounds"] = rounds
+    if epochs is not None:
+        tables["algorithm"] = {**tables.get("algorithm", {}), "epochs": epochs}
+    return tables
 
 
 @contextmanager
@@ -228,25 +291,15 @@ def _comparison(
 
 def _titled(methods: Methods) -> dict[str, dict[str, Any]]:
     """The [algorithm] section of each method with what is set, under its title."""
-    if isinstance(methods, Mapping):
-        listed = dict(methods)
-    else:
-        names = [methods] if isinstance(methods, str) else list(methods)
-        listed = {m.name if isinstance(m, Algorithm) else str(m): m for m in names}
-        if len(listed) < len(names):
-            raise ConfigError(
-                f"tune: {', '.join(map(str, names))} has a method twice. Give a "
-                "mapping of titles to methods."
-            )
-    if not listed:
-        raise ConfigError("tune: methods is empty; name at least one.")
-    refuse_titles(listed, "tune")
+    listed = titled_methods(methods, "tune")
     return {title: _section(title, method) for title, method in listed.items()}
 
 
 def _section(title: str, method: Any) -> dict[str, Any]:
     if isinstance(method, Mapping):
         return {"name": title, **method}
+    if isinstance(method, type) and issubclass(method, Algorithm):
+        return {"name": method.name}
     if isinstance(method, Algorithm):
         changed = [f for f in fields(method) if getattr(method, f.name) != f.default]
         return {"name": method.name} | {
@@ -256,7 +309,7 @@ def _section(title: str, method: Any) -> dict[str, Any]:
         return {"name": method}
     raise ConfigError(
         "tune: a method is its name, an instance such as fedloom.Ditto(lr=0.1) or a "
-        f"section of settings, found {method!r}."
+        f"section of settings, found {shown(method)}."
     )
 
 
@@ -264,15 +317,15 @@ def _own_methods(
     methods: Methods, sections: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, AnyAlgorithm]:
     """Every method under its title; one of the caller's own class stays as it is."""
-    instances = (
-        {title: m for title, m in methods.items() if isinstance(m, Algorithm)}
-        if isinstance(methods, Mapping)
-        else {m.name: m for m in methods if isinstance(m, Algorithm)}
-    )
+    kinds = {
+        title: method if isinstance(method, type) else type(method)
+        for title, method in titled_methods(methods, "tune").items()
+        if isinstance(method, Algorithm | type)
+    }
     made: dict[str, AnyAlgorithm] = {}
     for title, section in sections.items():
         settings = {k: v for k, v in section.items() if k != "name"}
-        kind = type(instances[title]) if title in instances else None
+        kind = kinds.get(title)
         if kind is None:
             if section["name"] not in REGISTRY:
                 raise ConfigError(
@@ -378,4 +431,4 @@ def _write(
     ]
     comments = "".join(f"# {line}\n" for line in lines)
     with atomic_write(out) as part:
-        part.write_text(f"{comments}\n{to_toml(tables)}")
+        write_text(part, f"{comments}\n{to_toml(tables)}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import generator
-from fedloom.core.wording import counted
-from fedloom.reports.units import unit_of
+from fedloom.tuning.result import TunedMethod
 from fedloom.tuning.space import Range
 from fedloom.tuning.trials import TrialResult, Trials
 
@@ -18,36 +17,6 @@ _PATIENCE = 5
 """Trials that must have worked before a range grows toward the best of them."""
 _REFUSALS = 50
 """Combinations that a method itself refuses, for each that it takes, at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TunedMethod:
-    """What came of the search for one method; prints as a sentence."""
-
-    method: str
-    """The method's name, or its title where a comparison gives it one."""
-    settings: Mapping[str, Any]
-    """The best values of what was searched."""
-    score: float
-    """Score of the best trial on validation data, mean over clients and seeds."""
-    before: float | None
-    """The same with the settings that the search began with; None if that failed."""
-    metric: str
-    """What the scores are: accuracy, or mse."""
-    trials: int
-    """Trials that were run, failed ones included."""
-    failed: int
-    """Trials that diverged."""
-
-    def __str__(self) -> str:
-        unit = unit_of(self.metric, [self.score])
-        before = "failed" if self.before is None else unit.score(self.before)
-        values = ", ".join(f"{k} = {v}" for k, v in self.settings.items())
-        return (
-            f"{self.method}: {self.metric} {unit.score(self.score)} on validation data "
-            f"({before} at first), {counted(self.trials, 'trial')}, {self.failed} "
-            f"failed; {values or 'nothing to search'}"
-        )
 
 
 def library() -> Any:
@@ -123,11 +92,17 @@ class Study:
             self._begin(budget)
         refused = 0
         while len(self._counted()) < budget:
+            self._show()
             if refused > _REFUSALS * budget:
                 self._tell(f"{self._job.arm}: nearly everything is refused; stopped")
                 break
             refused += self._go_on(budget)
         return self._sum_up()
+
+    def _show(self) -> None:
+        """Say how far the search is; a trial that failed early counts like others."""
+        if self._job.progress is not None:
+            self._job.progress.at(len(self._counted()) * self._job.rounds)
 
     def _over(self) -> list[Any]:
         """Trials that are over; one that was cut short is as if it had never been."""
@@ -231,6 +206,7 @@ class Study:
             metric=self._job.metric,
             trials=len(run),
             failed=len(failed),
+            algorithm=self._job.configs(self._settings(best))[0].algorithm,
         )
 
 

@@ -18,6 +18,7 @@ from fedloom.config import RunConfig
 from fedloom.core.errors import DataError, NumericalError
 from fedloom.engine.threads import on_threads
 from fedloom.plan import Plan, make_clients, make_module, make_plan, plan_for
+from fedloom.progress import Part
 from fedloom.reports.units import unit_of
 from fedloom.server.history import History
 from fedloom.server.schedule import train
@@ -53,12 +54,20 @@ class Trials:
     data_dir: Path | None
     start: Callable[..., Future[TrialResult]] | None = None
     """What calls a function in a worker of a cluster, where seeds train at once."""
+    progress: Part | None = None
+    """Is told of every round that is trained in this process, and of every trial."""
 
     @property
     def metric(self) -> str:
         """What is scored."""
         is_regression = self.clients[0][1].dataset.classes is None
         return "mse" if is_regression else "accuracy"
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a trial, over all its seeds."""
+        config = self.comparison.config(self.arm, self.comparison.seeds[0])
+        return config.schedule.rounds * len(self.comparison.seeds)
 
     def configs(self, settings: Mapping[str, Any]) -> list[RunConfig]:
         """A config per seed.
@@ -107,7 +116,7 @@ class Trials:
             with on_threads(config.engine.threads):
                 plan = self._plan(config, federation)
                 history = History(plan.simulation)
-                train(plan.schedule, history)
+                train(plan.schedule, history, self.progress)
         except NumericalError as error:
             return TrialResult(None, str(error))
         numbers = history.rounds[-1].scores["personal"]["validation"]

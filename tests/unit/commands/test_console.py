@@ -42,8 +42,7 @@ def test_a_bar_shows_no_escape_sequence_of_data() -> None:
     console = PlainConsole(file=file, force_terminal=True, width=80)
     with watch(console) as watcher:
         assert watcher._bar is not None
-        watcher._bar.add_task("\x1b]0;evil", total=2)
-        watcher._bar.refresh()
+        watcher._bar.show("\x1b]0;evil", 0.5, "")
     assert "\x1b]0;evil" not in file.getvalue()
     assert "\\x1b]0;" in file.getvalue()
 

@@ -26,7 +26,7 @@ pytest.importorskip("flwr")
 from driver import fedloom, refused
 
 import fedloom_superlink
-from fedloom.commands import federation
+from fedloom.commands import server_view
 from fedloom.config import parse, to_toml
 from fedloom.core.digests import write_checked_json
 from fedloom.core.errors import ConfigError, DataError, MessageError
@@ -40,6 +40,7 @@ from fedloom.flower.records import to_records
 from fedloom.flower.serving import ServerSettings, own_address, running_server
 from fedloom.remote import InProcessChannel, Policy, WireMessage, greeting_for
 from fedloom.remote.home import Home
+from fedloom.server import checkpoint
 from fedloom.server.checkpoint import Position
 from fedloom_flower_client import socket_path
 from fedloom_superlink import is_allowed
@@ -404,14 +405,14 @@ def test_a_server_says_that_it_listens_and_where_it_goes_on_when_it_does(
     keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, config = settings(keys, tmp_path / "out"), parse({"rounds": 5})
-    assert federation._listening(config, own) == (
+    assert server_view.listening(config, own) == (
         "Listening at 0.0.0.0, port 9092, encrypted, 1 key admitted. Waiting for 1 "
         "client to join."
     )
     for done, text in ((2, "goes on with round 3 of 5"), (5, "last round is done")):
         positions = [Position(done, 0)]
-        monkeypatch.setattr(federation, "whole_positions", lambda _, p=positions: p)
-        assert text in federation._listening(config, own)
+        monkeypatch.setattr(checkpoint, "whole_positions", lambda _, p=positions: p)
+        assert text in server_view.listening(config, own)
     file = tmp_path / "run.toml"
     file.write_text(CONFIG)
     with socket.create_server(("0.0.0.0", 0)) as listener:

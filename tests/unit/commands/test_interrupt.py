@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+ARGUMENTS = {"export": ("run", "--out", "home", "--all")}
+
 
 @pytest.mark.parametrize(
     "start",
     [("-c", "from fedloom_command import main; main()"), ("-m", "fedloom")],
     ids=["entry point", "module"],
 )
+@pytest.mark.parametrize("command", ["list", "run", "compare", "export"])
 def test_ctrl_c_while_importing_is_quiet(
-    start: tuple[str, str], tmp_path: Path
+    start: tuple[str, str], command: str, tmp_path: Path
 ) -> None:
     """In the place of PyTorch a module that is interrupted while it is imported."""
     slow = (
@@ -25,7 +28,7 @@ def test_ctrl_c_while_importing_is_quiet(
     (tmp_path / "torch.py").write_text(slow)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
-        [sys.executable, *start, "list"],
+        [sys.executable, *start, command, *ARGUMENTS.get(command, ())],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -141,7 +141,7 @@ def test_a_missing_or_unknown_kind_of_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file .*gone\.csv.*Correct the path"):
         read(tmp_path / "gone.csv")
     (tmp_path / "t.xlsx").touch()
-    with pytest.raises(ConfigError, match=r"'\.xlsx'.*\.csv, .*\.npz, \.parquet"):
+    with pytest.raises(ConfigError, match=r"'\.xlsx'.*\.npz, \.parquet, \.csv"):
         read(tmp_path / "t.xlsx")
 
 
@@ -198,7 +198,7 @@ def test_a_value_that_is_not_finite_is_named_by_column_and_row(tmp_path: Path) -
 def test_a_row_with_too_few_or_too_many_fields_is_refused(tmp_path: Path) -> None:
     for row in ("1", "1,2,3,4"):
         (tmp_path / "t.csv").write_text(f"a,b,y\n1,2,0\n{row}\n")
-        with pytest.raises(DataError, match=r"t\.csv: not a .*Expected 3 columns"):
+        with pytest.raises(DataError, match=r"t\.csv, line 3: expected 3 columns"):
             read(tmp_path / "t.csv")
 
 

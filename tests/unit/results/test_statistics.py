@@ -44,7 +44,8 @@ def test_one_seed_has_a_mean_and_no_interval() -> None:
 
 
 def test_seeds_that_did_not_finish_are_left_out_and_not_counted() -> None:
-    assert over_seeds([1.0, math.nan, 3.0]) == over_seeds([1.0, 3.0])
+    # As text: from Python 3.13 on, records with a number that is none differ.
+    assert str(over_seeds([1.0, math.nan, 3.0])) == str(over_seeds([1.0, 3.0]))
     assert over_seeds([math.nan]).count == 0
 
 

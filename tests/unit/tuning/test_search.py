@@ -21,7 +21,7 @@ from fedloom.plan import make_clients
 from fedloom.runs import run_config
 from fedloom.server.simulation import Simulation
 from fedloom.tuning import tune
-from fedloom.tuning.study import TunedMethod
+from fedloom.tuning.result import TunedMethod
 from fedloom.tuning.trials import TrialResult, Trials, make_clients_to_tune_on
 
 QUICK: dict[str, Any] = {
@@ -230,6 +230,7 @@ def test_scores_are_written_as_reports_write_them() -> None:
                 metric=metric,
                 trials=1,
                 failed=0,
+                algorithm=fedloom.FedAvg(lr=0.1),
             )
         )
 

@@ -92,6 +92,7 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
 
     name = "self-fl-augmented"
     group = "personalised"
+    why_sgd = "its step rule says how many steps of SGD a client takes"
 
     tolerance: NonNegative = 1e-3
     """Relative drop of the training loss over an epoch that counts as converged."""

@@ -80,6 +80,7 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
 
     name = "self-fl-cluster"
     group = "clustered"
+    why_sgd = "its step rule says how many steps of SGD a client takes"
 
     clusters: Literal["uncertainty", "teams"] = "uncertainty"
     """Clients of similar reported variance (quantiles), or the federation's teams."""

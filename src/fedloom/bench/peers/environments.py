@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 from fedloom.core.user_cache import user_cache
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -117,12 +117,14 @@ def interpreter(peer: Peer, folder: Path) -> Path:
     for arguments in peer.installs:
         _call([str(python), "-m", "pip", "install", "--quiet", *arguments])
     with atomic_write(ready) as part:
-        part.write_text(wanted, "utf-8")
+        write_text(part, wanted)
     return python
 
 
 def _call(command: list[str]) -> None:
-    ended = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    ended = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace"
+    )
     if ended.returncode != 0:
         raise NotInstalled(last_line(ended.stderr or ended.stdout))
 

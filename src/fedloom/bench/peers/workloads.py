@@ -37,6 +37,7 @@ from fedloom.clients import (
 )
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import write_text
 from fedloom.data import SOURCES, Dataset
 from fedloom.models import MODELS
 
@@ -151,7 +152,7 @@ def write_workload(
         "device": device,
         "processes": processes,
     }
-    (folder / "workload.json").write_text(json.dumps(settings, indent=2), "utf-8")
+    write_text(folder / "workload.json", json.dumps(settings, indent=2))
     images = dataset.inputs[0].numpy()
     np.save(folder / "images.npy", images)
     np.save(folder / "inputs.npy", images.astype(np.float32) / 255)

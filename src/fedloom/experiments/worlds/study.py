@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fedloom.comparison.workers import hand_out, workers
-from fedloom.core.files import atomic_write, write_csv
+from fedloom.core.files import atomic_write, write_csv, write_text
 from fedloom.experiments.tables import markdown
 from fedloom.experiments.worlds.answers import (
     MethodRow,
@@ -93,13 +93,18 @@ def study(
             tell(_work(batch))
     else:
         with workers(count, _begin_worker, (out, seed, has_groups)) as start:
-            hand_out(batches, lambda batch: start(_work, batch), count, tell)
+            hand_out(
+                batches,
+                lambda batch: start(_work, batch),
+                count,
+                lambda _, text: tell(text),
+            )
     worlds, methods = _read(out, seed, numbers)
     write_csv([dataclasses.asdict(row) for row in worlds], out / "worlds.csv")
     write_csv([dataclasses.asdict(row) for row in methods], out / "methods.csv")
     table = to_markdown(worlds, methods)
     with atomic_write(out / "worlds.md") as part:
-        part.write_text(table)
+        write_text(part, table)
     return table
 
 
@@ -144,7 +149,7 @@ def _work(batch: str) -> str:
             "methods": [dataclasses.asdict(method) for method in methods],
         }
         with atomic_write(_file(out, seed, world.number)) as part:
-            part.write_text(json.dumps(text, indent=1))
+            write_text(part, json.dumps(text, indent=1))
     shutil.rmtree(runs)
     return f"worlds {batch}"
 
@@ -156,7 +161,10 @@ def _file(out: Path, seed: int, number: int) -> Path:
 def _read(
     out: Path, seed: int, numbers: Iterable[int]
 ) -> tuple[list[WorldRow], list[MethodRow]]:
-    texts = [json.loads(_file(out, seed, number).read_text()) for number in numbers]
+    texts = [
+        json.loads(_file(out, seed, number).read_text(encoding="utf-8"))
+        for number in numbers
+    ]
     worlds = [WorldRow(**text["world"]) for text in texts]
     methods = [MethodRow(**row) for text in texts for row in text["methods"]]
     return worlds, methods

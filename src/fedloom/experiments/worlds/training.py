@@ -30,7 +30,7 @@ from fedloom.comparison.alone import alone_directory, tried_rounds
 from fedloom.comparison.yardsticks import constant, finish_yardsticks
 from fedloom.config import to_toml
 from fedloom.core.errors import NumericalError
-from fedloom.core.files import atomic_write
+from fedloom.core.files import atomic_write, write_text
 from fedloom.core.task import Task
 from fedloom.engine.evaluate import values_of_own
 from fedloom.experiments.worlds.world import Numbers, World
@@ -156,7 +156,7 @@ def _begin(world: World, folder: Path) -> tuple[int, ...]:
     np.savez(_file(folder), **rows)
     comparison = comparison_of(folder, has_groups=world.has_groups)
     with atomic_write(folder / COMPARISON) as part:
-        part.write_text(to_toml(comparison.to_tables()))
+        write_text(part, to_toml(comparison.to_tables()))
     return comparison.seeds
 
 

@@ -27,7 +27,6 @@ from fedloom.remote.codec.scores import (
     sums_to_send,
 )
 from fedloom.remote.codec.training import (
-    LARGEST_NORM,
     order_tensors,
     read_order,
     read_result,
@@ -36,7 +35,6 @@ from fedloom.remote.codec.training import (
 )
 
 __all__ = [
-    "LARGEST_NORM",
     "MOST_SAMPLES",
     "TOKEN_BYTES",
     "Moments",

@@ -15,6 +15,7 @@ from fedloom.core.errors import ContractError, MessageError
 from fedloom.core.measures import Sums
 from fedloom.core.messages import PARTS, ScoreRequest
 from fedloom.core.metrics import statistics
+from fedloom.core.policy import LARGEST_NORM
 from fedloom.core.records import leaves, named, rebuild
 from fedloom.core.task import Task
 from fedloom.remote.codec.fields import (
@@ -26,7 +27,6 @@ from fedloom.remote.codec.fields import (
     under,
     where_of,
 )
-from fedloom.remote.codec.training import LARGEST_NORM
 from fedloom.remote.wire import WireMessage, below, refuse_infinite
 
 _ROUNDING = 1e-4

@@ -11,6 +11,7 @@ import torch
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ContractError, MessageError
 from fedloom.core.messages import Order, Report
+from fedloom.core.policy import LARGEST_NORM
 from fedloom.core.records import declared_ranges
 from fedloom.core.task import Task
 from fedloom.engine.work import MostWork
@@ -24,9 +25,6 @@ from fedloom.remote.codec.fields import (
     where_of,
 )
 from fedloom.remote.wire import WireMessage, below, refuse_infinite
-
-LARGEST_NORM = 1e9
-"""Longest tensor of an upload, by its Euclidean norm, that a server takes."""
 
 
 def order_tensors(order: Order, row: int) -> Tensors:

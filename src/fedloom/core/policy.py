@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from fedloom.core.settings import Positive, Share, check
-from fedloom.remote.codec import LARGEST_NORM
+
+LARGEST_NORM = 1e9
+"""Longest tensor of an upload, by its Euclidean norm, that a server takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
