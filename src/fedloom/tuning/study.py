@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +27,11 @@ def library() -> Any:
         ConfigError: it is not installed.
     """
     try:
-        import optuna
-        import optuna.storages.journal
+        with warnings.catch_warnings():
+            # In a notebook without widgets its bars, which nobody asks for, complain.
+            warnings.filterwarnings("ignore", "IProgress not found")
+            import optuna
+            import optuna.storages.journal
     except ImportError as error:
         raise ConfigError(
             f"tune needs a library that is not installed ({error}). Install it with: "

@@ -122,10 +122,10 @@ def patients():
 
 def test_datasets_federations_and_results_show_counts():
     x, y, names = patients()
-    clients = fedloom.federation(x, y, clients=names)
+    clients = fedloom.federation(x, y, clients=names, standardise=True)
     data = from_arrays(x, y)
     batch = Batch((torch.as_tensor(x),), torch.as_tensor(y), *[torch.zeros(12)] * 5)
-    result = fedloom.run("ditto", nn.Linear(2, 2), clients, rounds=1, progress=False)
+    result = fedloom.run("ditto", "mlr", clients, rounds=1, progress=False)
     gain = result.gain(progress=False)
     things = [clients, data, batch, result, gain, result.scores, result.table()]
     things += [clients.train, clients.only([0]), result.federation]
