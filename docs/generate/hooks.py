@@ -98,6 +98,6 @@ def _expanded(nav: Any, uris: list[str]) -> Any:
 
 
 def _in_order(uris: list[str]) -> list[str]:
-    """Pages of methods as methods are listed, all others by name."""
+    """Pages of methods as methods are listed, all others as they come."""
     places = {f"algorithms/{name}.md": n for n, name in enumerate(method_names())}
-    return sorted(uris, key=lambda uri: (places.get(uri, -1), uri))
+    return sorted(uris, key=lambda uri: places.get(uri, -1))

@@ -1,16 +1,20 @@
 """A notebook as a page: it runs while the site is built, and fails the build if it fails."""
 
-import json
+import os
 import re
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 SECONDS = 300
 """What one cell may take."""
+WIDTH = 88
+"""Characters of a printed sentence in a line."""
 
 
 def notebook_page(path: Path, *, runs: bool = True) -> str:
@@ -26,14 +30,23 @@ def notebook_page(path: Path, *, runs: bool = True) -> str:
     notebook = nbformat.read(path, as_version=4)
     if runs:
         with tempfile.TemporaryDirectory() as folder:
-            place = {"metadata": {"path": folder}}
-            NotebookClient(notebook, timeout=SECONDS, resources=place).execute()
+            _run(notebook, folder)
     note = (
         f"*This page is a notebook, run when the site was built: "
         f"[download {path.name}]({path.name}).*"
     )
     parts = [part for cell in notebook.cells for part in _cell(cell)]
     return "\n\n".join([parts[0], note, *parts[1:]]) + "\n"
+
+
+def _run(notebook: Any, folder: str) -> None:
+    """Run all cells of a notebook in a folder of its own."""
+    # Files of the machine carry what the kernel says; no port is opened for it.
+    transport = "ipc" if os.name == "posix" else "tcp"
+    kernel = AsyncKernelManager(kernel_name="python3", transport=transport)
+    kernel.ip = str(Path(folder, "kernel")) if transport == "ipc" else kernel.ip
+    place = {"metadata": {"path": folder}}
+    NotebookClient(notebook, km=kernel, timeout=SECONDS, resources=place).execute()
 
 
 def _cell(cell: Any) -> list[str]:
@@ -68,10 +81,11 @@ def _shown(data: dict[str, Any]) -> str:
 def _text(text: str) -> str:
     """Printed text as a block, without the codes that colour a terminal."""
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).rstrip()
-    return f"```text {{ .output }}\n{plain}\n```" if plain.strip() else ""
+    lines = [_folded(line) for line in plain.splitlines()]
+    return "\n".join(["```text { .output }", *lines, "```"]) if lines else ""
 
 
-def has_output(path: Path) -> bool:
-    """Whether a stored notebook holds what a run of it left."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+def _folded(line: str) -> str:
+    """A line as it is if it may be one of a table, a long sentence in several."""
+    is_sentence = "  " not in line.strip() and not line.startswith("|")
+    return textwrap.fill(line, WIDTH) if is_sentence else line
