@@ -27,10 +27,10 @@ RECORDS = {
 }
 """By its place in `Algorithm.records`, where each record is."""
 INTRODUCTION = [
-    "Each method has a page: what it is for, its reference and symbols, its settings, what",
-    "leaves a client and what stays, equations beside the code, tests, and what was measured.",
+    "Each method has a page: what it is for, its reference and symbols, its settings,",
+    "what leaves a client and what stays, equations beside the code, and its tests.",
     "[Choose a method](../how-to/choose-a-method.md) says which ones to try, and",
-    "[what leaves a client](../concepts/what-leaves.md) sets their messages side by side.",
+    "[what leaves a client](../concepts/what-leaves.md) has their messages side by side.",
 ]
 """First lines of the list of all methods."""
 COMMON = [setting.name for setting in settings_of(Algorithm)]

@@ -121,7 +121,9 @@ def _package(package: ModuleType) -> str:
     blocks = [f"# {package.__name__}", inspect.getdoc(package) or ""]
     if elsewhere:
         listed = ", ".join(f"[`{entry}`][{entry}]" for entry in elsewhere)
-        blocks.append(f"Described elsewhere, and to be imported from here too: {listed}.")
+        blocks.append(
+            f"Described elsewhere, and to be imported from here too: {listed}."
+        )
     blocks += [f"::: {entry}" for entry in own]
     return "\n\n".join(blocks) + "\n"
 

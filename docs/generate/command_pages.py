@@ -55,7 +55,9 @@ def _commands() -> str:
 
 def _about(command: Any) -> list[str]:
     """The help of a command; its arguments are in the table below it."""
-    arguments = {p.name.upper() for p in command.params if p.param_type_name != "option"}
+    arguments = {
+        p.name.upper() for p in command.params if p.param_type_name != "option"
+    }
     paragraphs = inspect.cleandoc(command.help or "").replace("\b", "").split("\n\n")
     return [
         "\n".join(f"    {line}" for line in text.splitlines())
@@ -97,10 +99,10 @@ def _exit_codes() -> str:
     return (
         "# Exit codes\n\nA command that ends well ends with 0. Everything else has a "
         "message on the standard error that says where, what was expected, what was "
-        "found and what to do; the code says of which kind it is, for scripts. An option "
-        "that does not exist also ends with 2.\n\n" + "\n".join(lines) + "\n\n"
-        "After 130 and 143 nothing is lost: "
-        "[the same command, or `fedloom resume`](../how-to/stop-and-resume.md), goes on. "
+        "found and what to do; the code says of which kind it is, for scripts. An "
+        "option that does not exist also ends with 2.\n\n" + "\n".join(lines) + "\n\n"
+        "After 130 and 143 nothing is lost: [the same command, or "
+        "`fedloom resume`](../how-to/stop-and-resume.md), goes on. "
         "A comparison in which some methods diverged finishes the others and ends with "
         "5, and a search of settings in which every trial of a method failed ends with "
         "3. `fedloom serve` and `fedloom join` have "

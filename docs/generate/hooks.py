@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: pages that are made, links that leave docs.
+"""What MkDocs calls while it builds the site: pages that are made, links to files.
 
 Nothing that is made here is stored. The reference is read off the code, the tutorials
 are notebooks that run while the site is built, and files of the repository that a page
@@ -14,7 +14,6 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-
 from notebooks import notebook_page
 from reference import (
     MESSAGES,
@@ -26,7 +25,7 @@ from reference import (
 from repository import ROOT, linked_files, page_of, with_site_links
 
 WITHOUT_OUTPUT = "FEDLOOM_NOTEBOOKS"
-"""Set to "off", the notebooks are shown without running them, for a look while writing."""
+"""Set to "off", notebooks are shown without running them, for a look while writing."""
 
 ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
 """Files of the repository that are pages of the site, where they are there."""

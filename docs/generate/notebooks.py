@@ -1,4 +1,4 @@
-"""A notebook as a page: it runs while the site is built, and fails the build if it fails."""
+"""A notebook as a page: it runs while the site is built, which fails if it does."""
 
 import os
 import re

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from api_pages import api_pages
 from command_pages import command_pages
+from settings_pages import settings_pages
+
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.core.describe import record_fields
-from settings_pages import settings_pages
 
 MESSAGES = "<!-- table of messages -->"
 """Where a page wants the table of what each method sends and keeps."""

@@ -1,6 +1,5 @@
-"""Every setting of every section of a run's file, read off the classes that check it."""
+"""Every setting of every section of a run's file, read off the classes that check."""
 
-import dataclasses
 import inspect
 import json
 from collections.abc import Mapping, Sequence
@@ -115,8 +114,8 @@ def _choice(section: str, registry: Mapping[str, type[Any]], about: str) -> str:
     if section == "algorithm":
         blocks += [
             "## Every method",
-            "These settings belong to every method. Where a method has a default of its "
-            'own, its table below says so. `lr = "auto"` has the learning rate '
+            "These settings belong to every method. Where a method has a default of "
+            'its own, its table below says so. `lr = "auto"` has the learning rate '
             "[found by a range test](../../how-to/learning-rates.md).",
             table(list(COMMON.values()), section),
         ]
@@ -161,10 +160,10 @@ def _comparison() -> str:
         "folds": docs["folds"] + " By default three to ten seeds are folds where "
         "nothing else says what is tested.",
         "yardsticks": "Whether the methods are measured by more than training alone "
-        "with as much work: also by an ordinary model of each client's own data, and by "
-        "the model on all data in one place. Off by default.",
-        "algorithm": "A section of settings for all methods; what a method's own section "
-        "says goes first.",
+        "with as much work: also by an ordinary model of each client's own data, and "
+        "by the model on all data in one place. Off by default.",
+        "algorithm": "A section of settings for all methods; what a method's own "
+        "section says goes first.",
     }
     lines = ["| key | meaning |", "|---|---|"]
     for key, doc in rows.items():
@@ -180,8 +179,8 @@ def _comparison() -> str:
 def _ray() -> str:
     """The page of the settings of a cluster."""
     return (
-        "# Ray\n\n`fedloom.RaySettings` in Python, `--ray ADDRESS` and `--ray-workers N` "
-        "on the command line; a run's file has none of it, since "
+        "# Ray\n\n`fedloom.RaySettings` in Python, `--ray ADDRESS` and `--ray-workers "
+        "N` on the command line; a run's file has none of it, since "
         "[where work is done](../../how-to/many-machines.md) changes no "
         f"result.\n\n{table(settings_of(RaySettings), 'ray')}\n"
     )
@@ -189,19 +188,20 @@ def _ray() -> str:
 
 def _index() -> str:
     """What a run's file is, its sections, and one with every default in it."""
-    lines = ["| section | |", "|---|---|", "| [on top](schedule.md) | rounds, seed, ... |"]
+    lines = [
+        "| section | |",
+        "|---|---|",
+        "| [on top](schedule.md) | rounds, seed, ... |",
+    ]
     for section, (_, about) in {**CHOICES, **PLAIN}.items():
         lines.append(f"| [`[{section}]`]({section}.md) | {about} |")
     lines += [
         "| [a comparison](comparison.md) | methods, seeds, folds, yardsticks |",
         "| [Ray](ray.md) | not in a file: the workers of a cluster |",
     ]
-    assert set(CHOICES) | set(PLAIN) >= set(to_tables(RunConfig())) - {
-        field.name for field in dataclasses.fields(Schedule)
-    }
     return (
-        "# Settings\n\nA run is one TOML file. Each of its sections sets one part of the "
-        "run; what it does not say has its default. An unknown key or a value of the "
+        "# Settings\n\nA run is one TOML file. Each of its sections sets one part of "
+        "the run; what it does not say has its default. An unknown key or a value of the "
         "wrong type is an error that names the nearest known one, and nothing is "
         "converted in silence. On the command line `--set section.key=value` goes "
         "before the file.\n\n" + "\n".join(lines) + "\n\n"

@@ -82,11 +82,15 @@ def test_there_are_commands_to_read() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_setting_that_a_document_sets_is_known(page: Path) -> None:
-    sections = {name: list(registry.values()) for name, (registry, _) in CHOICES.items()}
+    sections = {
+        name: list(registry.values()) for name, (registry, _) in CHOICES.items()
+    }
     sections |= {name: [kind] for name, (kind, _) in PLAIN.items()}
     text = page.read_text(encoding="utf-8")
     for section, key in re.findall(r"--set '?\"?([a-z]+)\.([a-z_]+)=", text):
-        fields = [f.name for kind in sections[section] for f in dataclasses.fields(kind)]
+        fields = [
+            f.name for kind in sections[section] for f in dataclasses.fields(kind)
+        ]
         assert key in (*fields, "name"), f"{section}.{key}"
 
 

@@ -96,7 +96,9 @@ def test_pages_load_nothing_from_outside() -> None:
 
 def reference(folder: str) -> set[str]:
     """What links can lead to in the pages of a part of the reference."""
-    found = [page(path).anchors for path in (SITE / "reference" / folder).glob("*.html")]
+    found = [
+        page(path).anchors for path in (SITE / "reference" / folder).glob("*.html")
+    ]
     return set().union(*found)
 
 
@@ -137,6 +139,8 @@ def test_every_notebook_has_run() -> None:
     notebooks = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
     assert len(notebooks) == 3
     for notebook in notebooks:
-        html = (SITE / "tutorials" / f"{notebook.stem}.html").read_text(encoding="utf-8")
+        html = (SITE / "tutorials" / f"{notebook.stem}.html").read_text(
+            encoding="utf-8"
+        )
         assert 'class="output' in html or "output highlight" in html, notebook.name
         assert "Traceback" not in html
