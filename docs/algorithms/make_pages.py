@@ -30,7 +30,7 @@ INTRODUCTION = [
     "Each method has a page: what it is for, its reference and symbols, its settings,",
     "what leaves a client and what stays, equations beside the code, and its tests.",
     "[Choose a method](../how-to/choose-a-method.md) says which ones to try, and",
-    "[what leaves a client](../concepts/what-leaves.md) has their messages side by side.",
+    "[what leaves a client](../concepts/what-leaves.md) has all messages side by side.",
 ]
 """First lines of the list of all methods."""
 COMMON = [setting.name for setting in settings_of(Algorithm)]

@@ -6,12 +6,14 @@ links to become pages or downloads of the site, so that it needs nothing from ou
 """
 
 import os
+import time
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from notebooks import notebook_page
@@ -23,6 +25,8 @@ from reference import (
     reference_pages,
 )
 from repository import ROOT, linked_files, page_of, with_site_links
+
+_log = get_plugin_logger("notebooks")
 
 WITHOUT_OUTPUT = "FEDLOOM_NOTEBOOKS"
 """Set to "off", notebooks are shown without running them, for a look while writing."""
@@ -38,7 +42,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["decisions/index.md"] = decisions_page(docs / "decisions")
     runs = os.environ.get(WITHOUT_OUTPUT) != "off"
     for path in sorted(docs.glob("tutorials/*.ipynb")):
+        begun = time.monotonic()
         pages[f"tutorials/{path.stem}.md"] = notebook_page(path, runs=runs)
+        _log.info("%s took %.0f s", path.name, time.monotonic() - begun)
     examples = sorted((ROOT / "examples").glob("*.py"))
     outside = {ROOT / name for name in ALWAYS} | {*examples}
     for source in sorted(outside | linked_files(docs)):

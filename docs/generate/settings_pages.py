@@ -201,8 +201,8 @@ def _index() -> str:
     ]
     return (
         "# Settings\n\nA run is one TOML file. Each of its sections sets one part of "
-        "the run; what it does not say has its default. An unknown key or a value of the "
-        "wrong type is an error that names the nearest known one, and nothing is "
+        "the run; what it does not say has its default. An unknown key or a value of "
+        "the wrong type is an error that names the nearest known one, and nothing is "
         "converted in silence. On the command line `--set section.key=value` goes "
         "before the file.\n\n" + "\n".join(lines) + "\n\n"
         "This is the file of a run of which nothing was said. A run that is under way "
