@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 
 SECONDS = 300
 """What one cell may take."""
-WIDTH = 88
+WIDTH = 76
 """Characters of a printed sentence in a line."""
 
 
