@@ -5,6 +5,7 @@ READY := .venv/.ready
 DEV := .venv/.ready-dev
 
 FLOWER := .venv/.ready-flower
+DOCS := .venv/.ready-docs
 
 .PHONY: demo federation bench test prove fuzz federation-test ray-test package check format docs clean
 
@@ -51,8 +52,10 @@ format: $(DEV)  ## Put the code in order
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(DEV)  ## Fill the generated part of every method's page
+docs: $(DEV) $(DOCS)  ## The docs site, in site/: notebooks run, and every link and entry is checked
 	$(BIN)/python docs/algorithms/make_pages.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/pytest -m docs tests/docs
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), sys.exit("Fedloom needs Python 3.11 or newer; found " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
@@ -72,5 +75,10 @@ $(DEV): $(READY)
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $(DEV)
 
+$(DOCS): $(READY)
+	@echo "Adding what builds the docs site (once; about a minute)..."
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[docs]'
+	@touch $(DOCS)
+
 clean:  ## Remove everything that make built
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist site

@@ -27,6 +27,13 @@ RECORDS = {
     0: "Stays on the server",
 }
 """By its place in `Algorithm.records`, where each record is."""
+INTRODUCTION = [
+    "Each method has a page: what it is for, its reference and symbols, its settings,",
+    "what leaves a client and what stays, equations beside the code, and its tests.",
+    "[Choose a method](../how-to/choose-a-method.md) says which ones to try, and",
+    "[what leaves a client](../concepts/what-leaves.md) has all messages side by side.",
+]
+"""First lines of the list of all methods."""
 COMMON = [setting.name for setting in settings_of(Algorithm)]
 
 
@@ -97,7 +104,7 @@ def _record(title: str, record: type) -> list[str]:
 
 def index() -> str:
     """The list of all methods by group."""
-    lines = ["# Methods", "", "Written by `make_pages.py`.", ""]
+    lines = ["# Methods", "", *INTRODUCTION, ""]
     for group in GROUPS:
         lines += [f"## {group[0].upper()}{group[1:]}", ""]
         lines += [

@@ -582,10 +582,13 @@ def free_port() -> int:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Of a process of Flower's: its programs on the path, nothing told to Flower."""
+    """Of a process of Flower's: its programs on the path, nothing told to Flower.
+
+    Its answers are read by us, so they have no colours, which a notebook asks for.
+    """
     beside = str(Path(sys.executable).parent)
     return {
-        **os.environ,
+        **{name: text for name, text in os.environ.items() if name != "FORCE_COLOR"},
         "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', '')}",
         "FLWR_HOME": str(home.resolve()),
         "FLWR_TELEMETRY_ENABLED": "0",

@@ -48,3 +48,12 @@ def test_a_process_says_what_a_person_can_read(
     process = processes.FlowerProcess([], tmp_path / "home", tmp_path / "log")
     process.log.write_text(FRAMED)
     assert process.said() == "SSLError: key values mismatch"
+
+
+def test_a_notebook_that_asks_for_colours_does_not_get_them_from_flower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's answers are JSON that we read; colours would be in the midst of it."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "FORCE_COLOR" not in processes._environment(tmp_path)
+    assert processes._environment(tmp_path)["FLWR_HOME"] == str(tmp_path.resolve())
