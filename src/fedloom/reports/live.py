@@ -37,7 +37,7 @@ _LONGEST_S = 1e9
 _PLACES = 400
 """Most places of a curve that is sent."""
 
-_ASSETS = (*ASSETS, "live.css", "live.js")
+_ASSETS = ("page.css", "live.css", "charts.js", "page.js", "live.js")
 """The style sheets and scripts of all pages here."""
 
 _TIMEOUT_S = 30.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,10 @@ from fedloom.core.remarks import LOWER_RATE
 from fedloom.reports.findings import Findings
 from fedloom.reports.runs import Run
 from fedloom.reports.tables import Cell, Table, TableBuilder
-from fedloom.reports.units import count, seconds, size
+from fedloom.reports.units import count, seconds, size, words
+
+Key = tuple[str, int]
+"""A method and a seed."""
 
 
 def cost_table(findings: Findings) -> Table | None:
@@ -57,18 +62,20 @@ def failures_table(findings: Findings) -> Table | None:
     keys += findings.collection.absent
     if not keys:
         return None
-    table = TableBuilder((*key, runs.get(key)) for key in keys)
-    table.words("method", lambda row: row[0])
-    table.numbers("seed", lambda row: Cell(str(row[1]), row[1]))
-    table.words("state", lambda row: row[2].state if row[2] else "never begun")
-    table.words("rounds", lambda row: _reached(row[2]))
-    table.words(
-        "why",
-        lambda row: _reason(row[2]) if row[2] else "",
-    )
+    alike: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    for key in keys:
+        run = runs.get(key)
+        state = run.state if run is not None else "never begun"
+        alike[state, _pattern(run)].append(key)
+    table = TableBuilder((*about, own) for about, own in alike.items())
+    table.words("runs", lambda row: _who(row[2]))
+    table.words("state", lambda row: row[0])
+    table.words("rounds", lambda row: _reached([runs.get(key) for key in row[2]]))
+    table.words("why", lambda row: _why(row[2], runs.get(row[2][0])))
     caption = (
-        "Runs that did not finish. The ranking counts them; its means are over the "
-        "finished seeds, and a method with such a run is placed after all others."
+        "Runs that did not finish, those for the same reason together. The ranking "
+        "counts them; its means are over the finished seeds, and a method with such a "
+        "run is placed after all others."
     )
     failed = [run.failure is not None for run in runs.values()]
     if any(failed) and not all(failed):  # where all did, the headline says so
@@ -76,17 +83,54 @@ def failures_table(findings: Findings) -> Table | None:
     return table.table(caption)
 
 
-def _reason(run: Run) -> str:
+def _reason(run: Run | None) -> str:
     """Why a run did not finish, without what to do, which is the same for all."""
+    if run is None:
+        return ""
     if run.failure is None:
         return "stopped or still going on"
     return run.failure.removesuffix(LOWER_RATE).rstrip()
 
 
-def _reached(run: Run | None) -> Cell:
-    if run is None:
+def _pattern(run: Run | None) -> str:
+    """A reason without the round, the client and the numbers, which differ."""
+    where = re.compile(r"\bclients? .+?(?=, phase|, step|: )")
+    return re.sub(r"[-+.\de]*\d[-+.\de]*", "#", where.sub("client #", _reason(run)))
+
+
+def _who(keys: Sequence[Key]) -> str:
+    """`ditto, seeds 0 to 5; fedavg, seed 3`."""
+    seeds: dict[str, list[int]] = defaultdict(list)
+    for method, seed in keys:
+        seeds[method].append(seed)
+    by_seeds: dict[str, list[str]] = defaultdict(list)
+    for method, own in seeds.items():
+        by_seeds[_numbers(sorted(own))].append(method)
+    return "; ".join(f"{words(m, 8)}, {which}" for which, m in by_seeds.items())
+
+
+def _numbers(seeds: Sequence[int]) -> str:
+    if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _why(keys: Sequence[Key], first: Run | None) -> str:
+    """The reason in the words of the first run, and that there are others."""
+    reason = _reason(first)
+    if len(keys) > 1 and first is not None and first.failure is not None:
+        method, seed = keys[0]
+        return f"{reason} ({len(keys)} runs alike; numbers of {method}, seed {seed}.)"
+    return reason
+
+
+def _reached(runs: Sequence[Run | None]) -> Cell:
+    known = [run for run in runs if run is not None]
+    if not known:
         return Cell("0")
-    return Cell(f"{max(run.reached, 0)} of {run.planned}", max(run.reached, 0))
+    reached = sorted(max(run.reached, 0) for run in known)
+    span = " to ".join(str(n) for n in dict.fromkeys((reached[0], reached[-1])))
+    return Cell(f"{span} of {max(run.planned for run in known)}", reached[0])
 
 
 def settings_table(findings: Findings) -> Table:

@@ -60,15 +60,25 @@ class Unit:
         """The least and the largest score that there can be."""
         return 0.0, 1.0 if self.is_share else None
 
-    def number(self, value: float) -> str:
-        """A score without its suffix, in as many digits as all scores of its kind."""
+    def number(self, value: float, error: float = math.nan) -> str:
+        """A score without its suffix, in as many digits as all scores of its kind.
+
+        Args:
+            value: the score.
+            error: how far it may be off, if that is known: no more than two digits of
+                that are worth writing.
+        """
         if not math.isfinite(value):
             return NOTHING
         if self.is_share:
             return _sign(f"{value * self.scale:.1f}", value)
         size = abs(value) if self._is_far(value) else self.size
         power = _power(size)
-        text = f"{value / 10**power:,.{_decimals(size, power)}f}"
+        decimals = _decimals(size, power)
+        if 0 < error < math.inf:
+            own = [_second_digit(v, power) for v in (error, abs(value)) if v]
+            decimals = min(decimals, max(own))
+        text = f"{value / 10**power:,.{decimals}f}"
         return _sign(text + (f"e{power}" if power else ""), value)
 
     def _is_far(self, value: float) -> bool:
@@ -88,11 +98,11 @@ class Unit:
         """A score."""
         return self.number(value) + self.suffix if math.isfinite(value) else NOTHING
 
-    def gap(self, value: float) -> str:
+    def gap(self, value: float, error: float = math.nan) -> str:
         """A difference, always with its sign."""
         if not math.isfinite(value):
             return NOTHING
-        return _with_sign(self.number(abs(value)), value)
+        return _with_sign(self.number(abs(value), error), value)
 
     def estimate(self, estimate: Estimate) -> str:
         """A score with half its interval's width, or with the ends of the interval.
@@ -100,12 +110,12 @@ class Unit:
         With its ends where mean and half of a lopsided interval read as if the score
         could be below 0 or above 100 %, or as if an error were surer than it is.
         """
-        text, (least, most) = self.number(estimate.mean), self.bounds
-        half = (estimate.high - estimate.low) / 2
+        half, (least, most) = _half(estimate), self.bounds
+        text = self.number(estimate.mean, half)
         is_below = estimate.mean - half < least <= estimate.low
         is_above = most is not None and estimate.high <= most < estimate.mean + half
         if is_below or is_above or (not self.is_share and _is_lopsided(estimate)):
-            low, high = self.number(estimate.low), self.number(estimate.high)
+            low, high = (self.number(v, half) for v in (estimate.low, estimate.high))
             return f"{text} ({low} to {high})"
         return self._with_half(text, estimate)
 
@@ -119,19 +129,30 @@ class Unit:
 
         With its ends where the interval is so lopsided that half of it misleads.
         """
+        half = _half(estimate)
+        text = self.gap(estimate.mean, half)
         if _is_lopsided(estimate):
-            ends = f"{self.gap(estimate.low)} to {self.gap(estimate.high)}"
-            return f"{self.gap(estimate.mean)} ({ends})"
-        return self._with_half(self.gap(estimate.mean), estimate)
+            low, high = (self.gap(v, half) for v in (estimate.low, estimate.high))
+            return f"{text} ({low} to {high})"
+        return self._with_half(text, estimate)
 
-    def with_error(self, text: str, error: float) -> str:
-        """A number and how far it may be off, if that is known."""
-        return f"{text} ± {self.number(error)}" if math.isfinite(error) else text
+    def gap_with_error(self, gap: float, error: float) -> str:
+        """A difference and its standard error, if that is known."""
+        return self._with_error(self.gap(gap, error), error)
 
     def _with_half(self, text: str, estimate: Estimate) -> str:
         if estimate.count == 0:
             return NOTHING
-        return self.with_error(text, (estimate.high - estimate.low) / 2)
+        return self._with_error(text, _half(estimate))
+
+    def _with_error(self, text: str, error: float) -> str:
+        if not math.isfinite(error):
+            return text
+        return f"{text} ± {self.number(error, error)}"
+
+
+def _half(estimate: Estimate) -> float:
+    return (estimate.high - estimate.low) / 2
 
 
 def _is_lopsided(estimate: Estimate) -> bool:
@@ -202,6 +223,13 @@ def plain(value: float) -> str:
     return _sign(f"{value:.3g}", value)
 
 
+def times(value: float) -> str:
+    """How many times as much: 1.0, 7.5, 120."""
+    if not math.isfinite(value):
+        return NOTHING
+    return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
+
+
 def signed(value: float) -> str:
     """A number between -1 and 1, with its sign."""
     return _with_sign(f"{abs(value):.2f}", value)
@@ -247,12 +275,13 @@ def _power(size: float) -> int:
 
 
 def _decimals(size: float, power: int) -> int:
-    """Places after the point: four digits in all, five of numbers from 1 on.
+    """Places after the point: four digits in all."""
+    return max(3 - math.floor(math.log10(size)) + power, 0)
 
-    Four again if they have a power of ten beside them.
-    """
-    place = math.floor(math.log10(size)) - power
-    return max((3 if power else 4) - max(place, 0), 3 - place, 0)
+
+def _second_digit(value: float, power: int) -> int:
+    """Places after the point that show two digits of a number."""
+    return max(1 - math.floor(math.log10(value / 10**power)), 0)
 
 
 def _with_sign(text: str, value: float) -> str:

@@ -50,6 +50,7 @@ def data(findings: Findings, styles: Styles) -> dict[str, Any] | None:
         column_title="class" if classes else "",
         show=lambda v: f"{v * v:.0f}",
         bars=held.sizes[shown].astype(float),
+        raw=labels,
     )
     return {"drawing": drawing, "caption": caption, "facts": facts}
 
