@@ -14,11 +14,12 @@ from fedloom.commands.options import argument, option
 from fedloom.core.errors import DataError
 from fedloom.reports import write_report
 from fedloom.reports.headline import headline
-from fedloom.reports.live import Server, Watch
+from fedloom.reports.live import Server
 from fedloom.reports.report_tables import ranking_table, yardsticks_table
 from fedloom.reports.summary import summary
 from fedloom.reports.tables import Table
 from fedloom.reports.units import SPACE
+from fedloom.reports.watch import Watch
 
 
 def report_command(

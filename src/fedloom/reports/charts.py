@@ -52,7 +52,7 @@ LEADERS = 3
 NAMED = 5
 """If there are no more curves, all of them carry their names."""
 
-_HARDLY = 0.005
+_HARDLY = 0.02
 """A method that takes less than this share of what is usual is a flat line."""
 
 Numbers = NDArray[np.float64]
@@ -123,7 +123,7 @@ def line_chart(
     flat = {c.name for c in curves if max(c.x) <= _HARDLY * usual}
     matters = [c.y[-1:] if c.name in flat else c.y[learnt(len(c.y)) :] for c in curves]
     y = fair_axis(matters, height - 46, 26, y_scale)
-    inside = ((x.start - ROOM, x.end + ROOM), (y.end - ROOM, y.start))
+    inside = ((x.start - 1, x.end + ROOM), (y.end - ROOM, y.start))
     body: list[tuple[Curve, Markup, Place]] = []
     for curve in curves:
         kept = [

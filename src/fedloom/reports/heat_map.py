@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedloom.reports.axes import Show, fair_range
 from fedloom.reports.charts import LETTER, WIDTH, Numbers, chart_data
-from fedloom.reports.svg import at, drawing, element, num, path, shorten, text
+from fedloom.reports.svg import at, distinct, drawing, element, num, path, text
 
 SIDE = 48
 """Most rows and columns."""
@@ -21,8 +21,8 @@ SIDE = 48
 _SHADES = 9
 """Steps from pale to dark."""
 
-_ROW_NAME, _COLUMN_NAME = 20, 16
-"""Most letters of a label."""
+_ROW_NAME, _COLUMN_NAME = (14, 34), 24
+"""Most letters of a label: those of rows have more where there are few columns."""
 
 _SMALL = 0.85
 """How much smaller labels are than other letters."""
@@ -59,12 +59,15 @@ def heat_map(
     """
     raw = values if raw is None else raw
     letter = _SMALL * LETTER
-    labels = [shorten(name, _ROW_NAME) for name in rows]
+    beside = 96.0 if bars is not None else 10.0
+    fitting = int((WIDTH - beside - 12 - 30.0 * len(columns)) / letter)
+    least, most = _ROW_NAME
+    labels = distinct(rows, min(max(fitting, least), most))
     left = 12 + letter * max((len(name) for name in [row_title, *labels]), default=0)
-    room = WIDTH - left - (96 if bars is not None else 10)
+    room = WIDTH - left - beside
     side = min(30.0, room / max(len(columns), 1))
     tall = min(max(side, 9.0), 17.0, max(4.0, 640.0 / max(len(rows), 1)))
-    heads = [shorten(name, _COLUMN_NAME) for name in columns]
+    heads = distinct(columns, _COLUMN_NAME)
     longest = max((len(name) for name in heads), default=0)
     is_upright = letter * longest > side - 4 and longest > 3
     top = 26.0 + (letter * longest if is_upright else 12.0)

@@ -156,7 +156,11 @@ def settings_table(findings: Findings) -> Table:
 def common_table(findings: Findings) -> Table:
     """Settings that all runs share, and those that differ besides the method's own."""
     runs = list(findings.collection.runs.values())
-    flats = [_flat(run.config) for run in runs]
+    flats = [flat_settings(run.config) for run in runs]
+    flats = [
+        {k: v for k, v in flat.items() if not k.startswith("algorithm.")}
+        for flat in flats
+    ]
     rows = []
     for key in dict.fromkeys(key for flat in flats for key in flat):
         values = list(dict.fromkeys(flat.get(key, "(not set)") for flat in flats))
@@ -175,10 +179,11 @@ def common_table(findings: Findings) -> Table:
     )
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, str]:
+def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a run by their names, such as `algorithm.lr`."""
     flat = {k: _value(v) for k, v in config.items() if not isinstance(v, dict)}
     for section, table in config.items():
-        if isinstance(table, dict) and section != "algorithm":
+        if isinstance(table, dict):
             flat |= {f"{section}.{k}": _value(v) for k, v in table.items()}
     return flat
 

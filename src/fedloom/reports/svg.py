@@ -75,9 +75,7 @@ class Style:
         return plot(f"{self.sign_css}{css}", f"M{at(x, y)}{self.sign}")
 
 
-def method_styles(
-    methods: Iterable[str], baseline: str | None
-) -> dict[str, Style]:
+def method_styles(methods: Iterable[str], baseline: str | None) -> dict[str, Style]:
     """How methods look, the same in the report and in the live view.
 
     Args:
@@ -294,6 +292,23 @@ def shorten(name: str, most: int = 22) -> str:
         return name
     end = (most - 1) // 2
     return f"{name[: most - 1 - end].rstrip()}…{name[-end:].lstrip()}"
+
+
+def distinct(names: Sequence[str], most: int) -> list[str]:
+    """Names that fit; where they would look alike, what they differ in is kept."""
+    short = [shorten(name, most) for name in names]
+    if len(set(short)) == len(set(names)):
+        return short
+    for alike in set(short):
+        places = [n for n, name in enumerate(short) if name == alike]
+        own = [names[n] for n in places]
+        if len(set(own)) > 1:
+            letters = enumerate(zip(*own, strict=False))
+            first = next((n for n, some in letters if len(set(some)) > 1), most)
+            begin = max(0, min(first - most // 3, max(map(len, own)) - most))
+            for n in places:
+                short[n] = f"…{names[n][begin + 1 : begin + most - 1]}…"
+    return short
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:

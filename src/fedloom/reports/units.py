@@ -60,13 +60,16 @@ class Unit:
         """The least and the largest score that there can be."""
         return 0.0, 1.0 if self.is_share else None
 
-    def number(self, value: float, error: float = math.nan) -> str:
+    def number(
+        self, value: float, error: float = math.nan, beside: float = math.nan
+    ) -> str:
         """A score without its suffix, in as many digits as all scores of its kind.
 
         Args:
             value: the score.
             error: how far it may be off, if that is known: no more than two digits of
                 that are worth writing.
+            beside: the number that it stands beside and has the digits of, if any.
         """
         if not math.isfinite(value):
             return NOTHING
@@ -74,10 +77,11 @@ class Unit:
             return _sign(f"{value * self.scale:.1f}", value)
         size = abs(value) if self._is_far(value) else self.size
         power = _power(size)
-        decimals = _decimals(size, power)
+        decimals = _decimals(max(size, abs(value)), power)
         if 0 < error < math.inf:
-            own = [_second_digit(v, power) for v in (error, abs(value)) if v]
-            decimals = min(decimals, max(own))
+            like = abs(beside) if math.isfinite(beside) else abs(value)
+            own = [_second_digit(v, power) for v in (error, like) if v]
+            decimals = min(_decimals(size, power), max(own))
         text = f"{value / 10**power:,.{decimals}f}"
         return _sign(text + (f"e{power}" if power else ""), value)
 
@@ -98,11 +102,13 @@ class Unit:
         """A score."""
         return self.number(value) + self.suffix if math.isfinite(value) else NOTHING
 
-    def gap(self, value: float, error: float = math.nan) -> str:
-        """A difference, always with its sign."""
+    def gap(
+        self, value: float, error: float = math.nan, beside: float = math.nan
+    ) -> str:
+        """A difference, always with its sign, in the digits of `number`."""
         if not math.isfinite(value):
             return NOTHING
-        return _with_sign(self.number(abs(value), error), value)
+        return _with_sign(self.number(abs(value), error, beside), value)
 
     def estimate(self, estimate: Estimate) -> str:
         """A score with half its interval's width, or with the ends of the interval.
@@ -115,7 +121,8 @@ class Unit:
         is_below = estimate.mean - half < least <= estimate.low
         is_above = most is not None and estimate.high <= most < estimate.mean + half
         if is_below or is_above or (not self.is_share and _is_lopsided(estimate)):
-            low, high = (self.number(v, half) for v in (estimate.low, estimate.high))
+            ends = (estimate.low, estimate.high)
+            low, high = (self.number(v, half, estimate.mean) for v in ends)
             return f"{text} ({low} to {high})"
         return self._with_half(text, estimate)
 
@@ -132,7 +139,8 @@ class Unit:
         half = _half(estimate)
         text = self.gap(estimate.mean, half)
         if _is_lopsided(estimate):
-            low, high = (self.gap(v, half) for v in (estimate.low, estimate.high))
+            ends = (estimate.low, estimate.high)
+            low, high = (self.gap(v, half, estimate.mean) for v in ends)
             return f"{text} ({low} to {high})"
         return self._with_half(text, estimate)
 

@@ -13,7 +13,8 @@ from made_runs import write_comparison
 
 import fedloom
 from fedloom.reports import write_report
-from fedloom.reports.live import Server, Watch
+from fedloom.reports.live import Server
+from fedloom.reports.watch import Watch
 from fedloom.results.rows import Round
 
 webdriver = pytest.importorskip(

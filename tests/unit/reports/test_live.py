@@ -18,7 +18,8 @@ from made_runs import steady, write_comparison, write_run
 
 from fedloom.core.errors import ConfigError
 from fedloom.reports import live
-from fedloom.reports.live import Server, Watch
+from fedloom.reports.live import Server
+from fedloom.reports.watch import Watch
 from fedloom.results.directory import RunDirectory
 
 

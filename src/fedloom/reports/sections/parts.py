@@ -23,7 +23,7 @@ Section = Callable[[Findings, Styles], Mapping[str, Any] | None]
 def styles_of(findings: Findings) -> Styles:
     """Colours in the order in which methods were asked for, as in the live view."""
     collection = findings.collection
-    styles = method_styles(collection.methods, collection.baseline)
+    styles = method_styles(collection.methods, collection.alone)
     return {s.method: styles[s.method] for s in findings.ranking.standings}
 
 
