@@ -32,7 +32,7 @@ class Unit:
 
     is_share: bool = False
     """Whether the scores lie between 0 and 1 and are shown in percent."""
-    size: float = 1.0
+    size: float = 0.1
     """How large a usual score is, which says how many digits are worth writing."""
 
     @property
@@ -69,7 +69,8 @@ class Unit:
             value: the score.
             error: how far it may be off, if that is known: no more than two digits of
                 that are worth writing.
-            beside: the number that it stands beside and has the digits of, if any.
+            beside: the middle of a lopsided interval that it is an end of: two digits
+                of that are written too.
         """
         if not math.isfinite(value):
             return NOTHING
@@ -79,8 +80,7 @@ class Unit:
         power = _power(size)
         decimals = _decimals(max(size, abs(value)), power)
         if 0 < error < math.inf:
-            like = abs(beside) if math.isfinite(beside) else abs(value)
-            own = [_second_digit(v, power) for v in (error, like) if v]
+            own = [_second_digit(v, power) for v in (error, abs(beside)) if v > 0]
             decimals = min(_decimals(size, power), max(own))
         text = f"{value / 10**power:,.{decimals}f}"
         return _sign(text + (f"e{power}" if power else ""), value)
@@ -117,14 +117,13 @@ class Unit:
         could be below 0 or above 100 %, or as if an error were surer than it is.
         """
         half, (least, most) = _half(estimate), self.bounds
-        text = self.number(estimate.mean, half)
         is_below = estimate.mean - half < least <= estimate.low
         is_above = most is not None and estimate.high <= most < estimate.mean + half
         if is_below or is_above or (not self.is_share and _is_lopsided(estimate)):
-            ends = (estimate.low, estimate.high)
-            low, high = (self.number(v, half, estimate.mean) for v in ends)
-            return f"{text} ({low} to {high})"
-        return self._with_half(text, estimate)
+            ends = (estimate.mean, estimate.low, estimate.high)
+            mean, low, high = (self.number(v, half, estimate.mean) for v in ends)
+            return f"{mean} ({low} to {high})"
+        return self._with_half(self.number(estimate.mean, half), estimate)
 
     def score_estimate(self, estimate: Estimate) -> str:
         """The same with its suffix."""
@@ -137,12 +136,11 @@ class Unit:
         With its ends where the interval is so lopsided that half of it misleads.
         """
         half = _half(estimate)
-        text = self.gap(estimate.mean, half)
         if _is_lopsided(estimate):
-            ends = (estimate.low, estimate.high)
-            low, high = (self.gap(v, half, estimate.mean) for v in ends)
-            return f"{text} ({low} to {high})"
-        return self._with_half(text, estimate)
+            ends = (estimate.mean, estimate.low, estimate.high)
+            mean, low, high = (self.gap(v, half, estimate.mean) for v in ends)
+            return f"{mean} ({low} to {high})"
+        return self._with_half(self.gap(estimate.mean, half), estimate)
 
     def gap_with_error(self, gap: float, error: float) -> str:
         """A difference and its standard error, if that is known."""
@@ -173,12 +171,13 @@ def unit_of(number: str, scores: Iterable[float] = ()) -> Unit:
 
     Args:
         number: a metric, or what sums it up, such as `auc_pooled`.
-        scores: some of its values, which show how large they are; by default about 1.
+        scores: some of its values, which show how large they are; by default they may
+            be as small as a tenth.
     """
     metric = metric_of(number)
     is_share = metric in METRICS and METRICS[metric].is_share
     sizes = [abs(score) for score in scores if math.isfinite(score) and score != 0]
-    return Unit(is_share, statistics.median(sizes) if sizes else 1.0)
+    return Unit(is_share, statistics.median(sizes) if sizes else 0.1)
 
 
 def metric_of(number: str) -> str:

@@ -19,6 +19,7 @@ from made_runs import steady, write_comparison, write_run
 from fedloom.core.errors import ConfigError
 from fedloom.reports import live
 from fedloom.reports.live import Server
+from fedloom.reports.units import NOTHING
 from fedloom.reports.watch import Watch
 from fedloom.results.directory import RunDirectory
 
@@ -126,7 +127,7 @@ def test_numbers_that_json_cannot_say_are_left_out(tmp_path: Path) -> None:
     rows.write_text(lines[0] + "\n" + json.dumps(row) + "\n")
     state = Watch([tmp_path]).state()
     json.dumps(state, allow_nan=False)
-    assert state["runs"][0]["train_loss"] is None
+    assert state["runs"][0]["train_loss"] == NOTHING
     assert len(state["runs"][0]["curves"]["personal test accuracy"]) == 1
 
 
