@@ -248,13 +248,15 @@ def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, with 2s and 5s where the range is short."""
+    """Powers of ten, with 2s and 5s where the range is short, or any round values."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for factors in ((1,), (1, 3), (1, 2, 5)):
         every = [f * 10.0**p for p in powers for f in factors]
         ticks = [t for t in every if low * 0.999 <= t <= high * 1.001]
         if len(ticks) >= 3:
             break
+    if len(ticks) < 2:
+        return nice_ticks(low, high)
     return ticks[:: math.ceil(len(ticks) / 6)]
 
 

@@ -21,6 +21,7 @@ def test_ticks_are_round_and_few() -> None:
     for low, high in ((0.0, 97.0), (-4.0, 101.0), (0.871, 0.879), (1e5, 9e8)):
         assert 2 <= len(nice_ticks(low, high)) <= 8
     assert len(nice_ticks(0.046, 0.054, most=3)) >= 2
+    assert len(axis([2.79e-4, 2.88e-4], 0, 1, is_log=True, pad=0).ticks()) >= 2
 
 
 def test_a_range_holds_all_methods_where_none_is_far_from_the_others() -> None:

@@ -60,6 +60,7 @@ const charts = (() => {
       found = found.filter((t) => low * 0.999 <= t && t <= high * 1.001);
       if (found.length >= 3) break;
     }
+    if (found.length < 2) return ticks(low, high);
     const stride = Math.ceil(found.length / 6);
     return found.filter((_, n) => n % stride === 0);
   };

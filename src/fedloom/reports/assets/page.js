@@ -114,10 +114,11 @@
     const parts = shownSeries(drawings);
     if (!parts.length) return;
     const axes = JSON.parse(drawings[0].dataset.axes);
-    const changed = axes.map((axis) => rangeFor(axis, parts));
+    const isWhole = parts.length === drawings.flatMap((drawing) => all("[data-method]", drawing)).length;
+    const changed = isWhole ? axes : axes.map((axis) => rangeFor(axis, parts));
     const ways = ["x", "y"].map((along) => {
       const n = axes.findIndex((axis) => axis.along === along);
-      return n < 0 ? same : (place) => placeAt(changed[n], valueAt(axes[n], place));
+      return n < 0 || isWhole ? same : (place) => placeAt(changed[n], valueAt(axes[n], place));
     });
     for (const drawing of drawings) {
       for (const path of moving(drawing)) path.setAttribute("d", moved(source(path), path.matches(".flat") ? same : ways[0], ways[1]));
