@@ -218,7 +218,10 @@ def seconds(value: float) -> str:
         return f"{value * 1000:.3g} ms"
     if value < 120:
         return f"{value:.3g} s"
-    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"
+    if value < 7200:
+        return f"{value / 60:.3g} min"
+    hours = value / 3600
+    return f"{hours:.3g} h" if hours < 999.5 else f"{hours:.0f} h"
 
 
 def plain(value: float) -> str:

@@ -224,7 +224,7 @@ def test_script_and_report_agree_on_ranges_ticks_and_numbers(
         ("gap", unit_of("mse").gap_tick),
     ):
         texts = opened.execute_script(
-            f"return arguments[0].map(charts.notations.{notation})", values
+            f"return arguments[0].map((v) => charts.notations.{notation}(v))", values
         )
         assert texts == [show(value) for value in values], notation
 

@@ -33,7 +33,7 @@ const charts = (() => {
   const signed = (value) => (value > 0 ? "+" : "") + digits(value);
   const prefixed = (units) => (value) => {
     const place = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.abs(value) || 1) / 3 + 1e-9)));
-    return digits(value / 1000 ** place, 3) + units[place];
+    return (place ? digits(value / 1000 ** place, 3) : digits(Math.round(value))) + units[place];
   };
   const seconds = (value) => {
     if (value < 1) return value ? `${digits(value * 1000, 3)} ms` : "0 s";
