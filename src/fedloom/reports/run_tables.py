@@ -40,11 +40,8 @@ def cost_table(findings: Findings) -> Table | None:
     mean("steps per client", count, lambda r: r.total("steps") / r.manifest["clients"])
     mean("bytes down", size, lambda r: r.total("bytes_down"))
     mean("bytes up", size, lambda r: r.total("bytes_up"))
-    mean(
-        "between teams and server",
-        size,
-        lambda r: r.total("team_bytes_down") + r.total("team_bytes_up"),
-    )
+    if any(_team_bytes(run) for runs in finished for run in runs):
+        mean("between teams and server", size, _team_bytes)
     mean("training time", seconds, lambda r: r.total("seconds"))
     mean("per round", seconds, lambda r: r.total("seconds") / max(r.reached, 1))
     table.words("device", lambda runs: str(runs[0].manifest["device"]))
@@ -53,6 +50,10 @@ def cost_table(findings: Findings) -> Table | None:
         "of all clients together, training time without evaluation. Seeds that trained "
         "in the same passes share their time."
     )
+
+
+def _team_bytes(run: Run) -> float:
+    return run.total("team_bytes_down") + run.total("team_bytes_up")
 
 
 def failures_table(findings: Findings) -> Table | None:

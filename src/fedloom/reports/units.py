@@ -92,7 +92,8 @@ class Unit:
 
     def tick(self, value: float) -> str:
         """A score on an axis, in as few digits as it needs."""
-        return _sign(f"{round(value * self.scale, 9):.6g}", value)
+        text, exponent, power = f"{value * self.scale:.6g}".partition("e")
+        return _sign(f"{text}e{int(power)}" if exponent else text, value)
 
     def gap_tick(self, value: float) -> str:
         """A difference on an axis."""

@@ -216,12 +216,12 @@ def test_script_and_report_agree_on_ranges_ticks_and_numbers(
         )
         for text, (low, high) in zip(texts, spans, strict=True):
             np.testing.assert_allclose(text, python(low, high), atol=1e-12)
-    values = [0.0, 0.2, 950.0, 12345.0, 4.5e6, 0.04, 119.0, 600.0, 90000.0]
+    values = [0.0, 0.2, 950.0, 12345.0, 4.5e6, 0.04, 119.0, 600.0, 90000.0, 2e-7]
     percent = unit_of("accuracy")
     for notation, show in (
         *(("count", count), ("size", size), ("seconds", seconds)),
         *(("percent", percent.tick), ("points", percent.gap_tick)),
-        ("gap", unit_of("mse").gap_tick),
+        *(("gap", unit_of("mse").gap_tick), ("number", unit_of("mse").tick)),
     ):
         texts = opened.execute_script(
             f"return arguments[0].map((v) => charts.notations.{notation}(v))", values

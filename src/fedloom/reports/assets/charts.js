@@ -29,7 +29,11 @@ const charts = (() => {
     return node;
   };
 
-  const digits = (value, most = 6) => String(Number(value.toPrecision(most))).replace("-", "−");
+  const digits = (value, most = 6) => {
+    const short = Number(value.toPrecision(most)), size = Math.abs(short);
+    const text = size && (size < 1e-4 || size >= 1e6) ? short.toExponential().replace("e+", "e") : String(short);
+    return text.replaceAll("-", "−");
+  };
   const signed = (value) => (value > 0 ? "+" : "") + digits(value);
   const prefixed = (units) => (value) => {
     const place = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.abs(value) || 1) / 3 + 1e-9)));
