@@ -19,7 +19,7 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.flower.certificates import make_client_key, make_server_certificate
 from fedloom.flower.processes import _marked, free_port, mark_for
-from fedloom.reports.live import Watch
+from fedloom.reports.watch import Watch
 from fedloom.results.directory import RunDirectory
 from fedloom.runs import load
 

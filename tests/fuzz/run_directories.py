@@ -15,7 +15,7 @@ from worker import Note
 from fedloom.comparison import load_comparison, parse_comparison, run_comparison
 from fedloom.config import parse
 from fedloom.reports import write_report
-from fedloom.reports.live import Watch
+from fedloom.reports.watch import Watch
 from fedloom.runs import load, resume, run_config
 
 STRANGERS = [

@@ -18,7 +18,7 @@ from fedloom.config import parse
 from fedloom.core.digests import write_checked_json
 from fedloom.export.alone import put_together
 from fedloom.reports.collect import collect
-from fedloom.reports.live import Watch
+from fedloom.reports.watch import Watch
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.reader import RunReader

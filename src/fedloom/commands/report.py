@@ -66,7 +66,8 @@ def view_command(
         fedloom view runs/compare
         fedloom view runs --port 8000 --no-browser
     """
-    from fedloom.reports.live import Server, Watch
+    from fedloom.reports.live import Server
+    from fedloom.reports.watch import Watch
 
     for path in paths:
         if not path.is_dir():

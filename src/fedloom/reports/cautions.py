@@ -123,16 +123,21 @@ def _few_samples(collection: Collection, evidence: Evidence | None) -> Iterator[
 
 def _failed(collection: Collection) -> Iterator[str]:
     """Methods that the answer leaves out, or has from fewer seeds than others."""
+    alike: dict[tuple[int, int], list[str]] = {}
     for method in collection.methods:
         counts = collection.state_counts(method)
-        failed, runs = counts["failed"], sum(counts.values())
-        if failed:
-            some = f"{failed} of " if failed < runs else ""
-            yield (
-                f"{method} is not a choice here, because {some}its "
-                f"{counted(runs, 'run')} diverged: try it again with a lower learning "
-                "rate."
-            )
+        if counts["failed"]:
+            key = counts["failed"], sum(counts.values())
+            alike.setdefault(key, []).append(method)
+    for (failed, runs), methods in alike.items():
+        some = f"{failed} of " if failed < runs else ""
+        is_one = len(methods) == 1
+        its, each = ("its", "") if is_one else ("their", " each")
+        yield (
+            f"{words(methods)} {'is not a choice' if is_one else 'are no choices'} "
+            f"here, because {some}{its} {counted(runs, 'run')}{each} diverged: try "
+            f"{'it' if is_one else 'them'} again with a lower learning rate."
+        )
 
 
 def _not_tuned(collection: Collection) -> Iterator[str]:

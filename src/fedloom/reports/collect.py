@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -152,16 +152,14 @@ class Collection:
         return None
 
     @cached_property
+    def alone(self) -> str | None:
+        """The same, whether its runs are counted or not."""
+        return alone_method(self.methods, self.runs.values())
+
+    @cached_property
     def baseline(self) -> str | None:
         """The method that trains alone; the one called so, if there are several."""
-        able = [
-            m
-            for m in self.methods
-            if (run := self.first_run(method=m)) and run.is_alone
-        ]
-        if len(self.methods) < 2 or not able:
-            return None
-        return "local" if "local" in able else able[0]
+        return alone_method(self.methods, self.counted.values())
 
     def has_part(self, part: str) -> bool:
         """Whether some counted run has scores on a part of the data."""
@@ -190,6 +188,20 @@ class Collection:
         return counts
 
 
+def alone_method(methods: Sequence[str], runs: Iterable[Run]) -> str | None:
+    """Of several methods the one that trains alone, the one called so if there is one.
+
+    Args:
+        methods: in the order in which they were asked for.
+        runs: of all methods.
+    """
+    alone = {run.method for run in runs if run.is_alone}
+    able = [method for method in methods if method in alone]
+    if len(methods) < 2 or not able:
+        return None
+    return "local" if "local" in able else able[0]
+
+
 def collect(paths: Sequence[Path]) -> Collection:
     """All runs at or below some directories.
 
@@ -209,7 +221,7 @@ def collect(paths: Sequence[Path]) -> Collection:
             "that `fedloom run` or `fedloom compare` named at their end."
         )
     readable, unreadable = _readable({d: arm_of(d) for d in directories})
-    runs = _named(readable)
+    runs = with_distinct_names(readable)
     _check_metric(runs)
     return Collection(
         title=_title(runs[0]) if len(runs) == 1 else f"{len(runs)} runs",
@@ -269,7 +281,7 @@ def _title(run: Run) -> str:
     return f"{run.algorithm} on {run.manifest['dataset']}"
 
 
-def _named(runs: list[Run]) -> list[Run]:
+def with_distinct_names(runs: Sequence[Run]) -> list[Run]:
     """Loose runs under names that tell them apart.
 
     Runs of a comparison keep the names they have there. Other runs with the same

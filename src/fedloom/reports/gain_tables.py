@@ -14,12 +14,11 @@ from fedloom.reports.cells import (
     gap_estimate_cell,
     method_cell,
     p_cell,
-    tone_of,
 )
 from fedloom.reports.findings import Findings
 from fedloom.reports.gains import MethodGain
 from fedloom.reports.tables import Cell, Table, TableBuilder
-from fedloom.reports.units import plain
+from fedloom.reports.units import times
 
 ROWS = 300
 """Clients that a table on the page shows; the CSV file has all of them."""
@@ -49,8 +48,8 @@ def gains_table(findings: Findings) -> Table:
         lambda r: p_cell(r[0].p),
         note="of no mean gain, one-sided, adjusted for the number of methods",
     )
-    table.numbers("gain", lambda r: count_cell(r[0].gaining, "good"))
-    table.numbers("lose", lambda r: count_cell(r[0].losing, tone_of(-r[0].losing)))
+    table.numbers("gain", lambda r: count_cell(r[0].gaining))
+    table.numbers("lose", lambda r: count_cell(r[0].losing))
     table.numbers("stay", lambda r: count_cell(r[0].staying))
     table.numbers("median", lambda r: gap_cell(unit, float(np.median(r[1]))))
     table.numbers(
@@ -66,7 +65,7 @@ def gains_table(findings: Findings) -> Table:
     if baseline is not None:
         table.numbers(
             f"work, times {baseline}'s",
-            lambda r: Cell(plain(r[0].work), r[0].work),
+            lambda r: Cell(times(r[0].work), r[0].work),
             note=f"samples that entered a gradient, for each of {baseline}'s",
         )
     points = f" in{unit.points}" if unit.points else ""
@@ -103,9 +102,7 @@ def clients_table(findings: Findings) -> Table:
     def add(gain: MethodGain) -> None:
         table.numbers(
             gain.method,
-            lambda n: gap_cell(
-                unit, gain.gain[n], gain.error[n], tone_of(gain.gain[n])
-            ),
+            lambda n: gap_cell(unit, gain.gain[n], gain.error[n]),
         )
 
     for standing in findings.ranking.standings:

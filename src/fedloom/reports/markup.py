@@ -59,6 +59,12 @@ _LATEX = {
 }
 
 
+def _tight(text: str) -> str:
+    """Numbers that a line may only break before a bracket."""
+    space = "\N{NO-BREAK SPACE}"
+    return text.replace(" ", space).replace(f"{space}(", " (")
+
+
 def _asset(name: str) -> Markup:
     """A style sheet or script, to stand alone in an element of a page."""
     text = (files("fedloom.reports") / "assets" / name).read_text("utf-8")
@@ -98,5 +104,5 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals["asset"] = _asset
-    environment.filters |= {"latex": latex, "markdown": markdown_text}
+    environment.filters |= {"latex": latex, "markdown": markdown_text, "tight": _tight}
     return environment

@@ -19,8 +19,8 @@ from fedloom.reports.sections.setup import cost, data, setup
 from fedloom.reports.summary import summary
 from fedloom.results.observations import CONSTANT, LONGER
 
-ASSETS = ("page.css", "page.js")
-"""The style sheet and the script that are in the page."""
+ASSETS = ("page.css", "charts.js", "page.js")
+"""The style sheet and the scripts that are in the page."""
 
 _SECTIONS: dict[str, tuple[str, str, Section]] = {
     "ranking": (

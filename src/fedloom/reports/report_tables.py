@@ -11,7 +11,6 @@ from fedloom.reports.cells import (
     gap_estimate_cell,
     method_cell,
     p_cell,
-    tone_of,
 )
 from fedloom.reports.findings import Findings
 from fedloom.reports.gains import MethodGain
@@ -92,7 +91,12 @@ def ranking_table(findings: Findings, *, is_short: bool = False) -> Table:
             f"clients gain / lose{'' if is_same else ', all seeds'}",
             lambda s: _gaining(findings.gain_of(s.method)),
         )
-    table.words("seeds finished", _seeds)
+    counts = [s.counts for s in ranking.standings]
+    if all(own["finished"] == sum(own.values()) for own in counts) and not is_short:
+        done = counted(len(findings.collection.seeds), "seed")
+        caption += f" All runs finished ({done} of every method)."
+    else:
+        table.words("seeds finished", _seeds)
     return table.table(caption)
 
 
@@ -157,7 +161,10 @@ def _has_choice(findings: Findings) -> bool:
 
 
 def _rounds(standing: Standing) -> Cell:
-    return Cell(", ".join(str(n) for n in standing.chosen_rounds) or NOTHING)
+    rounds = sorted(standing.chosen_rounds)
+    if len(rounds) > 3:
+        return Cell(f"{rounds[0]} to {rounds[-1]}", rounds[0])
+    return Cell(", ".join(str(n) for n in rounds) or NOTHING)
 
 
 def _seeds(standing: Standing) -> Cell:
@@ -172,7 +179,7 @@ def _seeds(standing: Standing) -> Cell:
 def _gain(unit: Unit, standing: Standing, gain: MethodGain | None) -> Cell:
     if gain is None:
         return Cell("is alone" if standing.algorithm == "local" else NOTHING)
-    return gap_estimate_cell(unit, gain.mean, tone_of(gain.mean.mean))
+    return gap_estimate_cell(unit, gain.mean)
 
 
 def _gaining(gain: MethodGain | None) -> Cell:

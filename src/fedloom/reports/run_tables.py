@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,10 @@ from fedloom.core.remarks import LOWER_RATE
 from fedloom.reports.findings import Findings
 from fedloom.reports.runs import Run
 from fedloom.reports.tables import Cell, Table, TableBuilder
-from fedloom.reports.units import count, seconds, size
+from fedloom.reports.units import count, seconds, size, words
+
+Key = tuple[str, int]
+"""A method and a seed."""
 
 
 def cost_table(findings: Findings) -> Table | None:
@@ -35,11 +40,8 @@ def cost_table(findings: Findings) -> Table | None:
     mean("steps per client", count, lambda r: r.total("steps") / r.manifest["clients"])
     mean("bytes down", size, lambda r: r.total("bytes_down"))
     mean("bytes up", size, lambda r: r.total("bytes_up"))
-    mean(
-        "between teams and server",
-        size,
-        lambda r: r.total("team_bytes_down") + r.total("team_bytes_up"),
-    )
+    if any(_team_bytes(run) for runs in finished for run in runs):
+        mean("between teams and server", size, _team_bytes)
     mean("training time", seconds, lambda r: r.total("seconds"))
     mean("per round", seconds, lambda r: r.total("seconds") / max(r.reached, 1))
     table.words("device", lambda runs: str(runs[0].manifest["device"]))
@@ -50,6 +52,10 @@ def cost_table(findings: Findings) -> Table | None:
     )
 
 
+def _team_bytes(run: Run) -> float:
+    return run.total("team_bytes_down") + run.total("team_bytes_up")
+
+
 def failures_table(findings: Findings) -> Table | None:
     """Runs that did not finish; None if all did."""
     runs = findings.collection.runs
@@ -57,18 +63,20 @@ def failures_table(findings: Findings) -> Table | None:
     keys += findings.collection.absent
     if not keys:
         return None
-    table = TableBuilder((*key, runs.get(key)) for key in keys)
-    table.words("method", lambda row: row[0])
-    table.numbers("seed", lambda row: Cell(str(row[1]), row[1]))
-    table.words("state", lambda row: row[2].state if row[2] else "never begun")
-    table.words("rounds", lambda row: _reached(row[2]))
-    table.words(
-        "why",
-        lambda row: _reason(row[2]) if row[2] else "",
-    )
+    alike: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    for key in keys:
+        run = runs.get(key)
+        state = run.state if run is not None else "never begun"
+        alike[state, _pattern(run)].append(key)
+    table = TableBuilder((*about, own) for about, own in alike.items())
+    table.words("runs", lambda row: _who(row[2]))
+    table.words("state", lambda row: row[0])
+    table.words("rounds", lambda row: _reached([runs.get(key) for key in row[2]]))
+    table.words("why", lambda row: _why(row[2], runs.get(row[2][0])))
     caption = (
-        "Runs that did not finish. The ranking counts them; its means are over the "
-        "finished seeds, and a method with such a run is placed after all others."
+        "Runs that did not finish, those for the same reason together. The ranking "
+        "counts them; its means are over the finished seeds, and a method with such a "
+        "run is placed after all others."
     )
     failed = [run.failure is not None for run in runs.values()]
     if any(failed) and not all(failed):  # where all did, the headline says so
@@ -76,17 +84,54 @@ def failures_table(findings: Findings) -> Table | None:
     return table.table(caption)
 
 
-def _reason(run: Run) -> str:
+def _reason(run: Run | None) -> str:
     """Why a run did not finish, without what to do, which is the same for all."""
+    if run is None:
+        return ""
     if run.failure is None:
         return "stopped or still going on"
     return run.failure.removesuffix(LOWER_RATE).rstrip()
 
 
-def _reached(run: Run | None) -> Cell:
-    if run is None:
+def _pattern(run: Run | None) -> str:
+    """A reason without the round, the client and the numbers, which differ."""
+    where = re.compile(r"\bclients? .+?(?=, phase|, step|: )")
+    return re.sub(r"[-+.\de]*\d[-+.\de]*", "#", where.sub("client #", _reason(run)))
+
+
+def _who(keys: Sequence[Key]) -> str:
+    """`ditto, seeds 0 to 5; fedavg, seed 3`."""
+    seeds: dict[str, list[int]] = defaultdict(list)
+    for method, seed in keys:
+        seeds[method].append(seed)
+    by_seeds: dict[str, list[str]] = defaultdict(list)
+    for method, own in seeds.items():
+        by_seeds[_numbers(sorted(own))].append(method)
+    return "; ".join(f"{words(m, 8)}, {which}" for which, m in by_seeds.items())
+
+
+def _numbers(seeds: Sequence[int]) -> str:
+    if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _why(keys: Sequence[Key], first: Run | None) -> str:
+    """The reason in the words of the first run, and that there are others."""
+    reason = _reason(first)
+    if len(keys) > 1 and first is not None and first.failure is not None:
+        method, seed = keys[0]
+        return f"{reason} ({len(keys)} runs alike; numbers of {method}, seed {seed}.)"
+    return reason
+
+
+def _reached(runs: Sequence[Run | None]) -> Cell:
+    known = [run for run in runs if run is not None]
+    if not known:
         return Cell("0")
-    return Cell(f"{max(run.reached, 0)} of {run.planned}", max(run.reached, 0))
+    reached = sorted(max(run.reached, 0) for run in known)
+    span = " to ".join(str(n) for n in dict.fromkeys((reached[0], reached[-1])))
+    return Cell(f"{span} of {max(run.planned for run in known)}", reached[0])
 
 
 def settings_table(findings: Findings) -> Table:
@@ -112,7 +157,11 @@ def settings_table(findings: Findings) -> Table:
 def common_table(findings: Findings) -> Table:
     """Settings that all runs share, and those that differ besides the method's own."""
     runs = list(findings.collection.runs.values())
-    flats = [_flat(run.config) for run in runs]
+    flats = [flat_settings(run.config) for run in runs]
+    flats = [
+        {k: v for k, v in flat.items() if not k.startswith("algorithm.")}
+        for flat in flats
+    ]
     rows = []
     for key in dict.fromkeys(key for flat in flats for key in flat):
         values = list(dict.fromkeys(flat.get(key, "(not set)") for flat in flats))
@@ -131,10 +180,11 @@ def common_table(findings: Findings) -> Table:
     )
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, str]:
+def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a run by their names, such as `algorithm.lr`."""
     flat = {k: _value(v) for k, v in config.items() if not isinstance(v, dict)}
     for section, table in config.items():
-        if isinstance(table, dict) and section != "algorithm":
+        if isinstance(table, dict):
             flat |= {f"{section}.{k}": _value(v) for k, v in table.items()}
     return flat
 

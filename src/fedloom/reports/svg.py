@@ -1,22 +1,36 @@
-"""Elements, axes and styles of inline SVG.
+"""Elements and styles of inline SVG.
 
 Colours are CSS classes, so that one drawing serves light, dark and print. Every number
 that enters a drawing is checked to be finite.
+
+Paths name the places of values by absolute commands (M, L, H, V), and draw signs around
+them by relative ones (m, l, h, v, a). So the script of the page moves them to another
+scale without knowing what they are.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from fedloom.reports.axes import Axis, Span
+
 Place = tuple[float, float]
 
-_COLOURS = 8
+COLOURS = 10
+"""Colours c0 to c9 of the style sheet, which colour-blind readers can tell apart."""
+
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2")
 _MARKS = 6
+
+_FAR = 5000.0
+"""Nothing is drawn farther out than this; renderers stumble over it."""
+
+_ABSOLUTE = re.compile(r"([MLHV])([-+.\de]+)(?: ([-+.\de]+))?")
 
 
 @dataclass(frozen=True)
@@ -24,124 +38,56 @@ class Style:
     """How one method looks in every chart: colour, dashes and mark together."""
 
     place: int
-    """In the ranking."""
+    """Among the methods in the order in which they were asked for."""
     is_baseline: bool = False
 
     @property
     def css(self) -> str:
         """The class that sets the colour."""
-        return "base" if self.is_baseline else f"c{self.place % _COLOURS}"
+        return "base" if self.is_baseline else f"c{self.place % COLOURS}"
 
     @property
     def dash(self) -> str:
         """A stroke's pattern; empty for a solid line."""
         return "3 3" if self.is_baseline else _DASHES[self.place % len(_DASHES)]
 
-    def mark(self, x: float, y: float, r: float = 4.0) -> Markup:
-        """The sign at the end of a line."""
-        shape = 5 if self.is_baseline else self.place % _MARKS
-        if shape == 0:
-            return element("circle", class_="mark", cx=x, cy=y, r=r)
-        way = {
-            1: f"M{at(x - r, y - r)}h{num(2 * r)}v{num(2 * r)}h{num(-2 * r)}z",
-            2: f"M{at(x, y - r)}l{at(r, 2 * r)}h{num(-2 * r)}z",
-            3: f"M{at(x, y - 1.2 * r)}l{at(r, 1.2 * r)}"
-            f"l{at(-r, 1.2 * r)}l{at(-r, -1.2 * r)}z",
-            4: f"M{at(x, y + r)}l{at(r, -2 * r)}h{num(-2 * r)}z",
-            5: f"M{at(x - r, y)}h{num(2 * r)}M{at(x, y - r)}v{num(2 * r)}",
-        }[shape]
-        return path("mark open" if shape == 5 else "mark", way)
+    @property
+    def sign(self) -> str:
+        """The sign at the end of a line, as path data from its middle."""
+        shape, r = 5 if self.is_baseline else self.place % _MARKS, 4
+        return (
+            f"m{-r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z",
+            f"m{-r} {-r}h{2 * r}v{2 * r}h{-2 * r}z",
+            f"m0 {-r}l{r} {2 * r}h{-2 * r}z",
+            f"m0 {-1.2 * r}l{r} {1.2 * r}l{-r} {1.2 * r}l{-r} {-1.2 * r}z",
+            f"m0 {r}l{r} {-2 * r}h{-2 * r}z",
+            f"m{-r} 0h{2 * r}m{-r} {-r}v{2 * r}",
+        )[shape]
+
+    @property
+    def sign_css(self) -> str:
+        """The classes of that sign."""
+        is_open = self.is_baseline or self.place % _MARKS == 5
+        return "mark open" if is_open else "mark"
+
+    def mark(self, x: float, y: float, css: str = "") -> Markup:
+        """The sign at a place, perhaps with another class."""
+        return plot(f"{self.sign_css}{css}", f"M{at(x, y)}{self.sign}")
 
 
-@dataclass(frozen=True)
-class Axis:
-    """From values to places along one direction."""
-
-    low: float
-    high: float
-    start: float
-    """Where `low` is drawn."""
-    end: float
-    """Where `high` is drawn."""
-    is_log: bool = False
-
-    def at(self, value: float) -> float:
-        """The place of a value; values outside are drawn at the edge."""
-        value = min(max(value, self.low), self.high)
-        if self.is_log:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
-
-    def ticks(self, most: int = 6) -> list[float]:
-        """Round values to label."""
-        if self.is_log:
-            return log_ticks(self.low, self.high)
-        return nice_ticks(self.low, self.high, most)
-
-
-def axis(
-    values: Iterable[float],
-    start: float,
-    end: float,
-    *,
-    is_log: bool = False,
-    least: float | None = None,
-    most: float | None = None,
-    pad: float = 0.04,
-) -> Axis:
-    """An axis on which all values have room.
+def method_styles(methods: Iterable[str], baseline: str | None) -> dict[str, Style]:
+    """How methods look, the same in the report and in the live view.
 
     Args:
-        values: what will be drawn; what is not finite is left out.
-        start: where the axis begins.
-        end: where it ends.
-        is_log: logarithmic; values must be above 0.
-        least: the axis does not begin below this.
-        most: the axis does not end above this.
-        pad: room on either side, as a share of the range.
+        methods: in the order in which they were asked for.
+        baseline: the one that trains alone, which is grey.
     """
-    known = [v for v in values if math.isfinite(v) and not (is_log and v <= 0)]
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
-    if is_log:
-        if low == high:
-            low, high = low / 2, high * 2
-        room = (high / low) ** pad
-        return Axis(low / room, high * room, start, end, is_log=True)
-    if low == high:
-        room = abs(low) * 0.1 or 0.5
-        low, high = low - room, high + room
-    room = (high - low) * pad
-    low, high = low - room, high + room
-    if least is not None:
-        low = max(low, least)
-    if most is not None:
-        high = min(high, most)
-    if low >= high:
-        low, high = low - 0.5, high + 0.5
-    return Axis(low, high, start, end)
-
-
-def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten between two values."""
-    raw = (high - low) / (most + 0.5)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [n * step for n in range(first, last + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, with 2s and 5s where the range is short."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for factors in ((1,), (1, 3), (1, 2, 5)):
-        every = [f * 10.0**p for p in powers for f in factors]
-        ticks = [t for t in every if low * 0.999 <= t <= high * 1.001]
-        if len(ticks) >= 3:
-            break
-    return ticks[:: math.ceil(len(ticks) / 6)]
+    methods = list(methods)
+    others = [method for method in methods if method != baseline]
+    return {
+        m: Style(0, is_baseline=True) if m == baseline else Style(others.index(m))
+        for m in methods
+    }
 
 
 def num(value: float) -> str:
@@ -152,8 +98,10 @@ def num(value: float) -> str:
     """
     if not math.isfinite(value):
         raise ValueError(f"A drawing needs finite numbers, found {value}.")
-    text = f"{value:.1f}"
-    return text[:-2] if text.endswith(".0") else text
+    if abs(value) >= 1e6:
+        return f"{value:.6g}"
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
 
 
 def at(x: float, y: float) -> str:
@@ -182,9 +130,65 @@ def path(kind: str, way: str, **attributes: object) -> Markup:
     return element("path", class_=kind, d=way, **attributes)
 
 
+def plot(kind: str, way: str, **attributes: object) -> Markup:
+    """A path of values, some of which may lie far outside.
+
+    Those are drawn nearer; where they are is kept for the script of the page.
+    """
+    near = _ABSOLUTE.sub(_nearer, way)
+    kept = way if near != way else None
+    return path(kind, near, data_d=kept, **attributes)
+
+
+def _nearer(found: re.Match[str]) -> str:
+    command, *places = found.groups()
+    if all(p is None or abs(float(p)) <= _FAR for p in places):
+        return found[0]
+    held = [min(max(float(p), -_FAR), _FAR) for p in places if p is not None]
+    return command + " ".join(num(place) for place in held)
+
+
 def area(kind: str, above: Sequence[Place], below: Sequence[Place]) -> Markup:
     """What lies between two lines."""
-    return path(kind, points([*above, *reversed(below)]) + "z")
+    return plot(kind, points([*above, *reversed(below)]) + "z")
+
+
+def window(x: Span, y: Span, *children: Markup) -> Markup:
+    """What is drawn inside a rectangle, and cut off at its edges.
+
+    Args:
+        x: its left and right edge.
+        y: its upper and lower edge.
+        *children: what is inside.
+    """
+    box = f"{at(x[0], y[0])} {at(x[1] - x[0], y[1] - y[0])}"
+    return element(
+        "svg",
+        *children,
+        class_="window",
+        x=x[0],
+        y=y[0],
+        width=x[1] - x[0],
+        height=y[1] - y[0],
+        viewBox=box,
+    )
+
+
+def beyond(axis: Axis, along: str, side: int, across: float) -> Markup:
+    """A mark at the edge of an axis where a value lies outside.
+
+    Args:
+        axis: the axis that the value is not on.
+        along: x or y.
+        side: -1 if the value is below the axis, 1 if above.
+        across: where the value is in the other direction.
+    """
+    way = "l-5 -4.5v9z" if along == "x" else "l-4.5 5h9z"
+    if side < 0:
+        way = "l5 -4.5v9z" if along == "x" else "l-4.5 -5h9z"
+    edge = axis.end if side > 0 else axis.start
+    place = at(edge, across) if along == "x" else at(across, edge)
+    return path("beyond", f"M{place}{way}")
 
 
 def text(x: float, y: float, words: str, anchor: str = "", kind: str = "") -> Markup:
@@ -200,9 +204,25 @@ def text(x: float, y: float, words: str, anchor: str = "", kind: str = "") -> Ma
 
 
 def drawing(
-    width: float, height: float, title: str, description: str, *children: Markup
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    *children: Markup,
+    data: str,
+    axes: Sequence[str] = (),
 ) -> Markup:
-    """A whole SVG that a screen reader can name and describe."""
+    """A whole SVG that a screen reader can name and describe.
+
+    Args:
+        width: in units of its own.
+        height: the same.
+        title: what it is, in a few words.
+        description: what it shows, for whoever cannot see it.
+        *children: what is drawn.
+        data: what is drawn, as CSV.
+        axes: those that follow when methods are hidden, by `Axis.for_script`.
+    """
     return element(
         "svg",
         element("title", title),
@@ -212,6 +232,8 @@ def drawing(
         role="img",
         viewBox=f"0 0 {at(width, height)}",
         aria_label=f"{title}. {description}",
+        data_axes=f"[{', '.join(axes)}]" if axes else None,
+        data_csv=data,
     )
 
 
@@ -237,26 +259,56 @@ def grid(
     y_most: int = 6,
 ) -> Markup:
     """Grid lines with labels; y runs upward."""
-    lines, labels, edge = "", Markup(), max(y.start, y.end)
-    for tick in y.ticks(y_most):
-        place = y.at(tick)
-        lines += f"M{at(x.start, place)}H{num(x.end)}"
-        labels += text(x.start - 6, place + 4, show_y(tick), "end")
+    edge = max(y.start, y.end)
+    marks, x_labels = "", Markup()
     for tick in x.ticks(x_most):
-        place = x.at(tick)
-        labels += text(place, edge + 16, show_x(tick), "middle")
-        lines += f"M{at(place, edge)}v4"
-    base = path("axis", f"M{at(x.start, edge)}H{num(x.end)}")
+        marks += f"M{at(x.at(tick), edge)}v4"
+        x_labels += text(x.at(tick), edge + 16, show_x(tick), "middle")
+    lines, y_labels = "", Markup()
+    for tick in y.ticks(y_most):
+        lines += f"M{at(x.start, y.at(tick))}H{num(x.end)}"
+        y_labels += text(x.start - 6, y.at(tick) + 4, show_y(tick), "end")
+    titles = Markup()
     if x_title:
-        labels += text((x.start + x.end) / 2, edge + 33, x_title, "middle", "name")
+        titles += text((x.start + x.end) / 2, edge + 33, x_title, "middle", "name")
     if y_title:
-        labels += text(0, min(y.start, y.end) - 10, y_title, "", "name")
-    return path("grid", lines) + base + labels
+        titles += text(0, min(y.start, y.end) - 10, y_title, "", "name")
+    return (
+        ticks("x", path("grid", marks), x_labels)
+        + ticks("y", path("grid", lines), y_labels)
+        + path("axis", f"M{at(x.start, edge)}H{num(x.end)}")
+        + titles
+    )
+
+
+def ticks(along: str, *children: Markup) -> Markup:
+    """Grid lines and labels of one axis, which the script of the page draws anew."""
+    return element("g", *children, class_="ticks", data_along=along)
 
 
 def shorten(name: str, most: int = 22) -> str:
-    """A name that fits."""
-    return name if len(name) <= most else name[: most - 1] + "…"
+    """A name that fits: its beginning and its end, which tell it from others."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end].rstrip()}…{name[-end:].lstrip()}"
+
+
+def distinct(names: Sequence[str], most: int) -> list[str]:
+    """Names that fit; where they would look alike, what they differ in is kept."""
+    short = [shorten(name, most) for name in names]
+    if len(set(short)) == len(set(names)):
+        return short
+    for alike in set(short):
+        places = [n for n, name in enumerate(short) if name == alike]
+        own = [names[n] for n in places]
+        if len(set(own)) > 1:
+            letters = enumerate(zip(*own, strict=False))
+            first = next((n for n, some in letters if len(set(some)) > 1), most)
+            begin = max(0, min(first - most // 3, max(map(len, own)) - most))
+            for n in places:
+                short[n] = f"…{names[n][begin + 1 : begin + most - 1]}…"
+    return short
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -32,7 +32,7 @@ class Unit:
 
     is_share: bool = False
     """Whether the scores lie between 0 and 1 and are shown in percent."""
-    size: float = 1.0
+    size: float = 0.1
     """How large a usual score is, which says how many digits are worth writing."""
 
     @property
@@ -60,15 +60,29 @@ class Unit:
         """The least and the largest score that there can be."""
         return 0.0, 1.0 if self.is_share else None
 
-    def number(self, value: float) -> str:
-        """A score without its suffix, in as many digits as all scores of its kind."""
+    def number(
+        self, value: float, error: float = math.nan, beside: float = math.nan
+    ) -> str:
+        """A score without its suffix, in as many digits as all scores of its kind.
+
+        Args:
+            value: the score.
+            error: how far it may be off, if that is known: no more than two digits of
+                that are worth writing.
+            beside: the middle of a lopsided interval that it is an end of: two digits
+                of that are written too.
+        """
         if not math.isfinite(value):
             return NOTHING
         if self.is_share:
             return _sign(f"{value * self.scale:.1f}", value)
         size = abs(value) if self._is_far(value) else self.size
         power = _power(size)
-        text = f"{value / 10**power:,.{_decimals(size, power)}f}"
+        decimals = _decimals(max(size, abs(value)), power)
+        if 0 < error < math.inf:
+            own = [_second_digit(v, power) for v in (error, abs(beside)) if v > 0]
+            decimals = min(_decimals(size, power), max(own))
+        text = f"{value / 10**power:,.{decimals}f}"
         return _sign(text + (f"e{power}" if power else ""), value)
 
     def _is_far(self, value: float) -> bool:
@@ -78,7 +92,8 @@ class Unit:
 
     def tick(self, value: float) -> str:
         """A score on an axis, in as few digits as it needs."""
-        return _sign(f"{round(value * self.scale, 9):.6g}", value)
+        text, exponent, power = f"{value * self.scale:.6g}".partition("e")
+        return _sign(f"{text}e{int(power)}" if exponent else text, value)
 
     def gap_tick(self, value: float) -> str:
         """A difference on an axis."""
@@ -88,11 +103,13 @@ class Unit:
         """A score."""
         return self.number(value) + self.suffix if math.isfinite(value) else NOTHING
 
-    def gap(self, value: float) -> str:
-        """A difference, always with its sign."""
+    def gap(
+        self, value: float, error: float = math.nan, beside: float = math.nan
+    ) -> str:
+        """A difference, always with its sign, in the digits of `number`."""
         if not math.isfinite(value):
             return NOTHING
-        return _with_sign(self.number(abs(value)), value)
+        return _with_sign(self.number(abs(value), error, beside), value)
 
     def estimate(self, estimate: Estimate) -> str:
         """A score with half its interval's width, or with the ends of the interval.
@@ -100,14 +117,14 @@ class Unit:
         With its ends where mean and half of a lopsided interval read as if the score
         could be below 0 or above 100 %, or as if an error were surer than it is.
         """
-        text, (least, most) = self.number(estimate.mean), self.bounds
-        half = (estimate.high - estimate.low) / 2
+        half, (least, most) = _half(estimate), self.bounds
         is_below = estimate.mean - half < least <= estimate.low
         is_above = most is not None and estimate.high <= most < estimate.mean + half
         if is_below or is_above or (not self.is_share and _is_lopsided(estimate)):
-            low, high = self.number(estimate.low), self.number(estimate.high)
-            return f"{text} ({low} to {high})"
-        return self._with_half(text, estimate)
+            ends = (estimate.mean, estimate.low, estimate.high)
+            mean, low, high = (self.number(v, half, estimate.mean) for v in ends)
+            return f"{mean} ({low} to {high})"
+        return self._with_half(self.number(estimate.mean, half), estimate)
 
     def score_estimate(self, estimate: Estimate) -> str:
         """The same with its suffix."""
@@ -119,19 +136,30 @@ class Unit:
 
         With its ends where the interval is so lopsided that half of it misleads.
         """
+        half = _half(estimate)
         if _is_lopsided(estimate):
-            ends = f"{self.gap(estimate.low)} to {self.gap(estimate.high)}"
-            return f"{self.gap(estimate.mean)} ({ends})"
-        return self._with_half(self.gap(estimate.mean), estimate)
+            ends = (estimate.mean, estimate.low, estimate.high)
+            mean, low, high = (self.gap(v, half, estimate.mean) for v in ends)
+            return f"{mean} ({low} to {high})"
+        return self._with_half(self.gap(estimate.mean, half), estimate)
 
-    def with_error(self, text: str, error: float) -> str:
-        """A number and how far it may be off, if that is known."""
-        return f"{text} ± {self.number(error)}" if math.isfinite(error) else text
+    def gap_with_error(self, gap: float, error: float) -> str:
+        """A difference and its standard error, if that is known."""
+        return self._with_error(self.gap(gap, error), error)
 
     def _with_half(self, text: str, estimate: Estimate) -> str:
         if estimate.count == 0:
             return NOTHING
-        return self.with_error(text, (estimate.high - estimate.low) / 2)
+        return self._with_error(text, _half(estimate))
+
+    def _with_error(self, text: str, error: float) -> str:
+        if not math.isfinite(error):
+            return text
+        return f"{text} ± {self.number(error, error)}"
+
+
+def _half(estimate: Estimate) -> float:
+    return (estimate.high - estimate.low) / 2
 
 
 def _is_lopsided(estimate: Estimate) -> bool:
@@ -144,12 +172,13 @@ def unit_of(number: str, scores: Iterable[float] = ()) -> Unit:
 
     Args:
         number: a metric, or what sums it up, such as `auc_pooled`.
-        scores: some of its values, which show how large they are; by default about 1.
+        scores: some of its values, which show how large they are; by default they may
+            be as small as a tenth.
     """
     metric = metric_of(number)
     is_share = metric in METRICS and METRICS[metric].is_share
     sizes = [abs(score) for score in scores if math.isfinite(score) and score != 0]
-    return Unit(is_share, statistics.median(sizes) if sizes else 1.0)
+    return Unit(is_share, statistics.median(sizes) if sizes else 0.1)
 
 
 def metric_of(number: str) -> str:
@@ -190,7 +219,10 @@ def seconds(value: float) -> str:
         return f"{value * 1000:.3g} ms"
     if value < 120:
         return f"{value:.3g} s"
-    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"
+    if value < 7200:
+        return f"{value / 60:.3g} min"
+    hours = value / 3600
+    return f"{hours:.3g} h" if hours < 999.5 else f"{hours:.0f} h"
 
 
 def plain(value: float) -> str:
@@ -200,6 +232,13 @@ def plain(value: float) -> str:
     if value == 0 or (float(value).is_integer() and abs(value) < 1e6):
         return _sign(f"{value:.0f}", value)
     return _sign(f"{value:.3g}", value)
+
+
+def times(value: float) -> str:
+    """How many times as much: 1.0, 7.5, 120."""
+    if not math.isfinite(value):
+        return NOTHING
+    return f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"
 
 
 def signed(value: float) -> str:
@@ -247,12 +286,13 @@ def _power(size: float) -> int:
 
 
 def _decimals(size: float, power: int) -> int:
-    """Places after the point: four digits in all, five of numbers from 1 on.
+    """Places after the point: four digits in all."""
+    return max(3 - math.floor(math.log10(size)) + power, 0)
 
-    Four again if they have a power of ten beside them.
-    """
-    place = math.floor(math.log10(size)) - power
-    return max((3 if power else 4) - max(place, 0), 3 - place, 0)
+
+def _second_digit(value: float, power: int) -> int:
+    """Places after the point that show two digits of a number."""
+    return max(1 - math.floor(math.log10(value / 10**power)), 0)
 
 
 def _with_sign(text: str, value: float) -> str:

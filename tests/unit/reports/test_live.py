@@ -18,7 +18,10 @@ from made_runs import steady, write_comparison, write_run
 
 from fedloom.core.errors import ConfigError
 from fedloom.reports import live
-from fedloom.reports.live import Server, Watch
+from fedloom.reports import watch as watching
+from fedloom.reports.live import Server
+from fedloom.reports.units import NOTHING
+from fedloom.reports.watch import Watch
 from fedloom.results.directory import RunDirectory
 
 
@@ -115,6 +118,43 @@ def test_a_run_is_going_on_stopped_or_failed(tmp_path: Path) -> None:
     assert watch.state()["runs"][0]["state"] == "failed"
 
 
+def test_time_left_of_all_runs_is_measured_while_they_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of four rounds in ten seconds; another run, as long, has not begun."""
+    path = tmp_path / "c"
+    path.mkdir()
+    text = 'seeds = [0, 1]\n[methods.a]\nname = "ditto"\n'
+    (path / "compare.toml").write_text(text)
+    run = write_run(path / "a" / "seed-0", [[0.1], [0.5]], planned=4)
+    began, rows = time.time(), run / "rounds.jsonl"
+    watch = Watch([path])
+    first = watch.state()["totals"]
+    assert first["states"] == {"going on": 1, "not begun": 1}
+    assert (first["runs"], first["rounds"], first["planned"]) == (2, 1, 8)
+    assert first["seconds_left"] is None
+    last = json.loads(rows.read_text().splitlines()[-1])
+    with rows.open("a") as file:
+        file.write(json.dumps(last | {"round": 2}) + "\n")
+    monkeypatch.setattr(watching.time, "time", lambda: began + 10)
+    state = watch.state()
+    # A round takes 10 s: two are left of this run, four of the other.
+    assert state["totals"]["seconds_left"] == pytest.approx(60, abs=3)
+    assert state["runs"][0]["seconds_left"] == pytest.approx(20, abs=1)
+
+
+def test_only_settings_that_differ_between_runs_are_listed(tmp_path: Path) -> None:
+    for name, pull in (("a", 0.5), ("b", 2.0)):
+        write_run(tmp_path / name, [[0.1], [0.5]], settings={"pull": pull})
+    write_run(tmp_path / "c", [[0.1], [0.5]], seed=1, settings={"pull": 2.0, "odd": 1})
+    settings = Watch([tmp_path]).state()["settings"]
+    listed = {row[0]: row[1:] for row in settings["rows"]}
+    assert "seed" not in listed
+    assert "algorithm.lr" not in listed
+    assert set(listed["algorithm.pull"]) == {"0.5", "2.0"}
+    assert [line[1] for line in settings["own"]] == ["algorithm.odd = 1"]
+
+
 def test_numbers_that_json_cannot_say_are_left_out(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [[0.1], [0.5]])
     rows = tmp_path / "a" / "rounds.jsonl"
@@ -125,7 +165,7 @@ def test_numbers_that_json_cannot_say_are_left_out(tmp_path: Path) -> None:
     rows.write_text(lines[0] + "\n" + json.dumps(row) + "\n")
     state = Watch([tmp_path]).state()
     json.dumps(state, allow_nan=False)
-    assert state["runs"][0]["train_loss"] is None
+    assert state["runs"][0]["train_loss"] == NOTHING
     assert len(state["runs"][0]["curves"]["personal test accuracy"]) == 1
 
 

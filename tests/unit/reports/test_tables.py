@@ -95,7 +95,7 @@ def test_errors_have_as_many_digits_as_they_are_large() -> None:
     assert prices.gap(-31499.9) == "\N{MINUS SIGN}0.03e6"
     assert prices.gap(31.0) == "0.00e6"
     assert unit_of("mse", [54321.5]).score(54321.5) == "54,322"
-    assert unit_of("mse", [115.4321]).score(115.4321) == "115.43"
+    assert unit_of("mse", [115.4321]).score(115.4321) == "115.4"
     assert unit_of("mse", [0.3]).score(0.31234) == "0.3123"
     assert unit_of("mse", [2.345e-6]).score(2.3456e-6) == "0.000002346"
     assert unit_of("mse_worst_decile", [0.0]).score(0.0) == "0.0000"
@@ -106,11 +106,11 @@ def test_scores_that_are_far_apart_have_digits_of_their_own() -> None:
     blown_up = unit_of("mse", [3e21, 2e21, 1.25])
     assert [blown_up.score(v) for v in (3e21, 1.25, 0.0)] == [
         "3.000e21",
-        "1.2500",
+        "1.250",
         "0.000e21",
     ]
     assert unit_of("mse", [1.0, 1.2, 4e21]).score(4e21) == "4.000e21"
-    assert unit_of("mse", [1.0, 1.2]).gap(0.00001) == "0.0000"
+    assert unit_of("mse", [1.0, 1.2]).gap(0.00001) == "0.000"
 
 
 def test_intervals_stay_where_a_score_can_be() -> None:

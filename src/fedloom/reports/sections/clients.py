@@ -10,7 +10,8 @@ import numpy as np
 from markupsafe import Markup
 
 from fedloom.core.metrics import METRICS
-from fedloom.reports.charts import Numbers, Scale, scatter
+from fedloom.reports.axes import Scale, fair_axis
+from fedloom.reports.charts import PANEL, Numbers, scatter
 from fedloom.reports.findings import Findings
 from fedloom.reports.held_out import Who
 from fedloom.reports.ranking import estimate_of, other_numbers
@@ -34,11 +35,12 @@ def clients(findings: Findings, styles: Styles) -> dict[str, Any] | None:
             method,
             styles[method],
             score,
+            who,
             tips,
             float(np.nanmean(score)) if np.isfinite(score).any() else math.nan,
             estimate_of(collection, method, worst).mean,
         )
-        for method, (score, _, tips) in data.items()
+        for method, (score, _, who, tips) in data.items()
     ]
     described = "; ".join(
         f"{s.name}: mean {unit.score(s.mean)}, worst tenth {unit.score(s.low)}"
@@ -58,38 +60,43 @@ def clients(findings: Findings, styles: Styles) -> dict[str, Any] | None:
 def _panels(
     findings: Findings,
     styles: Styles,
-    data: Mapping[str, tuple[Numbers, Numbers, list[str]]],
+    data: Mapping[str, tuple[Numbers, Numbers, list[Who], list[str]]],
 ) -> dict[str, Markup]:
     """Scores against training samples, a drawing for every method."""
-    sizes = np.concatenate([size for _, size, _ in data.values()])
-    scores = np.concatenate([score for score, _, _ in data.values()])
+    sizes = np.concatenate([size for _, size, *_ in data.values()])
+    scores = np.concatenate([score for score, *_ in data.values()])
     if not (sizes > 0).any() or not np.isfinite(scores).any():
         return {}
     baseline = findings.collection.baseline
     alone = data.get(baseline) if baseline is not None else None
+    scale = score_scale(findings)
+    y = fair_axis([score.tolist() for score, *_ in data.values()], *PANEL, scale)
     return {
         method: scatter(
             method,
             styles[method],
             size,
             score,
+            who,
             tips,
             f"{method}: {findings.metric} against training samples",
             reference=(alone[1], alone[0]) if alone and method != baseline else None,
             x_range=(float(sizes[sizes > 0].min()), float(sizes.max())),
-            y_range=(float(np.nanmin(scores)), float(np.nanmax(scores))),
-            show_x=count,
-            show_y=findings.unit.tick,
+            y=y,
+            x_scale=Scale("training samples", count, notation="count"),
+            y_scale=scale,
         )
-        for method, (score, size, tips) in data.items()
+        for method, (score, size, who, tips) in data.items()
     }
 
 
 def _client_scores(
     findings: Findings, method: str
-) -> tuple[Numbers, Numbers, list[str]]:
-    """Scores, training samples and words of a method's clients, seed after seed."""
-    scores, sizes, tips = [np.array([])], [np.array([])], []
+) -> tuple[Numbers, Numbers, list[Who], list[str]]:
+    """Scores, training samples, clients and words of a method, seed after seed."""
+    scores, sizes = [np.array([])], [np.array([])]
+    clients: list[Who] = []
+    tips: list[str] = []
     for run in findings.collection.of(method):
         if run.last is None:
             continue
@@ -102,8 +109,9 @@ def _client_scores(
         sizes.append(size.astype(float))
         for n, name in enumerate(run.last.names):
             who = Who(name, run.seed, int(size[n]))
+            clients.append(who)
             tips.append(client_tip(findings, who, findings.unit.score(float(score[n]))))
-    return np.concatenate(scores), np.concatenate(sizes), tips
+    return np.concatenate(scores), np.concatenate(sizes), clients, tips
 
 
 def calibration(findings: Findings, styles: Styles) -> dict[str, Any] | None:
@@ -122,6 +130,8 @@ def calibration(findings: Findings, styles: Styles) -> dict[str, Any] | None:
         ]
         described = "; ".join(f"{b.name} {unit.score(b.first.mean)}" for b in bars)
         title = title_of(name) + unit.heading
-        drawing = forest(bars, title, described, Scale(title, unit.tick))
+        notation = "percent" if unit.is_share else "number"
+        scale = Scale(title, unit.tick, unit.bounds, notation)
+        drawing = forest(bars, title, described, scale)
         charts.append((drawing, METRICS[name].description))
     return {"charts": charts, "table": table}

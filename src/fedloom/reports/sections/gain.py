@@ -10,7 +10,8 @@ from markupsafe import Markup
 
 from fedloom.core.wording import counted
 from fedloom.reports import gain_tables
-from fedloom.reports.charts import Scale
+from fedloom.reports.axes import Scale
+from fedloom.reports.cells import is_sure
 from fedloom.reports.findings import Findings
 from fedloom.reports.gains import Gains
 from fedloom.reports.row_charts import Swarm, swarm_chart
@@ -60,7 +61,17 @@ def _chart(findings: Findings, gains: Gains, styles: Styles) -> Markup:
             for who, value in zip(gains.who, gain.gain, strict=True)
         ]
         mean = float(np.nanmean(gain.gain))
-        swarms.append(Swarm(method, style, gain.gain, tips, mean))
+        swarms.append(
+            Swarm(
+                method,
+                style,
+                gain.gain,
+                gains.who,
+                tips,
+                mean,
+                is_sure=is_sure(gain.gain, gain.error),
+            )
+        )
     described = "; ".join(
         f"{s.name}: {int((s.values > 0).sum())} gain, {int((s.values < 0).sum())} "
         f"lose, mean {unit.gap(s.mean)}"
@@ -72,7 +83,7 @@ def _chart(findings: Findings, gains: Gains, styles: Styles) -> Markup:
         swarms,
         "Gain of every client over training alone",
         described,
-        Scale(title, unit.gap_tick),
+        Scale(title, unit.gap_tick, notation="points" if unit.is_share else "gap"),
         zero=0.0,
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from fedloom.reports.charts import Curve, Scale, Show, line_chart
+from fedloom.reports.axes import Scale, Show
+from fedloom.reports.charts import NAMED, Curve, line_chart
 from fedloom.reports.findings import Findings
 from fedloom.reports.runs import Run
 from fedloom.reports.sections.parts import PLACES, Styles, score_scale
@@ -17,13 +19,14 @@ from fedloom.results.reader import thin
 from fedloom.results.rows import Round
 from fedloom.results.statistics import over_seeds
 
-_AXES: tuple[tuple[str, str, Callable[[Round], float], Show], ...] = (
-    ("rounds", "round", lambda r: float(r.round > 0), lambda v: f"{v:.0f}"),
+_AXES: tuple[tuple[str, str, Callable[[Round], float], Show, str], ...] = (
+    ("rounds", "round", lambda r: float(r.round > 0), lambda v: f"{v:.0f}", "number"),
     (
         "gradient steps",
         "gradient steps of the average client",
         lambda r: float(r.steps),
         count,
+        "count",
     ),
     (
         "bytes",
@@ -32,16 +35,18 @@ _AXES: tuple[tuple[str, str, Callable[[Round], float], Show], ...] = (
             r.bytes_down + r.bytes_up + r.team_bytes_down + r.team_bytes_up
         ),
         size,
+        "size",
     ),
-    ("seconds", "seconds of training", lambda r: r.seconds, seconds),
+    ("seconds", "time of training", lambda r: r.seconds, seconds, "seconds"),
 )
-"""What scores are drawn against: name, title, what a round costs, how it is written."""
+"""What scores are drawn against: name, title, what a round costs, how it is written
+here and by the script of the page."""
 
 
 def learning(findings: Findings, styles: Styles) -> dict[str, Any] | None:
     """Scores against rounds, steps, bytes and seconds."""
     unit, charts = findings.unit, {}
-    for name, x_title, cost, show in _AXES:
+    for name, x_title, cost, show, notation in _AXES:
         curves = list(_curves(findings, styles, name, cost, show))
         if not any(max(curve.x) > 0 for curve in curves):
             continue
@@ -51,9 +56,17 @@ def learning(findings: Findings, styles: Styles) -> dict[str, Any] | None:
             for c in curves
         )
         title = f"{findings.metric} against {name}"
-        x = Scale(x_title, show)
+        x = Scale(x_title, show, notation=notation)
         charts[name] = line_chart(curves, title, described, x, score_scale(findings))
-    return {"charts": charts} if charts else None
+    if not charts:
+        return None
+    starts = [c.y[0] for c in curves if len(c.y) > 2 and math.isfinite(c.y[0])]
+    ends = (min(starts), max(starts)) if starts else ()
+    return {
+        "charts": charts,
+        "starts": " to ".join(dict.fromkeys(unit.score(value) for value in ends)),
+        "is_crowded": len(curves) > NAMED,
+    }
 
 
 def _curves(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedloom.reports.charts import Scale
+from fedloom.reports.axes import Scale
 from fedloom.reports.findings import Findings
 from fedloom.reports.held_out import Who
-from fedloom.reports.svg import Style
+from fedloom.reports.svg import Style, method_styles
 
 PLACES = 50
 """Most places of a curve."""
@@ -21,19 +21,18 @@ Section = Callable[[Findings, Styles], Mapping[str, Any] | None]
 
 
 def styles_of(findings: Findings) -> Styles:
-    """Colours in the order of the ranking; the baseline is grey."""
-    baseline = findings.collection.baseline
-    methods = [s.method for s in findings.ranking.standings]
-    ranked = [method for method in methods if method != baseline]
-    styles = {method: Style(place) for place, method in enumerate(ranked)}
-    return {m: styles.get(m, Style(0, is_baseline=True)) for m in methods}
+    """Colours in the order in which methods were asked for, as in the live view."""
+    collection = findings.collection
+    styles = method_styles(collection.methods, collection.alone)
+    return {s.method: styles[s.method] for s in findings.ranking.standings}
 
 
 def score_scale(findings: Findings) -> Scale:
     """An axis of scores."""
     unit = findings.unit
     title = f"{findings.part} {findings.metric}{unit.heading}"
-    return Scale(title, unit.tick, unit.bounds)
+    notation = "percent" if unit.is_share else "number"
+    return Scale(title, unit.tick, unit.bounds, notation)
 
 
 def client_tip(findings: Findings, who: Who, score: str) -> str:

@@ -50,6 +50,7 @@ def data(findings: Findings, styles: Styles) -> dict[str, Any] | None:
         column_title="class" if classes else "",
         show=lambda v: f"{v * v:.0f}",
         bars=held.sizes[shown].astype(float),
+        raw=labels,
     )
     return {"drawing": drawing, "caption": caption, "facts": facts}
 
@@ -63,7 +64,8 @@ def _facts(findings: Findings, run: Run, held: ClientData) -> Iterator[tuple[str
     yield "smallest, median, largest client", f"{sizes.min()}, {middle}, {sizes.max()}"
     if classes:
         own = (held.labels > 0).sum(1)
-        yield "classes of a client", f"{own.min()} to {own.max()} of {classes}"
+        span = " to ".join(str(n) for n in dict.fromkeys((own.min(), own.max())))
+        yield "classes of a client", f"{span} of {classes}"
     if held.teams.any():
         yield "teams", str(len(set(held.teams.tolist())))
     if findings.collection.has_seeds:
