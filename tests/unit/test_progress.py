@@ -60,7 +60,7 @@ def test_scores_have_the_digits_of_reports_and_their_own_exponents():
     scores["personal"] = {"test": {"mse": 1.057e27}}
     watcher.round(Round(round=1, train_loss=0.4230769, scores=scores))
     said = console.file.getvalue()
-    assert "loss 0.4231  shared 3.1416  personal 1.057e27 " in said
+    assert "loss 0.4231  shared 3.142  personal 1.057e27 " in said
     watcher._metric = "accuracy"
     scores = {"personal": {"test": {"accuracy": 0.4230769}}}
     watcher.round(Round(round=1, train_loss=None, scores=scores))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.memory import lack_of_memory_explained
 from fedloom.core.reading import UNREADABLE
+from fedloom.core.reprs import without_values
 from fedloom.data.dataset import (
     Dataset,
     Targets,
@@ -244,6 +245,7 @@ class File(Source):
         return _Samples(what, arrays, None, name_place)
 
 
+@without_values
 class _Samples(NamedTuple):
     """What a file or a folder holds."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
+from fedloom.core.reprs import without_values
 from fedloom.data.tables import place_of
 from fedloom.data.unpack import COMPRESSED
 
@@ -90,6 +91,7 @@ def _named(paths: Sequence[Path], folder: Path) -> str:
     return f"{first}{more}"
 
 
+@without_values
 @dataclass(frozen=True)
 class Tables:
     """The tables of a folder, one below the other."""

@@ -114,7 +114,7 @@ def test_where_nothing_is_shown_nothing_is_recommended(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, methods)
     assert findings.decision.verdict == "open"
     assert findings.pick == "local"
-    assert headline(findings).startswith("Not shown: a is 1.3 points ahead of")
+    assert headline(findings).startswith("Not shown: a is 1.2 points ahead of")
     assert "Use" not in text_of(findings)
     assert "cannot tell it apart from training alone" in text_of(findings)
 

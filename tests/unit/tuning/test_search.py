@@ -238,7 +238,7 @@ def test_scores_are_written_as_reports_write_them() -> None:
         "fedavg: accuracy 42.3\N{NO-BREAK SPACE}% on validation data "
         "(25.0\N{NO-BREAK SPACE}% at first), 1 trial, 0 failed; lr = 0.1"
     )
-    assert "mse 1,234.6 on validation data (failed at first)" in tuned(
+    assert "mse 1,235 on validation data (failed at first)" in tuned(
         "mse", 1234.5678, None
     )
     assert TrialResult(0.4230769).written("accuracy") == "42.3\N{NO-BREAK SPACE}%"
