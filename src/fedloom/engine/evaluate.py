@@ -45,7 +45,7 @@ class _Calls(NamedTuple):
 
 _CALLS = {
     # A CPU's cache ends here; a GPU has to be kept busy.
-    "cpu": _Calls(width=1024, rows=2048, at_once=4096),
+    "cpu": _Calls(width=1024, rows=2048, at_once=1024),
     "cuda": _Calls(width=8192, rows=32768, at_once=32768),
 }
 _GATHERED = 1 << 20

@@ -468,7 +468,7 @@ def test_average_predictions_and_single_samples_are_those_of_each_client(
 
 def test_large_samples_are_shown_few_at_a_time() -> None:
     samples = placed(small_federation())
-    assert _Calls.of(samples).at_once == 4096
+    assert _Calls.of(samples).at_once == 1024
     large = replace(samples, inputs=(torch.empty(1, 1).expand(1, 1 << 19),))
     assert _Calls.of(large) == (128, 128, 128)
 
