@@ -188,11 +188,11 @@ def line_chart(
 
 
 def chart_data(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """What a drawing shows, in as many digits as anybody may need."""
+    """What a drawing shows, in more digits than it can show."""
     return to_csv(
         header,
         [
-            [float(f"{v:.6g}") if isinstance(v, float) else v for v in row]
+            [float(f"{v:.4g}") if isinstance(v, float) else v for v in row]
             for row in rows
         ],
     )
