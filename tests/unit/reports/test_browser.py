@@ -47,6 +47,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(browser: webdriver.Chrome, written: Path) -> webdriver.Chrome:
+    browser.get("about:blank")  # a live view goes on asking a server that has gone
     browser.get_log("browser")
     browser.get_log("performance")
     browser.get(written.as_uri())
@@ -218,6 +219,7 @@ def test_the_live_view_follows_a_run_while_it_goes_on(
         serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         serving.start()
         try:
+            browser.get("about:blank")
             browser.get_log("browser")
             browser.get(server.url)
             wait_for(browser, says("No run yet"))

@@ -69,6 +69,7 @@ def written(compared: Path) -> Path:
 
 @pytest.fixture
 def opened(browser: webdriver.Chrome, written: Path) -> Iterator[webdriver.Chrome]:
+    browser.get("about:blank")  # a live view goes on asking a server that has gone
     browser.get_log("browser")
     browser.get(written.as_uri())
     yield browser
@@ -431,6 +432,7 @@ def test_the_live_view_tells_totals_time_left_and_settings_that_differ(
     going = write_run(
         path / "fast" / "seed-0", [[0.1], [0.5]], planned=9, settings={"pull": 0.5}
     )
+    browser.get("about:blank")
     browser.get_log("browser")
     with served(path) as server:
         browser.get(server.url)
