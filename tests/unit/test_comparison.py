@@ -203,6 +203,7 @@ def test_a_rate_is_found_once_for_all_seeds(tmp_path: Path) -> None:
     run_comparison(load_comparison(out), out, jobs=1)  # there is nothing left to do
 
 
+@pytest.mark.slow
 def test_training_alone_has_one_rate_beside_a_method_that_has_none(
     tmp_path: Path,
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fedloom.data.locations import VARIABLE
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-LONG = {"spoken_digits"}
+LONG = {"spoken_digits", "heart_disease"}
 MANY_PROCESSES = {"federation"}
 """Run by `make federation`; its commands are tested in tests/flower."""
 

@@ -151,6 +151,7 @@ def test_training_samples_that_are_scored_are_drawn_for_those_with_many_alone(
         np.testing.assert_array_equal(few[client], expected)
 
 
+@pytest.mark.slow
 def test_the_benchmark_says_what_a_round_costs_among_more_clients() -> None:
     rows = list(scale.measure(["ditto"], [600, 60], cohort=20, rounds=11))
     assert [row.clients for row in rows] == [60, 600]

@@ -519,6 +519,7 @@ def test_an_export_keeps_an_empty_folder_that_is_there(
         assert modes == {0}
 
 
+@pytest.mark.slow
 def test_an_export_that_is_killed_loses_nothing(
     named_alike: fedloom.Result, tmp_path: Path, death: Death
 ) -> None:
@@ -597,6 +598,7 @@ def test_rounds_add_no_files(undisturbed: Path, tmp_path: Path) -> None:
     assert load(tmp_path / "run").history.rounds[-1].round == 9
 
 
+@pytest.mark.slow
 def test_memory_holds_the_scores_of_the_last_round_alone(tmp_path: Path) -> None:
     """Those of every round are on disk, also without a directory."""
 

@@ -191,6 +191,7 @@ def test_a_peer_that_does_other_work_is_caught(tmp_path, fakes, monkeypatch):
     assert [r["peer"] for r in document["rows"]] == ["fedloom", "cheat"]
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_is_reported_and_the_others_go_on(
     tmp_path, fakes, monkeypatch
 ):

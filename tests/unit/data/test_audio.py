@@ -188,6 +188,7 @@ def test_names_that_are_no_recording_are_refused(tmp_path: Path) -> None:
         Fsdd().load(tmp_path, 0)
 
 
+@pytest.mark.slow
 def test_the_real_recordings_load_in_seconds() -> None:
     root = os.environ.get(VARIABLE)
     if not root or not (Path(root) / "fsdd").is_dir():

@@ -449,6 +449,7 @@ def test_where_nothing_can_be_kept_a_library_is_made_for_the_process(
     assert native_library(32) is not None
 
 
+@pytest.mark.slow
 def test_two_processes_may_build_at_once(fresh: Path) -> None:
     code = (
         "from fedloom.engine.native_library import native_library as n; "
