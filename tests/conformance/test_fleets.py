@@ -372,6 +372,10 @@ def test_fleets_around_fleets_come_to_the_same(algorithm: AnyAlgorithm) -> None:
     one = set_up(algorithm, Weave(COUNT), faults=faults)
     for simulation in (outside, inside, one):
         rounds(simulation, 2)
+    for simulation in (outside, inside, one):
+        (request,) = simulation.coordinator.score_requests("test")
+        simulation.fleet.score(request)  # of one model perhaps, whoever holds it
+    assert_same(outside.fleet.save(), one.fleet.save())
     assert_same(models(outside), models(one))
     assert_same(models(inside), models(one))
 

@@ -195,7 +195,7 @@ class LocalFleet:
 
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
         """The sums of the clients asked, by every kind of model that there is."""
-        task, rows = self.task, self._rows(request.clients)
+        task, rows = self.task, self._settle(request)
         samples = self._part(request.part).only(rows)
         by_kind: dict[str, Sums] = {}
         shared = None
@@ -232,7 +232,7 @@ class LocalFleet:
 
     def outcomes(self, request: ScoreRequest) -> PersonalOutcomes:
         """What the personal models of the clients asked say of every sample."""
-        rows = self._rows(request.clients)
+        rows = self._settle(request)
         samples = self._part(request.part).only(rows)
         work = torch.zeros(len(rows), dtype=torch.int64)
         adapted = self._adapted_models(request)
@@ -385,6 +385,16 @@ class LocalFleet:
             return Empty()
         return self.memory.read(rows, self._fresh(download, client))
 
+    def _settle(self, request: ModelRequest) -> Tensor:
+        """Where the clients asked are held; each knows now which memory holds.
+
+        All of them, whoever's models are looked at: what is saved must not depend on
+        how clients are dealt out.
+        """
+        rows = self._rows(request.clients)
+        self.memory.settle(rows, request.taken)
+        return rows
+
     def _at_hand(
         self, request: ModelRequest, purpose: str
     ) -> tuple[Tensor, Client, Tensor]:
@@ -392,8 +402,7 @@ class LocalFleet:
 
         Last a random stream of each for the purpose.
         """
-        rows = self._rows(request.clients)
-        self.memory.settle(rows, request.taken)
+        rows = self._settle(request)
         uploads = torch.ones_like(rows, dtype=torch.bool)
         keys, *own = self._keys((purpose, *_OF_CLIENT), rows, request.round, 0)
         return rows, self._clients(rows, request.round, 0, uploads, own), keys
