@@ -193,3 +193,10 @@ def test_clients_are_called_by_their_names(clients: library.Federation) -> None:
         result.model(1.5)  # type: ignore[arg-type]
     with pytest.raises(library.DataError, match="Did you mean 'north'"):
         result.predict("nort", np.zeros((1, 2)))
+
+
+def test_a_run_does_not_go_where_a_comparison_is(folder: Path) -> None:
+    (folder / "c").mkdir()
+    (folder / "c" / "compare.toml").write_text("seeds = 1\n")
+    run = ("run", "--model", "mlr", "--out", "c", *DATA)
+    assert "c: holds a comparison, not one run. Choose another --out" in refused(*run)
