@@ -143,7 +143,11 @@ if not TYPE_CHECKING:  # which knows every name, and so finds those that are mis
         elif name in _PACKAGES:
             value = import_module(f"fedloom.{name}")
         else:
-            raise AttributeError(f"module 'fedloom' has no attribute {name!r}")
+            meant = {known.lower(): known for known in __dir__()}.get(name.lower())
+            advice = f". Did you mean {meant!r}?" if meant else ""
+            raise AttributeError(
+                f"module 'fedloom' has no attribute {name!r}{advice}", name=name
+            )
         globals()[name] = value
         return value
 

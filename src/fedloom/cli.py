@@ -38,6 +38,7 @@ from fedloom.commands.federation import (
     leave_command,
     serve_command,
 )
+from fedloom.commands.guesses import Command
 from fedloom.commands.report import report_command, view_command
 from fedloom.commands.reproduce import reproduce_command
 from fedloom.commands.run import compare_command, resume_command, run_command
@@ -118,7 +119,9 @@ for command in (
     leave_command,
 ):
     app.command(
-        command.__name__.removesuffix("_command"), help=_with_arguments(command)
+        command.__name__.removesuffix("_command"),
+        cls=Command,
+        help=_with_arguments(command),
     )(command)
 app.add_typer(bench, name="bench")
 

@@ -353,3 +353,9 @@ def test_the_same_seed_gives_the_same_answer() -> None:
         result.run("fedavg").model(0).layers[0].weight for result in (first, second)
     ]
     assert torch.equal(*weights)
+
+
+def test_a_name_in_other_letters_is_recognised() -> None:
+    with pytest.raises(AttributeError, match="Did you mean 'FedAvg'"):
+        _ = fedloom.Fedavg  # type: ignore[attr-defined]
+    assert not hasattr(fedloom, "nothing_like_it")

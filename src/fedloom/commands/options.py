@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -212,6 +213,12 @@ def read_methods(names: Sequence[str]) -> dict[str, Any]:
 
     for name in names:
         refuse_samples(Path(name))
+        if "," in name and not is_file(names):
+            apart = " ".join(part for part in re.split(r"[,\s]+", name) if part)
+            raise ConfigError(
+                f"{shown(name)}: expected the name of a method. Put spaces between "
+                f"methods: {apart}."
+            )
         if names.count(name) > 1:
             raise ConfigError(f"{name}: named {names.count(name)} times. Name it once.")
     if is_file(names):

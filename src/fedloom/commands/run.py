@@ -143,7 +143,7 @@ def compare_command(
         fedloom compare
         fedloom compare local fedavg ditto --data patients.csv \
                         --set data.target=outcome --set data.client=hospital
-        fedloom compare fedavg fedper --data pictures/ --model net.py:Net --seeds 3
+        fedloom compare fedavg fedper --data pictures/ --model net.py:Net
         fedloom compare --tuned runs/tuned.toml --json
     """
     from fedloom.comparison import (

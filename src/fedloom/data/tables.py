@@ -32,6 +32,9 @@ _MARKS = {
 _BROKEN = (OSError, ValueError, EOFError, zlib.error)
 """What is raised, apart from pyarrow's own errors, if a file is not whole."""
 
+_LISTED = 8
+"""Columns with gaps that a message names beside the first."""
+
 _SEPARATORS = (",", ";", "\t", "|")
 
 _USUAL = "utf-8-sig"
@@ -83,6 +86,7 @@ def read_table(
     repeated = [name for name, n in Counter(table.column_names).items() if n > 1]
     if repeated:
         raise DataError(f"{path}: column {repeated[0]!r} occurs twice. Rename one.")
+    _refuse_gaps(table, path, is_used)
     return {
         name: _read_column(table.column(name), path, name)
         if is_used(name)
@@ -231,21 +235,39 @@ def _is_missing(column: Any) -> NDArray[np.bool_]:
     return is_missing
 
 
+def _refuse_gaps(table: Any, path: Path, is_used: Callable[[str], bool]) -> None:
+    """Refuse missing values, those of all columns at once."""
+    missing = {
+        name: _is_missing(table.column(name))
+        for name in filter(is_used, table.column_names)
+    }
+    gaps = {name: rows for name, rows in missing.items() if rows.any()}
+    if not gaps:
+        return
+    (name, rows), *others = gaps.items()
+    count, place = int(rows.sum()), place_of(path, int(rows.argmax()))
+    found = f"a missing value in {place}"
+    if count > 1:
+        found = f"{count} missing values, the first in {place}"
+    advice = "Remove that row or fill it in."
+    if count > 1 or others:
+        advice = "Remove those rows or fill them in."
+    if others:
+        listed = ", ".join(f"{shown(n)} {int(r.sum())}" for n, r in others[:_LISTED])
+        if len(others) > _LISTED:
+            listed += f" and {len(others) - _LISTED} other columns"
+        incomplete = int(np.logical_or.reduce([*gaps.values()]).sum())
+        found += f"; so have others: {listed}. In all, {incomplete} of "
+        found += f"{table.num_rows} rows have a gap"
+    raise DataError(f"{path}: column {shown(name)} has {found}. {advice}")
+
+
 def _read_column(column: Any, path: Path, name: str) -> NDArray[Any]:
     """A column that is used, as an array."""
     import pyarrow
     from pyarrow import types
 
     where = f"{path}: column {shown(name)}"
-    is_missing = _is_missing(column)
-    if is_missing.any():
-        row, count = int(is_missing.argmax()), int(is_missing.sum())
-        place = place_of(path, row)
-        gaps = f"a missing value in {place}. Remove that row or fill it in"
-        if count > 1:
-            gaps = f"{count} missing values, the first in {place}. Remove those rows "
-            gaps += "or fill them in"
-        raise DataError(f"{where} has {gaps}.")
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):
         raise _other_encoding(where, "bytes")

@@ -185,10 +185,11 @@ def _check_ending(out: Path, format_: str) -> None:
     if out.suffix.lower() == ending:
         return
     others = [n for n, (end, _) in FORMATS.items() if end == out.suffix.lower()]
-    instead = f", or --format {others[0]} (format_ in Python)" if others else ""
+    instead = f", or --format {others[0]}" if others else ""
     raise ConfigError(
         f"report: expected a file that ends with {ending}, as the format {format_} "
-        f"does, found {str(out)!r}. Give --out {out.with_suffix(ending)}{instead}."
+        f"does, found {str(out)!r}. Give --out {out.with_suffix(ending)}{instead} "
+        "(out and format_ in Python)."
     )
 
 

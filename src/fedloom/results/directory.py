@@ -234,6 +234,10 @@ class RunDirectory:
                 raise ConfigError(f"{path}: expected a directory, found a file.")
         if not self.path.exists() or not any(self.path.iterdir()) or self.is_ours:
             return
+        if (self.path / COMPARISON).is_file():
+            raise ConfigError(
+                f"{self.path}: holds a comparison, not one run. Choose another --out."
+            )
         if self.manifest.exists():
             raise ConfigError(
                 f"{self.path}: holds a manifest.json that no run of this version "

@@ -66,6 +66,14 @@ def test_every_command_has_examples_that_can_be_typed(path: tuple[str, ...]) -> 
         COMMANDS[path].make_context(" ".join(path), arguments)
 
 
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_no_example_is_broken_by_a_terminal_of_80_columns(
+    path: tuple[str, ...],
+) -> None:
+    examples = (COMMANDS[path].help or "").partition("Examples:")[2]
+    assert not [line for line in examples.splitlines() if len(line) > 78]
+
+
 def test_an_example_with_a_wrong_option_would_be_found() -> None:
     with pytest.raises(click.UsageError):
         COMMANDS["run",].make_context("run", ["--algoritm", "ditto"])

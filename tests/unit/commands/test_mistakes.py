@@ -48,6 +48,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((*RUN, "--set", "data.client=sites"), "Did you mean 'site'?"),
         ((*RUN, "--set", "data.drop=age"), 'Write a list: ["age"]'),
         ((*RUN, "--partition", "diri"), "Did you mean 'dirichlet'?"),
+        ((*RUN, "--lr", 0.1), "no option --lr; it is a setting: --set algorithm.lr="),
+        ((*RUN, "--batch_size=5"), "--set algorithm.batch_size=VALUE"),
+        ((*RUN, "--target", "y"), "--set data.target=VALUE"),
+        ((*RUN, "--method", "ditto"), "it is called --algorithm here"),
+        ((*RUN, "--seeds", 3), "it is called --seed here"),
+        ((*COMPARE, "--method", "ditto"), "fedloom compare fedavg ditto"),
+        ((*TUNE, "--output-dir", "t"), "it is called --out here"),
+        (("compare", "fedavg,ditto"), "Put spaces between methods: fedavg ditto"),
         (("compare", "fedavgg"), "Did you mean 'fedavg'?"),
         (("compare", "ditto", "ditto"), "Name it once"),
         (("tune", "a.csv"), "--data a.csv"),
@@ -185,3 +193,10 @@ def test_clients_are_called_by_their_names(clients: library.Federation) -> None:
         result.model(1.5)  # type: ignore[arg-type]
     with pytest.raises(library.DataError, match="Did you mean 'north'"):
         result.predict("nort", np.zeros((1, 2)))
+
+
+def test_a_run_does_not_go_where_a_comparison_is(folder: Path) -> None:
+    (folder / "c").mkdir()
+    (folder / "c" / "compare.toml").write_text("seeds = 1\n")
+    run = ("run", "--model", "mlr", "--out", "c", *DATA)
+    assert "c: holds a comparison, not one run. Choose another --out" in refused(*run)

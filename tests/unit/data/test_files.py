@@ -97,6 +97,12 @@ def test_missing_values_are_located(tmp_path: Path) -> None:
     path = save({"a": [1, None, None], "y": [0, 1, 1]}, tmp_path / "t.csv")
     with pytest.raises(DataError, match=r"column 'a' has 2 missing .* in line 3\. "):
         read(path)
+    gaps = {"a": [1, None, 3], "b": [None, None, 1], "n": [1, 2, 3], "y": [0, None, 1]}
+    some = r"'a' has a .* in line 3; so have others: 'b' 2, 'y' 1\. In all, 2 of 3 rows"
+    with pytest.raises(DataError, match=some):
+        read(save(gaps, tmp_path / "gaps.csv"))
+    with pytest.raises(DataError, match=r"'a' has a missing value in line 3\. "):
+        read(save(gaps, tmp_path / "gaps.csv"), target="n", drop=("b", "y"))
     path = save({"a": [1, 2, None], "y": [0, 1, 1]}, tmp_path / "t.parquet")
     with pytest.raises(DataError, match=r"'a' has a missing value in row 2 \(the fir"):
         read(path)
