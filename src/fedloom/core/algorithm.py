@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, shown, unknown
 from fedloom.core.optimizers import SGD, Optimizer, adam_move
 from fedloom.core.phases import Phase as Phase
 from fedloom.core.records import Empty, Logged, add_place, without_log
@@ -206,6 +206,12 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     clip: Positive | None = 10.0
     """Largest norm of the gradient of a batch's mean loss; longer ones are scaled down
     to it. Ordinary gradients are shorter and keep their bits; none clips nothing."""
+
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
+        """Refuse settings that the method does not have, with those that it has."""
+        if "__dataclass_fields__" in vars(cls):
+            _check_settings(cls, values, settings)
+        return super().__new__(cls)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read the record types off the type arguments."""
@@ -557,6 +563,24 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         if self.lr_decay == 1.0:
             return lr
         return lr * self.lr_decay ** round_.to(dtype)
+
+
+def _check_settings(
+    kind: type[Algorithm[Any, Any, Any, Any, Any]],
+    values: tuple[Any, ...],
+    settings: dict[str, Any],
+) -> None:
+    """Refuse what a method cannot be made with."""
+    known = [part.name for part in fields(kind) if part.init]
+    if values:
+        raise ConfigError(
+            f"{kind.__name__}: settings are given by name, found {shown(values[0])} "
+            f"without one. Write {kind.__name__}({known[0]}=...). Known: "
+            f"{', '.join(known)}."
+        )
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"{kind.__name__}: {unknown('setting', name, known)}")
 
 
 AnyAlgorithm = Algorithm[Any, Any, Any, Any, Any]

@@ -215,7 +215,23 @@ def _how_long(findings: Findings) -> str:
         length = findings.longer.removeprefix("training alone")
         score = findings.unit.score(evidence.yardsticks[LONGER].mean)
         return f"{length}: the {metric} is then {score}"
-    return f": {_reached(findings, pick)}" if pick is not None else ""
+    if pick is None:
+        return ""
+    return _with_as_much_work(findings, pick) or f": {_reached(findings, pick)}"
+
+
+def _with_as_much_work(findings: Findings, pick: str) -> str:
+    """` with as much work`, where that does better than the arm that trains alone."""
+    best, gains, metric = findings.decision.best, findings.gains, findings.metric
+    gain = findings.gain_of(best)
+    if gain is None or gains is None or not gains.has_equal_work:
+        return ""
+    towards = -1 if is_error(metric) else 1
+    alone = findings.ranking.standing(best or "").last.mean - towards * gain.mean.mean
+    if not is_better(alone, findings.ranking.standing(pick).last.mean, metric):
+        return ""
+    score = findings.unit.score(alone)
+    return f" with as much work as {best} took: the {metric} is then about {score}"
 
 
 def is_for_longer(findings: Findings) -> bool:

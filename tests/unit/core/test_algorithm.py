@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import copy
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from fedloom.algorithms import Ditto, FedAvg, Local, ditto
+from fedloom.algorithms import Ditto, FedAvg, FedProx, Local, ditto
 from fedloom.core.algorithm import Cohort, Phase, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Empty
@@ -181,3 +184,22 @@ def test_what_a_method_must_write_is_missing_until_it_does() -> None:
     assert not bare.has_posterior
     assert bare.exchanges == 1
     assert bare.adaptation == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: FedProx(mu=0.1), "FedProx: unknown setting 'mu'. Known: .*pull"),
+        (lambda: Ditto(pul=1.0), "Did you mean 'pull'"),
+        (lambda: Ditto(0.1), r"by name, found 0.1 without one. Write Ditto\(lr=...\)"),
+    ],
+)
+def test_a_setting_that_a_method_does_not_have_is_answered(make, told):
+    with pytest.raises(ConfigError, match=told):
+        make()
+
+
+def test_a_method_can_be_copied_pickled_and_changed():
+    method = Ditto(pull=2.0)
+    assert copy.deepcopy(method) == pickle.loads(pickle.dumps(method)) == method
+    assert replace(method, lr=0.1) == Ditto(pull=2.0, lr=0.1)

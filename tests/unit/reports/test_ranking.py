@@ -148,12 +148,17 @@ def test_more_that_lose_than_gain_is_in_the_headline(tmp_path: Path) -> None:
     assert headline(findings).endswith("More clients lose by it (16) than gain (8).")
 
 
-def write_alone(path: Path, method: str, share: float) -> None:
-    """What training alone with as much work says: right on a share of the samples."""
+def write_alone(path: Path, method: str, *shares: float) -> None:
+    """What training alone with as much work says: right on a share of the samples.
+
+    The shares are dealt out to the clients in turn.
+    """
     names = [f"c{n}" for n in range(20)]
     for seed in range(5):
         federation = clients(names, seed, is_same=True)
-        alone = RunOutcomes({"test": outcomes_of(federation, [share] * 20)})
+        alone = RunOutcomes(
+            {"test": outcomes_of(federation, [*shares] * (20 // len(shares)))}
+        )
         alone.write(path / method / f"seed-{seed}" / "outcomes" / "alone.npz")
 
 
@@ -728,3 +733,18 @@ def test_being_ahead_of_training_alone_fits_the_score_that_is_given(
     monkeypatch.setattr(sentences, "answer_score", lambda *_: corrected)
     said = summary(findings)[0]
     assert "a, 75.0\N{NO-BREAK SPACE}% in the table, is ahead of that" in said
+
+
+def test_where_nothing_is_shown_the_better_way_to_train_alone_is_named(
+    tmp_path: Path,
+) -> None:
+    path = write_comparison(
+        tmp_path / "c",
+        {"local": many(0.5), "a": many(0.45, 0.7, 0.5, 0.65)},
+        outcomes=True,
+    )
+    write_alone(path, "a", 0.55, 0.6, 0.6, 0.5)
+    findings = work_out(collect([path]))
+    assert findings.decision.verdict == "open"
+    assert "train alone with as much work as a took: the accuracy" in headline(findings)
+    assert "is then about 5" in headline(findings)
