@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core import streams
+from fedloom.core.attention import KeyedAttention
 from fedloom.core.errors import ContractError
 
 
@@ -102,9 +103,15 @@ def _groups(part: nn.modules.batchnorm._BatchNorm) -> int:
 
 
 def key_dropouts(trainer: nn.Module) -> list[str]:
-    """Put keyed dropout in the place of PyTorch's, whose generator is global."""
+    """Put keyed dropout in the place of PyTorch's, whose generator is global.
+
+    Gives the names of the modules that take a key.
+    """
     names = []
     for name, part in list(trainer.named_modules(remove_duplicate=False)):
+        if type(part) is nn.MultiheadAttention and part.dropout > 0:
+            KeyedAttention.convert(part, name or "the model")
+            names.append(name)
         if not isinstance(part, nn.Dropout):
             continue
         parent, _, child = name.rpartition(".")

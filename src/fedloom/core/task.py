@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from fedloom.core import streams
+from fedloom.core.attention import without_fused_layers
 from fedloom.core.clip import clip_factor, clipped
 from fedloom.core.layout import ParameterLayout
 from fedloom.core.losses import (
@@ -259,7 +261,10 @@ class Task(ParameterLayout):
 
     def _outputs_of(self, theta: Tensor, prepared: tuple[Tensor, ...]) -> Tensor:
         params = self._params_of(self.unflatten(theta))
-        outputs: Tensor = functional_call(self.module, params, prepared)
+        # The compiler cannot trace this; a runner's compiled steps are inside it anyway.
+        is_compiling = torch.compiler.is_compiling()
+        with nullcontext() if is_compiling else without_fused_layers():
+            outputs: Tensor = functional_call(self.module, params, prepared)
         return outputs
 
     def _params_of(self, params: dict[str, Tensor]) -> dict[str, Tensor]:

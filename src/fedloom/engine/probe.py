@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedloom.core.attention import batched_attention
 from fedloom.core.errors import ContractError, FedloomError
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import Dataset
@@ -22,6 +23,14 @@ _BY_VALUES = (
     "torch.where(condition, a, b), or train client by client, which is slower: "
     "engine.runner=loop (--set engine.runner=loop, or "
     "engine=fedloom.EngineSettings(runner='loop'))."
+)
+
+_DRAWS = "called random operation"
+"""What PyTorch says where a program draws while many clients are trained at once."""
+_AT_RANDOM = (
+    "model: its forward() draws from PyTorch's global generator{place}, so that no two "
+    "runs would be alike. Use nn.Dropout or nn.MultiheadAttention(dropout=...), which "
+    "are drawn from each client's own stream, or set the model's dropout to 0."
 )
 
 
@@ -76,10 +85,13 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
     clients = [torch.stack([value, value]) for value in (task.start, targets, mask)]
     of_clients = tuple(torch.stack([x, x]) for x in inputs)
     try:
-        vmap(gradient)(clients[0], of_clients, *clients[1:])
+        with batched_attention():
+            vmap(gradient)(clients[0], of_clients, *clients[1:])
     except FedloomError:
         raise
     except Exception as error:
+        if _DRAWS in str(error):
+            raise ContractError(_AT_RANDOM.format(place=_place_of(error))) from error
         if any(sign in str(error) for sign in _VALUES_DECIDE):
             raise ContractError(_BY_VALUES.format(place=_place_of(error))) from error
         raise ContractError(
