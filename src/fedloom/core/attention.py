@@ -37,7 +37,7 @@ def without_fused_layers() -> Iterator[None]:
 
 @contextmanager
 def batched_attention() -> Iterator[None]:
-    """Have all attention computed by products, whichever call of PyTorch asks for it."""
+    """Have all attention computed by products, whatever asks for it."""
     with without_fused_layers(), sdpa_kernel(SDPBackend.MATH):
         yield
 
@@ -77,7 +77,7 @@ class KeyedAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As PyTorch's; each weight is dropped with probability `p`, others scaled up."""
+        """As PyTorch's; weights are dropped with probability `p`."""
         _, weights = super().forward(
             query,
             key,

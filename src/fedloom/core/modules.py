@@ -30,6 +30,12 @@ class KeyedDropout(nn.Module):
         return x * kept.to(x.dtype) / (1.0 - self.p)
 
 
+class _NoDropout(nn.Identity):
+    """Dropout of nothing, which draws nothing."""
+
+    p = 0.0
+
+
 def refuse_unfit(model: nn.Module) -> None:
     """Refuse what cannot be one vector per client, and say how to convert it."""
     for name, part in model.named_modules():
@@ -120,5 +126,5 @@ def key_dropouts(trainer: nn.Module) -> list[str]:
             continue  # replaced already, under another name of its owner
         if part.p > 0:
             names.append(name)
-        setattr(owner, child, KeyedDropout(part.p) if part.p > 0 else nn.Identity())
+        setattr(owner, child, KeyedDropout(part.p) if part.p > 0 else _NoDropout())
     return names

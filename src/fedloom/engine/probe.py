@@ -46,16 +46,13 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
     shapes = ", ".join(f"{tuple(x.shape[1:])} {x.dtype}" for x in inputs)
     try:
         outputs = task.predict(task.start, inputs)
+    except FedloomError:
+        raise
     except Exception as error:
         raise ContractError(
             f"model: it cannot take the inputs of {dataset.name} (one sample: "
             f"{shapes}){_place_of(error)}: {error}"
         ) from error
-    if not isinstance(outputs, Tensor):
-        raise ContractError(
-            "model: forward() must return one tensor with a row per sample, found "
-            f"{type(outputs).__name__}. Return the outputs alone."
-        )
     if dataset.classes is not None and task.metric == "accuracy":
         expected = (len(targets), dataset.classes)
         if outputs.dim() != 2 or outputs.shape[1] < dataset.classes:

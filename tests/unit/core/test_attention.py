@@ -1,4 +1,4 @@
-"""Attention of users' own modules: batched over clients, and drawn from their streams."""
+"""Attention of users' own modules: batched, and drawn from each client's stream."""
 
 from __future__ import annotations
 
@@ -94,14 +94,16 @@ def test_both_runners_train_attention_alike_and_without_a_warning(
 
 def test_settings_of_pytorch_are_as_they_were_afterwards() -> None:
     before = mha.get_fastpath_enabled(), torch.backends.cuda.flash_sdp_enabled()
-    with pytest.raises(ZeroDivisionError), batched_attention():
+
+    def fail() -> None:
         assert not mha.get_fastpath_enabled()
         assert not torch.backends.cuda.flash_sdp_enabled()
         raise ZeroDivisionError
-    assert before == (
-        mha.get_fastpath_enabled(),
-        torch.backends.cuda.flash_sdp_enabled(),
-    )
+
+    with pytest.raises(ZeroDivisionError), batched_attention():
+        fail()
+    after = mha.get_fastpath_enabled(), torch.backends.cuda.flash_sdp_enabled()
+    assert after == before
 
 
 def keyed(p: float, **options: object) -> tuple[nn.MultiheadAttention, KeyedAttention]:
