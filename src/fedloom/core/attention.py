@@ -87,12 +87,13 @@ class KeyedAttention(nn.MultiheadAttention):
             average_attn_weights=False,
             is_causal=is_causal,
         )
+        assert weights is not None
         kept = streams.uniform(self.key, weights.shape) >= self.p
         weights = weights * kept.to(weights.dtype) / (1.0 - self.p)
         is_turned = value.dim() == 3 and not self.batch_first
         values = self._values(value.transpose(0, 1) if is_turned else value)
         heads = values.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
-        out = self.out_proj((weights @ heads).transpose(-3, -2).flatten(-2))
+        out: Tensor = self.out_proj((weights @ heads).transpose(-3, -2).flatten(-2))
         if is_turned:
             out = out.transpose(0, 1)
         if not need_weights:
@@ -101,7 +102,6 @@ class KeyedAttention(nn.MultiheadAttention):
 
     def _values(self, x: Tensor) -> Tensor:
         """(..., embed_dim) what the heads mix."""
-        weight, bias = self.v_proj_weight, self.in_proj_bias
-        if self.in_proj_weight is not None:
-            weight = self.in_proj_weight.chunk(3)[2]
+        joint, bias = self.in_proj_weight, self.in_proj_bias
+        weight = self.v_proj_weight if joint is None else joint.chunk(3)[2]
         return F.linear(x, weight, None if bias is None else bias.chunk(3)[2])

@@ -49,8 +49,10 @@ def padding_token(model: nn.Module) -> int | None:
 
 def sharing_copy(model: nn.Module) -> nn.Module:
     """A copy with trained parameters and buffers of its own; frozen ones are shared."""
-    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
-    return copy.deepcopy(model, frozen)  # type: ignore[arg-type]  # ids are its keys
+    known: dict[int, Any] = {
+        id(p): p for p in model.parameters() if not p.requires_grad
+    }
+    return copy.deepcopy(model, known)
 
 
 def with_batched_attention(model: nn.Module) -> nn.Module:
@@ -65,9 +67,10 @@ def with_batched_attention(model: nn.Module) -> nn.Module:
         return model
     transformers.AttentionInterface.register(_NAME, _attention)
     transformers.AttentionMaskInterface.register(_NAME, _mask)
-    converted = sharing_copy(model)
-    converted.set_attn_implementation(_NAME)  # type: ignore[operator]
-    return converted
+    converted: Any = sharing_copy(model)
+    converted.set_attn_implementation(_NAME)
+    ready: nn.Module = converted
+    return ready
 
 
 def _attention(
