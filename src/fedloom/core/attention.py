@@ -92,7 +92,8 @@ class KeyedAttention(nn.MultiheadAttention):
         weights = weights * kept.to(weights.dtype) / (1.0 - self.p)
         is_turned = value.dim() == 3 and not self.batch_first
         values = self._values(value.transpose(0, 1) if is_turned else value)
-        heads = values.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
+        heads = values.reshape(*values.shape[:-1], self.num_heads, -1)
+        heads = heads.transpose(-3, -2)
         out: Tensor = self.out_proj((weights @ heads).transpose(-3, -2).flatten(-2))
         if is_turned:
             out = out.transpose(0, 1)
