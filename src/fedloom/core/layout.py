@@ -36,7 +36,8 @@ class ParameterLayout:
 
     Args:
         model: the module; parameters that require no gradient have no place.
-        head: name of the module that is the head; by default the last `nn.Linear`.
+        head: name of the module that is the head; by default the last `nn.Linear` that
+            has trained parameters.
     """
 
     def __init__(self, model: nn.Module, head: str | None = None) -> None:
@@ -99,7 +100,10 @@ class ParameterLayout:
 
 def _last_linear(model: nn.Module) -> str | None:
     linear = [
-        name for name, part in model.named_modules() if isinstance(part, nn.Linear)
+        name
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear)
+        and any(p.requires_grad for p in part.parameters())
     ]
     return linear[-1] if linear else None
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core import streams
+from fedloom.core.attention import KeyedAttention
 from fedloom.core.errors import ContractError
 
 
@@ -27,6 +28,12 @@ class KeyedDropout(nn.Module):
         """Zero each value with probability `p` and scale up the rest."""
         kept = streams.uniform(self.key, x.shape) >= self.p
         return x * kept.to(x.dtype) / (1.0 - self.p)
+
+
+class _NoDropout(nn.Identity):
+    """Dropout of nothing, which draws nothing."""
+
+    p = 0.0
 
 
 def refuse_unfit(model: nn.Module) -> None:
@@ -102,9 +109,15 @@ def _groups(part: nn.modules.batchnorm._BatchNorm) -> int:
 
 
 def key_dropouts(trainer: nn.Module) -> list[str]:
-    """Put keyed dropout in the place of PyTorch's, whose generator is global."""
+    """Put keyed dropout in the place of PyTorch's, whose generator is global.
+
+    Gives the names of the modules that take a key.
+    """
     names = []
     for name, part in list(trainer.named_modules(remove_duplicate=False)):
+        if type(part) is nn.MultiheadAttention and part.dropout > 0:
+            KeyedAttention.convert(part, name or "the model")
+            names.append(name)
         if not isinstance(part, nn.Dropout):
             continue
         parent, _, child = name.rpartition(".")
@@ -113,5 +126,5 @@ def key_dropouts(trainer: nn.Module) -> list[str]:
             continue  # replaced already, under another name of its owner
         if part.p > 0:
             names.append(name)
-        setattr(owner, child, KeyedDropout(part.p) if part.p > 0 else nn.Identity())
+        setattr(owner, child, KeyedDropout(part.p) if part.p > 0 else _NoDropout())
     return names

@@ -48,8 +48,11 @@ class _InUnits:
     shift: float | Tensor
     scale: float | Tensor
 
-    def __call__(self, module: nn.Module, inputs: Any, outputs: Tensor) -> Tensor:
-        return in_units(outputs, self.shift, self.scale)
+    def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> Any:
+        if isinstance(outputs, Tensor):
+            return in_units(outputs, self.shift, self.scale)
+        outputs.logits = in_units(outputs.logits, self.shift, self.scale)
+        return outputs
 
 
 def in_shape(levels: Levels, shape: tuple[int, ...]) -> Levels | Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from fedloom.core import streams
+from fedloom.core.attention import without_fused_layers
 from fedloom.core.clip import clip_factor, clipped
 from fedloom.core.layout import ParameterLayout
 from fedloom.core.losses import (
@@ -28,6 +30,12 @@ from fedloom.core.losses import (
 )
 from fedloom.core.measures import Outcome, log_probabilities
 from fedloom.core.modules import key_dropouts, refuse_unfit, without_head
+from fedloom.core.pretrained import (
+    output_of,
+    padding_token,
+    sharing_copy,
+    with_batched_attention,
+)
 from fedloom.core.reprs import without_values
 from fedloom.core.scaling import Levels, Scaling, along, give_units, in_units
 
@@ -111,7 +119,9 @@ class Task(ParameterLayout):
         levels = shift, scale, target_shift, target_scale
         self.scaling = Scaling(*map(self._level, levels))
         self.module = copy.deepcopy(model).to(self.device, dtype).eval()
-        self._trainer = copy.deepcopy(self.module).train()
+        self.padding = padding_token(self.module)
+        self._evaluator = with_batched_attention(self.module)
+        self._trainer = sharing_copy(self._evaluator).train()
         self._dropouts = key_dropouts(self._trainer)
         self._prefix = ""
         self._loss = loss_per_sample(loss)
@@ -259,8 +269,19 @@ class Task(ParameterLayout):
 
     def _outputs_of(self, theta: Tensor, prepared: tuple[Tensor, ...]) -> Tensor:
         params = self._params_of(self.unflatten(theta))
-        outputs: Tensor = functional_call(self.module, params, prepared)
-        return outputs
+        # The compiler cannot trace this, and what a runner compiles is inside it.
+        is_compiling = torch.compiler.is_compiling()
+        with nullcontext() if is_compiling else without_fused_layers():
+            return self._call(self._evaluator, params, prepared)
+
+    def _call(
+        self, module: nn.Module, params: dict[str, Tensor], inputs: tuple[Tensor, ...]
+    ) -> Tensor:
+        """What a module with these parameters gives; padding is hidden from it."""
+        named = {}
+        if self.padding is not None and len(inputs) == 1:
+            named["attention_mask"] = (inputs[0] != self.padding).long()
+        return output_of(functional_call(module, params, inputs, named))
 
     def _params_of(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
         """What the module itself has of all parameters, by its own names."""
@@ -413,7 +434,7 @@ class Task(ParameterLayout):
         }
         inputs = self.prepare(batch.inputs)
         params = self._params_of(params) | streams_of
-        outputs = functional_call(self._trainer, params, inputs)
+        outputs = self._call(self._trainer, params, inputs)
         return self._loss(outputs, self._learned(batch.targets))
 
 
@@ -424,7 +445,9 @@ _PARTS = (
     "scales_targets",
     "scaling",
     "module",
+    "_evaluator",
     "_trainer",
+    "padding",
     "_dropouts",
     "_prefix",
     "head_name",
@@ -494,7 +517,9 @@ class HeadTask(Task):
             setattr(self, part, getattr(task, part))
         assert task.head_name is not None
         self.module = task.module.get_submodule(task.head_name)
+        self._evaluator = self.module
         self._trainer = task._trainer.get_submodule(task.head_name)
+        self.padding = None
         self._prefix = f"{task.head_name}."
         self.scales_floats = False
         self.clip = None

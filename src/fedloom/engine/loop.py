@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom.core.attention import batched_attention
 from fedloom.core.errors import NumericalError
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, stack, take
@@ -45,10 +46,13 @@ class Loop:
         self, job: Job, sent: CohortDownload, participants: Participants
     ) -> LocalResults:
         """Run the job for each client in turn."""
-        outcomes = [
-            self._client(job, sent.take(n).record, take(participants, slice(n, n + 1)))
-            for n in range(len(participants.rows))
-        ]
+        with batched_attention():
+            outcomes = [
+                self._client(
+                    job, sent.take(n).record, take(participants, slice(n, n + 1))
+                )
+                for n in range(len(participants.rows))
+            ]
         return stack(outcomes)
 
     def outputs_of(self, task: Task, samples: Samples) -> None:
@@ -63,7 +67,8 @@ class Loop:
 
         def rows(*records: Any) -> Any:
             count = len(leaves(records)[0])
-            return stack([function(*take(records, n)) for n in range(count)])
+            with batched_attention():
+                return stack([function(*take(records, n)) for n in range(count)])
 
         return rows
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedloom.core.attention import batched_attention
 from fedloom.core.errors import ContractError, FedloomError
 from fedloom.core.task import Batch, Task
 from fedloom.data.dataset import Dataset
@@ -24,6 +25,14 @@ _BY_VALUES = (
     "engine=fedloom.EngineSettings(runner='loop'))."
 )
 
+_DRAWS = "called random operation"
+"""What PyTorch says where a program draws while many clients are trained at once."""
+_AT_RANDOM = (
+    "model: its forward() draws from PyTorch's global generator{place}, so that no two "
+    "runs would be alike. Use nn.Dropout or nn.MultiheadAttention(dropout=...), which "
+    "are drawn from each client's own stream, or set the model's dropout to 0."
+)
+
 
 def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
     """Run the model on two samples the way training will.
@@ -37,16 +46,13 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
     shapes = ", ".join(f"{tuple(x.shape[1:])} {x.dtype}" for x in inputs)
     try:
         outputs = task.predict(task.start, inputs)
+    except FedloomError:
+        raise
     except Exception as error:
         raise ContractError(
             f"model: it cannot take the inputs of {dataset.name} (one sample: "
             f"{shapes}){_place_of(error)}: {error}"
         ) from error
-    if not isinstance(outputs, Tensor):
-        raise ContractError(
-            "model: forward() must return one tensor with a row per sample, found "
-            f"{type(outputs).__name__}. Return the outputs alone."
-        )
     if dataset.classes is not None and task.metric == "accuracy":
         expected = (len(targets), dataset.classes)
         if outputs.dim() != 2 or outputs.shape[1] < dataset.classes:
@@ -76,10 +82,13 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
     clients = [torch.stack([value, value]) for value in (task.start, targets, mask)]
     of_clients = tuple(torch.stack([x, x]) for x in inputs)
     try:
-        vmap(gradient)(clients[0], of_clients, *clients[1:])
+        with batched_attention():
+            vmap(gradient)(clients[0], of_clients, *clients[1:])
     except FedloomError:
         raise
     except Exception as error:
+        if _DRAWS in str(error):
+            raise ContractError(_AT_RANDOM.format(place=_place_of(error))) from error
         if any(sign in str(error) for sign in _VALUES_DECIDE):
             raise ContractError(_BY_VALUES.format(place=_place_of(error))) from error
         raise ContractError(

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.clients.batches import Extents
+from fedloom.core.attention import batched_attention
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import leaves, map_record, rebuild, take
 from fedloom.core.streams import fold
@@ -130,10 +131,11 @@ class Weave:
         """Run the job for all clients, chunk by chunk, those with most steps first."""
         if not job.phases:
             return _without_steps(job, sent, participants)
-        if job.task.device.type != "cuda":
-            return self._prepared(job, sent, participants)
-        with at_precision(self.precision):
-            return self._prepared(job, sent, participants)
+        with batched_attention():
+            if job.task.device.type != "cuda":
+                return self._prepared(job, sent, participants)
+            with at_precision(self.precision):
+                return self._prepared(job, sent, participants)
 
     def _prepared(
         self, job: Job, sent: CohortDownload, participants: Participants
@@ -230,7 +232,13 @@ class Weave:
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Apply a function to all rows at once."""
-        return vmap(function)
+        together = vmap(function)
+
+        def rows(*records: Any) -> Any:
+            with batched_attention():
+                return together(*records)
+
+        return rows
 
     def outputs_of(self, task: Task, samples: Samples) -> Outputs | None:
         """Code of our own, where it knows the model."""

@@ -63,6 +63,8 @@ def write_card(run: RunInfo, model: ExportedModel) -> str:
         licence=_licence(run.config.get("data", {}).get("name")),
         inputs=_inputs(task, dataset.inputs),
         units=_units(task),
+        mask=_mask(task, len(dataset.inputs)),
+        field=_field(model, dataset.inputs),
         cast="double" if task.dtype == torch.float64 else "float",
         constructor=constructor,
         imports=imports,
@@ -72,6 +74,25 @@ def write_card(run: RunInfo, model: ExportedModel) -> str:
             "python": platform.python_version(),
         },
     )
+
+
+def _mask(task: Task, inputs: int) -> str:
+    """What hides the padding of tokens from a model that takes a mask, as Python."""
+    if task.padding is None or inputs != 1:
+        return ""
+    return f", attention_mask=(x != {task.padding}).long()"
+
+
+def _field(model: ExportedModel, inputs: tuple[Tensor, ...]) -> str:
+    """Which field of the model's output says what it predicts, as Python."""
+    dtype = next(model.module.parameters()).dtype
+    blank = (
+        torch.zeros(1, *x.shape[1:], dtype=x.dtype if x.dtype == torch.int64 else dtype)
+        for x in inputs
+    )
+    with torch.no_grad():
+        outputs = model.module.cpu()(*blank)
+    return "" if isinstance(outputs, Tensor) else ".logits"
 
 
 def _reference(method: type[Any]) -> str:

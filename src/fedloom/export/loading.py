@@ -22,6 +22,7 @@ from fedloom.core.errors import (
     shown,
     unknown,
 )
+from fedloom.core.pretrained import output_of
 from fedloom.core.reprs import without_values
 from fedloom.core.scaling import give_units
 from fedloom.core.settings import LARGEST, Count, build, check
@@ -144,7 +145,7 @@ class LoadedModel:
             for x, like in zip(inputs, self.like.inputs, strict=True)
         ]
         with torch.no_grad():
-            outputs: Tensor = self.module(*ready)
+            outputs = output_of(self.module(*ready))
         return outputs if self.like.classes is None else outputs.softmax(1)
 
 

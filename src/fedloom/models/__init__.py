@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from fedloom.models.audio_cnn import AudioCNN
+from fedloom.models.cnn1d import CNN1D
 from fedloom.models.cnn2 import CNN2
 from fedloom.models.cnn6 import CNN6
 from fedloom.models.lenet import LeNet
@@ -14,8 +15,10 @@ from fedloom.models.lstm import LSTM
 from fedloom.models.mlp import MLP
 from fedloom.models.mlr import MLR
 from fedloom.models.resnet import ResNet18
+from fedloom.models.transformer import Transformer
 
 __all__ = [
+    "CNN1D",
     "CNN2",
     "CNN6",
     "LSTM",
@@ -27,6 +30,7 @@ __all__ = [
     "Model",
     "ResNet18",
     "TokenModel",
+    "Transformer",
 ]
 
 
@@ -57,6 +61,7 @@ class TokenModel(Model, Protocol):
 
 MODELS: dict[str, type[Model]] = {
     "audio-cnn": AudioCNN,
+    "cnn1d": CNN1D,
     "cnn2": CNN2,
     "cnn6": CNN6,
     "lenet": LeNet,
@@ -64,5 +69,6 @@ MODELS: dict[str, type[Model]] = {
     "mlp": MLP,
     "mlr": MLR,
     "resnet18": ResNet18,
+    "transformer": Transformer,
 }
 """Every model by its name in a config."""

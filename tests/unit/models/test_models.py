@@ -11,13 +11,25 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from fedloom.algorithms import FedAvg
 from fedloom.clients import Given, Split, divide
 from fedloom.core import streams
+from fedloom.core.attention import batched_attention
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import build, settings_of
 from fedloom.core.task import Task
 from fedloom.data import from_arrays
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
-from fedloom.models import CNN2, CNN6, MLP, MLR, MODELS, LeNet, Model, ResNet18
+from fedloom.models import (
+    CNN1D,
+    CNN2,
+    CNN6,
+    MLP,
+    MLR,
+    MODELS,
+    LeNet,
+    Model,
+    ResNet18,
+    Transformer,
+)
 from fedloom.server.simulation import Simulation
 
 CASES = [
@@ -34,6 +46,9 @@ CASES = [
     (CNN6(channels=(4, 6, 8, 10, 5)), (1, 1, 2)),
     (ResNet18(width=4, groups=2), (3, 8, 8)),
     (ResNet18(width=4, groups=4, stem="large"), (1, 20, 16)),
+    (CNN1D(channels=(3, 4), kernel=3), (2, 11)),
+    (CNN1D(channels=(3,)), (11,)),
+    (Transformer(width=8, hidden=6), (5, 3)),
 ]
 
 
@@ -60,7 +75,8 @@ def test_many_models_train_at_once_under_vmap(
         out: torch.Tensor = functional_call(models[0], values, (batch,))
         return out.square().sum()
 
-    grads = vmap(grad(loss))(params, x)
+    with batched_attention():
+        grads = vmap(grad(loss))(params, x)
     alone = grad(loss)({k: v[1].detach() for k, v in params.items()}, x[1])
     for name, value in alone.items():
         torch.testing.assert_close(grads[name][1], value, rtol=1e-4, atol=1e-4)
@@ -142,6 +158,8 @@ NETWORKS = [
     (CNN2(channels=(2, 3), hidden=5, dropout=(0.25, 0.5)), (1, 6, 6)),
     (CNN6(channels=(3, 4, 5)), (2, 6, 6)),
     (ResNet18(width=2, groups=2), (2, 6, 6)),
+    (CNN1D(channels=(2, 3), kernel=3), (2, 9)),
+    (Transformer(layers=1, width=4, heads=2, hidden=5), (4, 3)),
 ]
 
 
