@@ -26,7 +26,7 @@ from fedloom.core.records import Empty, take
 from fedloom.core.reprs import without_values
 from fedloom.core.scaling import Scaling
 from fedloom.core.streams import fold
-from fedloom.core.task import Task
+from fedloom.core.task import Task, WatchedTask
 
 
 @without_values
@@ -145,10 +145,24 @@ class Job:
         scaling: Scaling = take(self.scaling, self.run_of[rows])
         return scaling
 
+    def watched(self, scaling: Scaling | None) -> WatchedTask:
+        """The task as one step sees it; `scaling` is that of its client."""
+        algorithm = self.algorithm
+        return self.task.watched(scaling, algorithm.clip, algorithm.per_sample)
+
+    def noise_keys(self, participants: Participants, number: int) -> Tensor:
+        """(n,) the streams of the noise in steps of the `number`-th phase.
+
+        They come from the clients' secrets where noise hides samples.
+        """
+        hides = self.algorithm.per_sample is not None
+        keys = participants.client.secret if hides else participants.keys
+        return phase_key(keys, number)
+
     @cached_property
     def above_base(self) -> Job | None:
         """The same work on what the head of the model takes, if the task allows it."""
-        if self.scaling is not None:
+        if self.scaling is not None or self.algorithm.per_sample is not None:
             return None
         some = self.train.indices[:2]
         task = self.task.above_base(tuple(x[some] for x in self.train.inputs))
