@@ -729,10 +729,21 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "data": simulation.federation.dataset.hash,
             "loss": plan.loss,
             "is_own": plan.is_own,
+            **_privacy_manifest(simulation.algorithm),
             **({"auto_lr": asdict(plan.found_rate)} if plan.found_rate else {}),
             **({"split_warning": warning} if warning else {}),
         }
     )
+
+
+def _privacy_manifest(algorithm: AnyAlgorithm) -> dict[str, Any]:
+    """What stands beside every epsilon of a run, if it has any."""
+    accountant = getattr(algorithm, "accountant", None)
+    if accountant is None:
+        return {}
+    settings = algorithm.settings  # type: ignore[attr-defined]
+    table = accountant.mechanism.as_json() | {"secret": settings.secret is not None}
+    return {"privacy": table}
 
 
 def common_manifest(training: Training, config: str) -> dict[str, Any]:
@@ -785,9 +796,14 @@ def _records(algorithm: AnyAlgorithm) -> dict[str, str]:
     """What the method's own columns, scalars and arrays mean, by name."""
     calls = algorithm.client_log, algorithm.download, algorithm.aggregate
     logs = returned(calls[0]), logged(calls[1]), logged(calls[2])
-    return {
+    docs = {
         name: doc.replace("\n", " ") for log in logs for name, doc in record_fields(log)
     }
+    if algorithm.spent(0) is not None:
+        docs["epsilon"] = (
+            "Epsilon after this round. What it covers, and of whom, is in privacy.json."
+        )
+    return docs
 
 
 def _device_name(task: Task) -> str:

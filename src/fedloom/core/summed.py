@@ -74,6 +74,13 @@ class Wrapped(Algorithm[Any, Any, Any, Any, Any]):
         }
 
 
+def unwrapped(algorithm: AnyAlgorithm) -> AnyAlgorithm:
+    """The method itself, without what is wrapped around it."""
+    return (
+        unwrapped(algorithm.algorithm) if isinstance(algorithm, Wrapped) else algorithm
+    )
+
+
 class Leaving(NamedTuple):
     """What becomes of a summand on its way out."""
 

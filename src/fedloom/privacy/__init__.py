@@ -12,7 +12,7 @@ from fedloom.privacy.accounting import Accountant, mechanism_of
 from fedloom.privacy.private import Private, PrivateSteps
 from fedloom.privacy.settings import Privacy as Privacy
 
-__all__ = ["Privacy", "accounted", "private"]
+__all__ = ["Privacy", "accounted", "private", "refuse_simulated_noise"]
 
 
 def private(
@@ -88,6 +88,21 @@ def accounted(
     vars(made)["accountant"] = accountant
     _refuse_beyond_budget(settings, accountant, rounds)
     return made
+
+
+def refuse_simulated_noise(settings: Privacy) -> None:
+    """Refuse noise of clients where clients are real.
+
+    Raises:
+        ConfigError: It is asked for: its streams are of 64 bits, good for simulations.
+    """
+    if settings.noise and (settings.unit == "sample" or settings.at != "server"):
+        raise ConfigError(
+            "privacy: noise that clients add is for simulations so far, for it comes "
+            "from a generator that is no cipher; found "
+            f"unit = {settings.unit!r}, at = {settings.at!r}. Have the server add it: "
+            'unit = "client", at = "server".'
+        )
 
 
 def _refuse_beyond_budget(

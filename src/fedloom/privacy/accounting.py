@@ -47,6 +47,17 @@ class Mechanism:
         """That of one Gaussian as strong as all of a round."""
         return self.noise / math.sqrt(self.releases)
 
+    def as_json(self) -> dict[str, Any]:
+        """What stands beside an epsilon, for files."""
+        return {
+            "unit": self.unit,
+            "adjacency": self.adjacency,
+            "sampling": self.words,
+            "noise": self.noise,
+            "releases": self.releases,
+            "delta": self.delta,
+        }
+
     @property
     def words(self) -> str:
         """The sampling in words, for tables."""

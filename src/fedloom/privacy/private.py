@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,12 @@ class Private(Summed):
         return self.accountant.epsilon(rounds) if self.accountant is not None else None
 
     @property
-    def releases_always(self) -> bool:
+    def parts(self) -> dict[str, str]:
+        """The settings that server and clients share; where the secret is, is not."""
+        return shared_settings(self.settings)
+
+    @property
+    def releases_always(self) -> bool:  # type: ignore[override]
         """Whether a round in which nobody was there is released too: it has noise."""
         return self.release is not None
 
@@ -184,6 +190,11 @@ class PrivateSteps(Wrapped):
         vars(self).update(settings=settings, accountant=accountant)
 
     @property
+    def parts(self) -> dict[str, str]:
+        """The settings that server and clients share."""
+        return shared_settings(self.settings)
+
+    @property
     def per_sample(self) -> PerSample:  # type: ignore[override]
         """How the gradients of local steps are taken."""
         assert self.settings.clip is not None
@@ -201,6 +212,12 @@ class PrivateSteps(Wrapped):
     def spent(self, rounds: int) -> float | None:
         """Epsilon after so many rounds; None where there is no noise."""
         return self.accountant.epsilon(rounds) if self.accountant is not None else None
+
+
+def shared_settings(settings: Privacy) -> dict[str, str]:
+    """Settings of which a server and its clients must have the same."""
+    plain = asdict(replace(settings, secret=None))
+    return {f"privacy.{name}": repr(value) for name, value in plain.items()}
 
 
 def refuse_beyond(
