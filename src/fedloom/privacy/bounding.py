@@ -50,9 +50,9 @@ class FieldBound:
         wide = value.double()
         largest = wide.abs().amax().clamp(min=1e-300) if value.numel() else 1.0
         norm = largest * torch.linalg.vector_norm(wide / largest)
-        limit = self.norm * (1.0 - _MARGIN)
-        factor = torch.where(norm > limit, limit / norm.clamp(min=1e-300), 1.0)
-        return torch.where(norm > limit, wide * factor, wide).to(value.dtype)
+        is_long = norm > self.norm
+        factor = self.norm * (1.0 - _MARGIN) / torch.where(is_long, norm, 1.0)
+        return torch.where(is_long, wide * factor, wide).to(value.dtype)
 
 
 def field_bounds(algorithm: AnyAlgorithm, privacy: Privacy) -> tuple[FieldBound, ...]:
