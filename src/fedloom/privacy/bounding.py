@@ -35,7 +35,7 @@ class FieldBound:
 
     name: str
     norm: float
-    kind: Literal["vector", "share", "weight"]
+    kind: Literal["vector", "share", "weight", "square"]
 
     @property
     def is_hidden(self) -> bool:
@@ -77,12 +77,11 @@ def field_bounds(algorithm: AnyAlgorithm, privacy: Privacy) -> tuple[FieldBound,
                 "what it is."
             )
     assert privacy.clip is not None
+    norms = {"share": 1.0, "weight": 1.0, "square": privacy.clip**2}
     return tuple(
         FieldBound(
             name,
-            float(privacy.clips.get(name, privacy.clip))
-            if bound.kind == "vector"
-            else 1.0,
+            norms.get(bound.kind, float(privacy.clips.get(name, privacy.clip))),
             bound.kind,
         )
         for name, bound in found.items()
