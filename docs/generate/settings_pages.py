@@ -17,6 +17,7 @@ from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet import Faults
 from fedloom.models import MODELS
+from fedloom.privacy import Privacy
 from fedloom.server.schedule import Schedule
 
 FOLDER = "reference/settings"
@@ -40,6 +41,7 @@ PLAIN: Mapping[str, tuple[type[Any], str]] = {
     "sampling": (Sampling, "says who takes part in a round"),
     "faults": (Faults, "simulates clients that fail"),
     "engine": (EngineSettings, "says how the work is done; it changes no result"),
+    "privacy": (Privacy, "bounds and hides what clients send; without it nobody is"),
 }
 """Sections with settings of one kind, and what each of them does."""
 

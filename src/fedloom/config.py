@@ -29,6 +29,7 @@ from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS, Model
 from fedloom.models.imported import ImportedModel, is_imported, missing_attribute
+from fedloom.privacy import Privacy
 from fedloom.server.schedule import Schedule
 
 
@@ -50,6 +51,8 @@ class RunConfig:
     sampling: Sampling = field(default_factory=Sampling)
     faults: Faults = field(default_factory=Faults)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    privacy: Privacy | None = None
+    """None: nobody is hidden."""
 
 
 _CHOICES: dict[str, tuple[str, Mapping[str, type[Any]]]] = {
@@ -69,6 +72,9 @@ _PLAIN: dict[str, type[Any]] = {
     "engine": EngineSettings,
 }
 """Sections that only set one component."""
+
+_OPTIONAL: dict[str, type[Any]] = {"privacy": Privacy}
+"""The same, of what a run has only where its file has the section."""
 
 AUTO = "auto"
 """In the place of the learning rate in [algorithm]: a range test finds it."""
@@ -149,7 +155,7 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
         ConfigError: an unknown section, name or key, a wrong type or range.
     """
     known = [f.name for f in dataclasses.fields(Schedule)]
-    sections = [*_CHOICES, *_PLAIN]
+    sections = [*_CHOICES, *_PLAIN, *_OPTIONAL]
     for key, value in tables.items():
         is_section = isinstance(value, Mapping)
         if key in _RENAMED:
@@ -196,12 +202,15 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
         parts[section] = build(registry[name], table, place)
     for section, kind in _PLAIN.items():
         parts[section] = build(kind, tables.get(section, {}), f"{where} [{section}]")
+    for section, kind in _OPTIONAL.items():
+        if section in tables:
+            parts[section] = build(kind, tables[section], f"{where} [{section}]")
     return RunConfig(**parts)
 
 
 def _sections_with(key: str, tables: Mapping[str, Any]) -> Iterator[str]:
     """The sections of a run that have a setting of this name."""
-    kinds = dict(_PLAIN)
+    kinds = _PLAIN | _OPTIONAL
     for section, (_, registry) in _CHOICES.items():
         table = tables.get(section, {})
         name = table.get("name") if isinstance(table, Mapping) else None
@@ -230,6 +239,9 @@ def to_tables(config: RunConfig) -> dict[str, Any]:
         tables["algorithm"]["lr"] = AUTO
     for section in _PLAIN:
         tables[section] = _plain(getattr(config, section))
+    for section in _OPTIONAL:
+        if getattr(config, section) is not None:
+            tables[section] = _plain(getattr(config, section))
     return tables
 
 

@@ -74,12 +74,14 @@ def _plain() -> dict[str, Section]:
     from fedloom.clients import Sampling, Split
     from fedloom.engine.choice import EngineSettings
     from fedloom.fleet import Faults
+    from fedloom.privacy import Privacy
 
     kinds: dict[str, type[Any]] = {
         "split": Split,
         "sampling": Sampling,
         "faults": Faults,
         "engine": EngineSettings,
+        "privacy": Privacy,
     }
     return {
         name: Section(_in_file(name, first_line(kind)), tuple(settings_of(kind)), {})

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
+from fedloom.core.algorithm import has_own
 from fedloom.core.describe import returned
 from fedloom.core.messages import HELD_OUT, PARTS
 from fedloom.core.records import client_dims, named
@@ -98,11 +98,23 @@ class History:
             round=number,
             train_loss=loss if cost.steps else None,
             **costs,
-            server_log=self._scalars,
+            server_log=self._scalars | self._record_spent(number),
             **(self.evaluate(has_train=has_train) if has_scores else {}),
         )
         self._keep(row)
         return row
+
+    def _record_spent(self, rounds: int) -> dict[str, float]:
+        """What the rounds so far have cost of privacy, if anybody is hidden."""
+        algorithm = self.training.algorithm
+        epsilon = algorithm.spent(rounds)
+        if epsilon is None:
+            return {}
+        if self.directory is not None:
+            # All of it every time: a round that is done again is released once.
+            spent = [algorithm.spent(number) for number in range(1, rounds + 1)]
+            self.directory.write_ledger(spent)
+        return {"epsilon": epsilon}
 
     def close_run(self) -> None:
         """Record what there is to say of the run, whose last round is over."""
@@ -135,10 +147,10 @@ class History:
 
     def _method_remarks(self) -> Iterable[Remark]:
         algorithm = self.training.algorithm
-        if type(algorithm).remarks is Algorithm.remarks:
+        if not has_own(algorithm, "remarks"):
             return ()
         log = self.rows.read_client_log()
-        own = getattr(returned(type(algorithm).client_log), "_fields", ())
+        own = getattr(returned(algorithm.client_log), "_fields", ())
         # Outside of a simulation clients keep their logs to themselves.
         is_there = all(name in log for name in ("round", *own))
         return algorithm.remarks(log) if is_there and len(log["round"]) else ()
