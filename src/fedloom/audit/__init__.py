@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from fedloom.audit.canaries import bound_epsilon, shares_of
 from fedloom.audit.inversion import invert, refusal
 from fedloom.audit.membership import infer_membership
 from fedloom.audit.settings import AuditSettings
 from fedloom.audit.subject import Subject, open_subject
-from fedloom.clients import Federation
-from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.losses import Loss
 from fedloom.core.wording import counted
 from fedloom.engine.threads import on_threads
-from fedloom.plan import OwnModel
 from fedloom.results.audit import Audit, Inversions, Membership, Planted
 
 __all__ = [

@@ -105,7 +105,7 @@ def bound_epsilon(
 
 
 def shares_of(count: int, clients: int) -> list[int]:
-    """How many clients are planted in each run: few enough to leave it a run of its own.
+    """How many clients are planted in each run: so few that it stays much as it was.
 
     Args:
         count: in all runs together.
@@ -193,7 +193,7 @@ def _shuffled(
 
 
 def threshold(scores: NDArray[np.float64]) -> float:
-    """What parts scores into two groups that are each as alike as can be (Otsu 1979)."""
+    """What parts scores into two groups, each as alike as can be (Otsu 1979)."""
     ordered = np.sort(scores)
     if len(ordered) < 2:
         return 0.0

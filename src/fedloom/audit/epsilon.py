@@ -1,9 +1,10 @@
 """The lower bound of epsilon that follows from guesses about coins.
 
 Steinke, Nasr, Jagielski. Privacy Auditing with One (1) Training Run. NeurIPS 2023.
-arXiv:2305.08846, Theorem 5.2: whoever sees the result of an (epsilon, delta)-private run
-in which each of m clients took part by a fair coin guesses no more coins right than
-Binomial(r, e^epsilon / (1 + e^epsilon)), but for what delta adds.
+arXiv:2305.08846, Theorem 5.2: whoever sees the result of an (epsilon, delta)-private
+run in which each of m clients took part by a fair coin, and guesses r of the coins, is
+right no more often than Binomial(r, e^epsilon / (1 + e^epsilon)) says, but for what
+delta adds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def lower_bound(
 def p_value(
     coins: int, guesses: int, right: int, epsilon: float, delta: float
 ) -> float:
-    """How likely so many right guesses are, at most, in an (epsilon, delta)-private run.
+    """How likely so many right guesses are, at most, in a run that is that private.
 
     Theorem 5.2: P[W >= v] <= beta + 2 m delta alpha, with beta = P[B >= v] for B of
     Binomial(r, e^epsilon / (1 + e^epsilon)) and alpha the maximum over i of

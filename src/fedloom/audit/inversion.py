@@ -43,6 +43,9 @@ _MOST_FEATURES = 12_288
 _STEPS = 400
 """Steps of the search for samples."""
 
+_RATE = 0.05
+"""Length of its first steps, of the range of all numbers."""
+
 _MOST_SOUGHT = 64
 """More samples are not sought together."""
 
@@ -167,8 +170,8 @@ def _one_round(
         split=None,
     )
     clients = standardised_like(clients, subject.federation)
-    once = {"epochs": 1, "steps": None, "batch_size": max(map(len, held))}
-    algorithm = replace(own.algorithm, **once)
+    size = max(map(len, held))
+    algorithm = replace(own.algorithm, epochs=1, steps=None, batch_size=size)
     simulation = Simulation(algorithm, own.task, clients, Loop(), seed=seed)
     called = torch.tensor(sorted(who), device=own.task.device)
     simulation.called = lambda _: called
@@ -235,21 +238,23 @@ def seek(
     key = torch.tensor(streams.key(seed, "audit-seek"))
     shape = (len(targets), *data.shape[1:])
     start = streams.uniform(key, shape, task.dtype).to(task.device)
-    found = (low + start * (high - low)).requires_grad_()
+    # From 0 to 1, so that a step is as large for every kind of number.
+    share = start.requires_grad_()
     direction = moved / moved.norm().clamp(min=1e-30)
-    optimizer = torch.optim.Adam([found], lr=0.1)
+    optimizer = torch.optim.Adam([share], lr=_RATE)
     for step in range(_STEPS):
+        found = low + share * (high - low)
         gradient = task.grad(task.start, _batch_of(task, found, targets, data))
         cosine = (gradient * direction).sum() / gradient.norm().clamp(min=1e-30)
-        (slope,) = torch.autograd.grad(1 - cosine + _VARIATION * _variation(found), found)
+        distance = 1 - cosine + _VARIATION * _variation(share)
         # The authors follow signs, with a rate that is cut down towards the end.
-        found.grad = slope.sign()
+        share.grad = torch.autograd.grad(distance, share)[0].sign()
         for group in optimizer.param_groups:
-            group["lr"] = 0.1 * 0.1 ** (3 * step // _STEPS)
+            group["lr"] = _RATE * 0.1 ** (3 * step // _STEPS)
         optimizer.step()
         with torch.no_grad():
-            found.copy_(torch.minimum(torch.maximum(found, low), high))
-    return found.detach()
+            share.clamp_(0.0, 1.0)
+    return (low + share * (high - low)).detach()
 
 
 def _batch_of(task: Task, samples: Tensor, targets: Tensor, data: Tensor) -> Batch:
@@ -290,8 +295,8 @@ class _Measure:
 
     def errors(self, truth: Tensor, guesses: Tensor) -> Tensor:
         """(n, k) mean squared error of every guess at every sample."""
-        columns = [x.flatten(1)[:, self._varies] for x in (truth, guesses)]
-        return torch.cdist(*columns).square() / max(int(self._varies.sum()), 1)
+        true, found = (x.flatten(1)[:, self._varies] for x in (truth, guesses))
+        return torch.cdist(true, found).square() / max(int(self._varies.sum()), 1)
 
     def psnr(self, truth: Tensor, guesses: Tensor) -> Tensor:
         """(n,) decibels of the guess that is nearest to each sample."""

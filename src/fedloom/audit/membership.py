@@ -17,6 +17,8 @@ Numbers to predict have the score -log of their squared error.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -66,7 +68,9 @@ def infer_membership(
     pool = Pool.of(subject.federation)
     if not len(pool.samples.indices):
         return ()
-    kinds = ["personal"] if subject.simulation.shared() is None else ["shared", "personal"]
+    kinds = (
+        ["personal"] if subject.simulation.shared() is None else ["shared", "personal"]
+    )
     own = {kind: scores_of(subject.simulation, pool, kind) for kind in kinds}
     seen: dict[str, list[Scores]] = {kind: [] for kind in kinds}
     is_in: list[Labels] = []
@@ -78,12 +82,7 @@ def infer_membership(
             for kind in kinds:
                 seen[kind].append(scores_of(simulation, pool, kind))
     return tuple(
-        summarise(
-            kind,
-            likelihood_ratio(own[kind], np.stack(seen[kind]), np.stack(is_in)),
-            pool,
-            seed,
-        )
+        summarise(kind, own[kind], np.stack(seen[kind]), np.stack(is_in), pool, seed)
         for kind in kinds
     )
 
@@ -159,33 +158,49 @@ def _log_density(own: Scores, seen: Scores, chosen: Labels) -> Scores:
     return density
 
 
-def summarise(kind: str, ratio: Scores, pool: Pool, seed: int) -> Membership:
-    """What the ratios of all samples come to.
+def summarise(
+    kind: str, own: Scores, seen: Scores, is_in: Labels, pool: Pool, seed: int
+) -> Membership:
+    """What the scores of all samples come to.
 
     Args:
         kind: of model.
-        ratio: (total,) of each sample of the pool; nan leaves it out.
+        own: (total,) of each sample of the pool, by the run's models.
+        seen: (references, total) by those of the references.
+        is_in: (references, total) whether they trained on the sample.
         pool: the samples.
-        seed: seed of the control.
+        seed: seed of the interval.
     """
-    owners, known = pool.samples.owners, np.isfinite(ratio)
-    labels = [pool.is_member[known & (owners == n)] for n in range(len(pool.samples))]
-    ratios = [ratio[known & (owners == n)] for n in range(len(pool.samples))]
-    own = [auc(r, m) for r, m in zip(ratios, labels, strict=True)]
-    draw = streams.generator(seed, "audit-control")
-    exchanged = [
-        auc(r, draw.permutation(m)) for r, m in zip(ratios, labels, strict=True)
-    ]
-    members = int(sum(m.sum() for m in labels))
+    ratio = likelihood_ratio(own, seen, is_in)
+    parts = _by_client(ratio, pool)
+    # A reference knows nothing of who is a member of the run: the same attack on it,
+    # beside all other references, must find nothing.
+    ignorant = []
+    for n, scores in enumerate(seen):
+        others = np.arange(len(seen)) != n
+        guessed = likelihood_ratio(scores, seen[others], is_in[others])
+        ignorant.append([auc(*part) for part in _by_client(guessed, pool)])
+    clients = [auc(*part) for part in parts]
+    is_known = np.isfinite(ratio)
     return Membership(
         kind=kind,
-        auc=over_clients(own),
-        hits=_hits_over_clients(ratios, labels, seed),
-        control=over_clients(exchanged),
-        clients=tuple(own),
-        members=members,
-        others=int(known.sum()) - members,
+        auc=over_clients(clients),
+        hits=_hits_over_clients(parts, seed),
+        control=over_clients(np.mean(ignorant, axis=0)),
+        clients=tuple(clients),
+        members=int((is_known & pool.is_member).sum()),
+        others=int((is_known & ~pool.is_member).sum()),
     )
+
+
+def _by_client(ratio: Scores, pool: Pool) -> list[tuple[Scores, Labels]]:
+    """The known ratios of each client's samples, and which of these are members."""
+    parts = []
+    for start, stop in itertools.pairwise(pool.samples.offsets.tolist()):
+        is_known = np.isfinite(ratio[start:stop])
+        own = ratio[start:stop][is_known], pool.is_member[start:stop][is_known]
+        parts.append(own)
+    return parts
 
 
 def auc(ratio: Scores, is_member: Labels) -> float:
@@ -195,7 +210,7 @@ def auc(ratio: Scores, is_member: Labels) -> float:
     """
     members, others = int(is_member.sum()), int((~is_member).sum())
     if not members or not others:
-        return float("nan")
+        return math.nan
     _, place, counts = np.unique(ratio, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
     above = ranks[is_member].sum() - members * (members + 1) / 2
@@ -206,19 +221,18 @@ def hits(ratio: Scores, is_member: Labels) -> float:
     """Share of members above what `FALSE_POSITIVES` of non-members are above."""
     members, others = ratio[is_member], np.sort(ratio[~is_member])[::-1]
     if not len(members) or not len(others):
-        return float("nan")
+        return math.nan
     allowed = int(FALSE_POSITIVES * len(others))
     return float((members > others[min(allowed, len(others) - 1)]).mean())
 
 
-def _hits_over_clients(
-    ratios: Sequence[Scores], labels: Sequence[Labels], seed: int
-) -> Estimate:
+def _hits_over_clients(parts: Sequence[tuple[Scores, Labels]], seed: int) -> Estimate:
     """`hits` of all samples, with a percentile interval over clients drawn anew."""
+    ratios, labels = zip(*parts, strict=True)
     mean = hits(np.concatenate(ratios), np.concatenate(labels))
     having = [n for n, own in enumerate(labels) if len(own)]
     if len(having) < 2:
-        return Estimate(mean, *[float("nan")] * 3, len(having))
+        return _without_interval(mean, len(having))
     draw = streams.generator(seed, "audit-interval")
     again = []
     for _ in range(_DRAWS):
@@ -231,6 +245,10 @@ def _hits_over_clients(
         )
     known = np.array(again)[np.isfinite(again)]
     if not len(known):
-        return Estimate(mean, *[float("nan")] * 3, len(having))
+        return _without_interval(mean, len(having))
     low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(mean, float(known.std()), float(low), float(high), len(having))
+
+
+def _without_interval(mean: float, count: int) -> Estimate:
+    return Estimate(mean, math.nan, math.nan, math.nan, count)

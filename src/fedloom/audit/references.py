@@ -74,7 +74,9 @@ def reference_federations(
     nothing = Ragged.of([np.empty(0, dtype=np.int64)] * federation.count)
     references = []
     for n in range(count):
-        train = [own[n] if own else federation.train[c] for c, own in enumerate(windows)]
+        train = [
+            own[n] if own else federation.train[c] for c, own in enumerate(windows)
+        ]
         references.append(
             replace(
                 federation,

@@ -13,7 +13,7 @@ from typing import Any
 from fedloom.results.statistics import Estimate
 
 FALSE_POSITIVES = 0.01
-"""Share of non-members that may be taken for members when true positives are counted."""
+"""Share of non-members that are taken for members where true positives are counted."""
 
 EXACT = 100.0
 """Decibels beyond which a reconstruction counts as exact."""
@@ -32,8 +32,8 @@ class Membership:
     """Share of training samples that are found while `FALSE_POSITIVES` of held-out
     samples are taken for such, over the samples of all clients."""
     control: Estimate
-    """The same as `auc` after training and held-out samples of each client were
-    exchanged at random: one half, or the attack itself is wrong."""
+    """The same as `auc` of the reference runs, which know nothing of who is a member of
+    this one: one half but for chance, or the attack itself is wrong."""
     clients: tuple[float, ...]
     """The same as `auc` for each client; nan for one without both kinds of samples."""
     members: int
@@ -99,7 +99,9 @@ class Inversions:
     @property
     def is_picture(self) -> bool:
         """Whether a sample can be drawn: (rows, columns) or with 1 or 3 channels."""
-        return len(self.shape) == 2 or (len(self.shape) == 3 and self.shape[0] in (1, 3))
+        return len(self.shape) == 2 or (
+            len(self.shape) == 3 and self.shape[0] in (1, 3)
+        )
 
 
 @dataclass(frozen=True)
