@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from fedloom.audit.canaries import bound_epsilon, shares_of
 from fedloom.audit.inversion import invert, refusal
 from fedloom.audit.membership import infer_membership
+from fedloom.audit.promise import Promise
 from fedloom.audit.settings import AuditSettings
 from fedloom.audit.subject import Subject, open_subject
 from fedloom.core.wording import counted
@@ -44,21 +45,25 @@ def audit(
     membership: tuple[Membership, ...] = ()
     planted: Planted | None = None
     inversions: Inversions | None = None
+    promise = Promise.of(subject)
+    if promise is not None and promise.obstacle_to_others:
+        remarks.append(promise.obstacle_to_others)
     with on_threads(subject.plan.engine.threads):
-        if settings.references:
+        if _has_references(settings, promise):
             remarks += list(_before_membership(subject))
             membership = infer_membership(
                 subject, settings.references, settings.seed, after_round
             )
-        if settings.canaries:
+        if _has_plants(settings, promise, subject):
             planted = bound_epsilon(
-                subject, settings.canaries, settings.seed, after_round=after_round
+                subject,
+                settings.canaries,
+                settings.seed,
+                promise=promise,
+                after_round=after_round,
             )
-            if planted is None:
-                remarks.append(
-                    "The lower bound of epsilon is left out: the method has no shared "
-                    "model that planted clients could be looked for in."
-                )
+        elif settings.canaries:
+            remarks += list(_without_plants(promise, subject))
         if settings.batch:
             why = refusal(subject)
             if why is None:
@@ -76,12 +81,38 @@ def audit(
         membership=membership,
         planted=planted,
         inversions=inversions,
-        remarks=tuple(remarks),
+        remarks=tuple(filter(None, remarks)),
         seconds=time.monotonic() - began,
     )
     with subject.directory.hold():
         subject.directory.write_audit(found)
     return found
+
+
+def _has_references(settings: AuditSettings, promise: Promise | None) -> bool:
+    """Whether there are reference runs."""
+    can_be = promise is None or promise.obstacle_to_others is None
+    return settings.references > 0 and can_be
+
+
+def _has_plants(
+    settings: AuditSettings, promise: Promise | None, subject: Subject
+) -> bool:
+    """Whether there are runs with planted clients."""
+    return settings.canaries > 0 and not list(_without_plants(promise, subject))
+
+
+def _without_plants(promise: Promise | None, subject: Subject) -> Iterator[str]:
+    """Why no client is planted, if none is; what stands in a remark already is empty."""
+    if subject.simulation.shared() is None:
+        yield (
+            "The lower bound of epsilon is left out: the method has no shared model "
+            "that planted clients could be looked for in."
+        )
+    elif promise is not None and promise.obstacle_to_others:
+        yield ""
+    elif promise is not None and promise.obstacle_to_planting:
+        yield promise.obstacle_to_planting
 
 
 def _before_membership(subject: Subject) -> Iterator[str]:
@@ -113,9 +144,11 @@ def _before_membership(subject: Subject) -> Iterator[str]:
 
 def foreseen(subject: Subject, settings: AuditSettings) -> str:
     """What an audit will do and about how long it takes, before it starts."""
-    planted = shares_of(settings.canaries, subject.federation.count)
-    has_shared = subject.simulation.shared() is not None
-    runs = settings.references + (len(planted) if has_shared else 0)
+    promise, runs = Promise.of(subject), 0
+    if _has_references(settings, promise):
+        runs += settings.references
+    if _has_plants(settings, promise, subject):
+        runs += len(shares_of(settings.canaries, subject.federation.count))
     if not runs:
         return "An audit without other runs: a minute or so."
     most = runs * max(subject.seconds, 1.0)

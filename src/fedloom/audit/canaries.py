@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedloom.audit.epsilon import lower_bound
+from fedloom.audit.promise import DELTA, Promise
 from fedloom.audit.subject import Subject, standardised_like, train_bundle
 from fedloom.clients import Federation
 from fedloom.clients.ragged import Ragged
@@ -38,9 +39,6 @@ from fedloom.fleet.protocol import Fleet
 from fedloom.results.audit import Planted
 from fedloom.results.statistics import LEVEL
 from fedloom.server.simulation import Simulation
-
-DELTA = 1e-5
-"""The delta of a run that names none."""
 
 _MOST_SHARE = 0.5
 """Planted clients of a run are at most this share of its own clients."""
@@ -54,8 +52,7 @@ def bound_epsilon(
     count: int,
     seed: int,
     *,
-    delta: float = DELTA,
-    ledger: float | None = None,
+    promise: Promise | None = None,
     after_round: Callable[[int], None] | None = None,
 ) -> Planted | None:
     """A lower bound of epsilon at client level; None for a method without shared model.
@@ -64,8 +61,7 @@ def bound_epsilon(
         subject: the run.
         count: number of planted clients in all.
         seed: seed of coins, samples and runs.
-        delta: the delta that belongs to epsilon.
-        ledger: epsilon by the run's own ledger, if it has one of clients.
+        promise: what the run promises, if anything.
         after_round: is told of every round that is over.
     """
     if subject.simulation.shared() is None:
@@ -91,6 +87,7 @@ def bound_epsilon(
         train_bundle(bundle, subject.rounds, look)
         scores += [trail.scores.cpu().numpy() for trail in trails]
         coins += [own.coins for own in watched]
+    delta = promise.delta if promise is not None else DELTA
     guessed = np.concatenate(scores) > threshold(np.concatenate(scores))
     right = int((guessed == np.concatenate(coins)).sum())
     return Planted(
@@ -100,7 +97,7 @@ def bound_epsilon(
         epsilon=lower_bound(count, right, delta=delta, level=LEVEL),
         level=LEVEL,
         delta=delta,
-        ledger=ledger,
+        ledger=promise.client_epsilon if promise is not None else None,
     )
 
 

@@ -14,6 +14,7 @@ arXiv:2003.14053, equation 4). There the attacker is given the targets.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from fedloom.audit.subject import Subject, standardised_like
 from fedloom.clients import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.core import streams
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.scaling import along
 from fedloom.core.task import Batch, Task
 from fedloom.engine.loop import Loop
@@ -170,8 +172,7 @@ def _one_round(
         split=None,
     )
     clients = standardised_like(clients, subject.federation)
-    size = max(map(len, held))
-    algorithm = replace(own.algorithm, epochs=1, steps=None, batch_size=size)
+    algorithm = one_step(own.algorithm, max(map(len, held)))
     simulation = Simulation(algorithm, own.task, clients, Loop(), seed=seed)
     called = torch.tensor(sorted(who), device=own.task.device)
     simulation.called = lambda _: called
@@ -182,6 +183,16 @@ def _one_round(
     assert before is not None
     assert after is not None
     return (before - after).detach()
+
+
+def one_step(algorithm: AnyAlgorithm, batch: int) -> AnyAlgorithm:
+    """A method whose clients take one step on one batch, in whatever wraps it."""
+    inner = vars(algorithm).get("algorithm")
+    if inner is None:
+        return replace(algorithm, epochs=1, steps=None, batch_size=batch)
+    outer = copy.copy(algorithm)
+    vars(outer)["algorithm"] = one_step(inner, batch)
+    return outer
 
 
 def first_linear(task: Task, federation: Federation) -> str | None:
