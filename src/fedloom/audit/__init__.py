@@ -103,7 +103,7 @@ def _has_plants(
 
 
 def _without_plants(promise: Promise | None, subject: Subject) -> Iterator[str]:
-    """Why no client is planted, if none is; what stands in a remark already is empty."""
+    """Why no client is planted, if none is; empty where a remark says it already."""
     if subject.simulation.shared() is None:
         yield (
             "The lower bound of epsilon is left out: the method has no shared model "

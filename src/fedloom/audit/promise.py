@@ -21,7 +21,7 @@ class Promise:
     """Who adds the noise: server, clients or local."""
     delta: float
     epsilon: float | None
-    """After the last round, by the account in the run's rows; None if nobody kept it."""
+    """After the last round, by the run's rows; None if nobody kept an account."""
     has_secret: bool
     """Whether its noise follows from a secret, not from the seed."""
 

@@ -131,5 +131,5 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
     subject = small_runs.trained(
         tmp_path, fedloom.FedAvg(), small_runs.clients(), rounds=1
     )
-    with pytest.raises(FedloomError, match="data|split"):
+    with pytest.raises(FedloomError, match=r"data|split"):
         open_subject(subject.directory.path, "mlr", small_runs.clients(seed=1))

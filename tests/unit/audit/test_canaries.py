@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -8,8 +12,9 @@ import small_runs
 import torch
 
 import fedloom
-from fedloom.audit import AuditSettings
+from fedloom.audit import AuditSettings, open_subject
 from fedloom.audit.canaries import Trail, bound_epsilon, plant, shares_of, threshold
+from fedloom.core import streams
 from fedloom.core.errors import ConfigError
 
 
@@ -72,3 +77,52 @@ def test_settings_that_leave_nothing_to_do_are_refused() -> None:
         AuditSettings(references=3)
     with pytest.raises(ConfigError, match="nothing is left to do"):
         AuditSettings(references=0, canaries=0, batch=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyFedAvg(fedloom.FedAvg):
+    """FedAvg whose server adds Gaussian noise to a sum of bounded uploads."""
+
+    name: ClassVar[str] = "noisy-fedavg"
+    noise: float = 1.0
+    """Standard deviation, in multiples of the bound."""
+
+    def aggregate(self, server: Any, uploads: Any, cohort: Any) -> Any:
+        bound, everyone = 0.5, cohort.population
+        moved = uploads.shared - server.shared
+        moved = moved * (bound / moved.norm(dim=1, keepdim=True)).clamp(max=1.0)
+        draw = streams.generator(everyone.seed, "noise", cohort.round)
+        noise = torch.from_numpy(draw.normal(size=moved.shape[1])).to(moved.dtype)
+        total = moved.sum(0) + self.noise * bound * noise
+        return server._replace(shared=server.shared + total / everyone.count)
+
+
+def gaussian_epsilon(noise: float, rounds: int, delta: float) -> float:
+    """Of so many Gaussian releases (Balle and Wang 2018, theorem 8)."""
+    mean, normal = math.sqrt(rounds) / noise, NormalDist().cdf
+
+    def at(epsilon: float) -> float:
+        first = normal(mean / 2 - epsilon / mean)
+        return first - math.exp(epsilon) * normal(-mean / 2 - epsilon / mean) - delta
+
+    low, high = 0.0, 100.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if at(middle) > 0 else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize(("noise", "least"), [(4.0, 0.0), (1.0, 0.0), (0.2, 0.8)])
+def test_the_bound_never_exceeds_the_epsilon_of_a_private_run(
+    tmp_path: Path, noise: float, least: float
+) -> None:
+    method = NoisyFedAvg(lr=0.5, noise=noise)
+    federation = small_runs.clients(12)
+    fedloom.run(
+        method, "mlr", federation, rounds=3, out=tmp_path / "run", progress=False
+    )
+    subject = open_subject(tmp_path / "run", "mlr", federation, algorithm=method)
+    epsilon = gaussian_epsilon(noise, 3, 1e-5)
+    for seed in range(3):
+        found = bound_epsilon(subject, 24, seed=seed)
+        assert least <= found.epsilon <= epsilon
