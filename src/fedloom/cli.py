@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
+from fedloom.commands.audit import audit_command
 from fedloom.commands.bench import bench
 from fedloom.commands.catalogue import list_command
 from fedloom.commands.certs import certs_command
@@ -105,6 +106,7 @@ for command in (
     resume_command,
     data_command,
     report_command,
+    audit_command,
     view_command,
     list_command,
     describe_command,

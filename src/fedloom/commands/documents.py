@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedloom.export import Newcomer
     from fedloom.reports.findings import Findings
     from fedloom.reports.ranking import Standing
+    from fedloom.results.audit import Audit
     from fedloom.results.gain import Gain
     from fedloom.results.statistics import Estimate
     from fedloom.runs import Result
@@ -151,6 +152,16 @@ def newcomers_document(newcomers: Sequence[Newcomer], path: Path | None) -> Docu
         ],
         "path": path,
     }
+
+
+def audit_document(found: Audit, path: Path) -> Document:
+    """What attacks on a run came to; pictures are in the file alone."""
+    table = found.to_table()
+    for case in (table["inversions"] or {}).get("cases", ()):
+        del case["guesses"]
+    if table["inversions"] is not None:
+        del table["inversions"]["truth"]
+    return {"command": "audit", "path": path, **table}
 
 
 def error_document(error: Exception, exit_code: int) -> Document:

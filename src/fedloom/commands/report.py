@@ -115,10 +115,10 @@ def show_report(
     from fedloom.reports.report_tables import ranking_table, yardsticks_table
     from fedloom.reports.summary import summary
 
-    _show(ranking_table(findings, is_short=True))
+    show_table(ranking_table(findings, is_short=True))
     yardsticks = yardsticks_table(findings, is_short=True)
     if yardsticks is not None:
-        _show(yardsticks)
+        show_table(yardsticks)
     for text in (headline(findings), *summary(findings), *findings.collection.remarks):
         console.print(f"\n{text}", highlight=False, markup=False)
     say(f"\nWritten to {written[0]}")
@@ -129,7 +129,7 @@ def show_report(
         )
 
 
-def _show(table: Table) -> None:
+def show_table(table: Table) -> None:
     """Print a table, all of it: what a row is about stands before every part of it."""
     from fedloom.reports.units import SPACE
 

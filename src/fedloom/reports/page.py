@@ -9,6 +9,7 @@ from fedloom.reports.charts import legend_sign
 from fedloom.reports.findings import Findings
 from fedloom.reports.headline import answer_score, headline, is_for_longer
 from fedloom.reports.markup import content_policy, render
+from fedloom.reports.sections.audit import audit
 from fedloom.reports.sections.clients import calibration, clients
 from fedloom.reports.sections.gain import who_gains
 from fedloom.reports.sections.learning import learning
@@ -48,6 +49,11 @@ _SECTIONS: dict[str, tuple[str, str, Section]] = {
         "What drove it",
         "What each method recorded of its clients and of its aggregation.",
         drivers,
+    ),
+    "audit": (
+        "Audit",
+        "What the models of these runs give away to somebody who tries.",
+        audit,
     ),
     "data": ("Data", "Who held what.", data),
     "cost": ("Cost", "What a run took.", cost),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedloom.core.digests import read_checked_json
 from fedloom.core.errors import DataError, FedloomError
+from fedloom.results.audit import Audit
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import Outcomes
 from fedloom.results.reader import ClientData, ClientScores, RunReader
@@ -147,6 +148,11 @@ class Run:
     def alone(self) -> Mapping[str, NDArray[np.float64]] | None:
         """The columns `together` and `alone` of gain.parquet, if there is one."""
         return self.reader.gain()
+
+    @cached_property
+    def audit(self) -> Audit | None:
+        """What attacks on the run came to, if there were any."""
+        return self.reader.audit()
 
     @cached_property
     def outcomes(self) -> Mapping[str, Outcomes] | None:

@@ -12,6 +12,7 @@
                            last round, and the work of each client
     outcomes/alone.npz     the same of training alone with as much work
     gain.parquet           each client against training alone, if that was asked for
+    audit.json             what attacks on the run came to, if that was asked for
     checkpoint.safetensors all that is needed to go on; beside it the one before
     failure.json           why and where the run could not go on, if it diverged
     remarks.json           what the method has to say of the run, if anything
@@ -59,6 +60,7 @@ from fedloom.core.files import (
 )
 from fedloom.core.reading import UNREADABLE, not_whole
 from fedloom.core.remarks import Remark
+from fedloom.results.audit import Audit
 from fedloom.results.gain import Gain
 from fedloom.results.lock import hold
 from fedloom.results.outcomes import RunOutcomes, read_outcomes
@@ -126,6 +128,7 @@ class RunDirectory:
         self.remarks = path / "remarks.json"
         self.ledger = path / "privacy.json"
         self.gain = path / "gain.parquet"
+        self.audit = path / "audit.json"
         self.outcomes = path / "outcomes"
         self.alone_outcomes = path / "outcomes" / "alone.npz"
         self.rounds_csv = path / "rounds.csv"
@@ -277,7 +280,7 @@ class RunDirectory:
             *(file.path for file in self.rows.files.values()),
             self.checkpoint,
             checkpoint_before(self.checkpoint),
-            *filter(_is_checked, (self.failure, self.remarks, self.ledger)),
+            *filter(_is_checked, (self.failure, self.remarks, self.ledger, self.audit)),
             self.gain,
             self.alone_outcomes,
             *(at for at in map(self.outcomes_at, self.outcome_rounds()) if _holds(at)),
@@ -524,6 +527,27 @@ class RunDirectory:
             return ()
         texts = read_checked_json(self.remarks, "remarks", ("remarks",))["remarks"]
         return tuple(Remark(**text) for text in texts)
+
+    def write_audit(self, audit: Audit) -> None:
+        """Keep what attacks on the run came to, audit.json."""
+        write_checked_json(self.audit, audit.to_table())
+
+    def read_audit(self) -> Audit | None:
+        """What attacks on the run came to; None if there were none.
+
+        Raises:
+            MessageError: the file was damaged.
+        """
+        if not self.audit.is_file():
+            return None
+        try:
+            return Audit.from_table(read_checked_json(self.audit, "an audit"))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MessageError(
+                f"{self.audit}: not an audit that this version reads "
+                f"({type(error).__name__}: {error}). Make it again: `fedloom audit "
+                f"{self.path}`."
+            ) from error
 
     def write_gain(self, gain: Gain) -> None:
         """Every client's gain over training alone, gain.parquet."""

@@ -23,6 +23,7 @@ from fedloom.core.errors import DataError, MessageError
 from fedloom.core.reading import UNREADABLE, not_whole, read_npz
 from fedloom.core.remarks import Remark
 from fedloom.core.reprs import without_values
+from fedloom.results.audit import Audit
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes, read_outcomes
 from fedloom.results.row_files import GrowingFile, read_arrays, read_batches
@@ -174,6 +175,13 @@ class RunReader:
         except DataError:
             return None
 
+    def audit(self) -> Audit | None:
+        """What attacks on the run came to, if there were any and the file is whole."""
+        try:
+            return self.files.read_audit()
+        except MessageError:
+            return None
+
     @property
     def outcomes(self) -> dict[str, Outcomes] | None:
         """By part, what personal models said of every held-out sample at the end.
@@ -259,11 +267,12 @@ class RunReader:
             *((file, self.files.read_outcomes) for file in last),
             (self.files.alone_outcomes, self.files.read_alone_outcomes),
             (self.files.gain, self.files.read_gain),
+            (self.files.audit, self.files.read_audit),
         ]
         for file, read in readers:
             try:
                 read()
-            except DataError as error:
+            except (DataError, MessageError) as error:
                 wrong[file.name] = str(error)
         if self.files.config.name not in wrong:
             wrong |= self._other_settings(manifest["config"])
