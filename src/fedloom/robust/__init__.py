@@ -1,0 +1,1 @@
+"""Rules that hold against clients who lie, and the attacks that try them."""
