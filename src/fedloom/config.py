@@ -29,6 +29,7 @@ from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS, Model
 from fedloom.models.imported import ImportedModel, is_imported, missing_attribute
+from fedloom.robust import Attack, Robust, around
 from fedloom.server.schedule import Schedule
 
 
@@ -49,7 +50,18 @@ class RunConfig:
     model: Model = field(default_factory=lambda: MODELS["mlp"]())
     sampling: Sampling = field(default_factory=Sampling)
     faults: Faults = field(default_factory=Faults)
+    robust: Robust = field(default_factory=Robust)
+    attack: Attack = field(default_factory=Attack)
     engine: EngineSettings = field(default_factory=EngineSettings)
+
+    @property
+    def method(self) -> AnyAlgorithm:
+        """The algorithm with what the other sections put around it: what is trained.
+
+        Raises:
+            ConfigError: it cannot have that.
+        """
+        return around(self.algorithm, self.robust, self.attack)
 
 
 _CHOICES: dict[str, tuple[str, Mapping[str, type[Any]]]] = {
@@ -66,6 +78,8 @@ _PLAIN: dict[str, type[Any]] = {
     "split": Split,
     "sampling": Sampling,
     "faults": Faults,
+    "robust": Robust,
+    "attack": Attack,
     "engine": EngineSettings,
 }
 """Sections that only set one component."""

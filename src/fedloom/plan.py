@@ -24,6 +24,7 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation, LabelSkew, Natural, Sampling, divide
+from fedloom.clients.counts import floor_share
 from fedloom.config import (
     RunConfig,
     parse,
@@ -235,10 +236,11 @@ def plan_for(
     task = make_task(module, clients, engine, loss=loss, head=head)
     probe(task, data, is_woven=engine.runner == "weave")
     schedule, sampling = config.schedule, config.sampling
+    _refuse_small_rounds(config, clients)
     _refuse_too_large(config.algorithm, task, clients.count, sampling, schedule.rounds)
     choice = choose(
         engine,
-        config.algorithm,
+        config.method,
         task,
         clients,
         sampling,
@@ -257,13 +259,14 @@ def plan_for(
         config = replace(config, finds_lr=False)
         choice = replace(choice, reason=_joined(choice.reason, kept))
     simulation = Simulation(
-        config.algorithm,
+        config.method,
         task,
         clients,
         choice.runner,
         sampling=sampling,
         seed=schedule.seed,
         faults=config.faults,
+        attack=config.attack,
     )
     simulation.score_only(schedule.evaluate_clients)
     tables = to_tables(config)
@@ -280,7 +283,7 @@ def _refuse_classes(config: RunConfig, loss: object) -> None:
     Raises:
         ConfigError: there is one.
     """
-    for what in ("sampling", "faults", "engine"):
+    for what in ("sampling", "faults", "robust", "attack", "engine"):
         value = getattr(config, what)
         if isinstance(value, type):
             raise ConfigError(
@@ -348,6 +351,24 @@ def _find_rate(
 
 def _joined(*reasons: str) -> str:
     return "; ".join(filter(None, reasons))
+
+
+def _refuse_small_rounds(config: RunConfig, clients: Federation) -> None:
+    """Refuse a robust rule for which the rounds, or a team's part of them, are small.
+
+    Raises:
+        ConfigError: there are too few clients.
+    """
+    rate, needs = config.sampling.rate, config.algorithm.needs
+    if needs == "sums":
+        groups = {"a round": clients.count}
+    else:
+        teams, counts = np.unique(clients.teams, return_counts=True)
+        groups = {f"a round of team {t}": n for t, n in zip(teams, counts, strict=True)}
+    if needs != "nothing":
+        for whose, count in groups.items():
+            sampled = max(floor_share(rate, int(count)), 1)
+            config.robust.refuse_small_rounds(sampled, whose)
 
 
 def _refuse_too_large(

@@ -4,8 +4,8 @@
     python tests/golden/make_byzfl_numbers.py
 
 Twelve rows of seven numbers, and once more with two rows far away. ByzFL's Krum counts
-the n - f - 1 nearest others where the paper has n - f - 2, and has no Bulyan. Its clipping
-changes the rows that it is given.
+the n - f - 1 nearest others where the paper has n - f - 2; its clipping changes the rows
+that it is given; it has no Bulyan.
 """
 
 import json

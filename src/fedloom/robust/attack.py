@@ -73,11 +73,13 @@ class Attack:
         return self.kind in ("sign-flip", "inner-product", "little-is-enough")
 
     def draw(self, clients: int, seed: int) -> NDArray[np.int64]:
-        """The attackers, by number in ascending order; at least one.
+        """The attackers, by number, ascending; if there is an attack, at least one.
 
         Raises:
             ConfigError: nobody is left to be honest.
         """
+        if not self:
+            return np.zeros(0, dtype=np.int64)
         count = self.attackers
         if isinstance(count, float):
             count = max(round_share(count, clients), 1)

@@ -2,12 +2,11 @@
 
 Every rule takes `rows` (n, d), one row per client, on any device, and gives (d,). f is
 the number of rows that may be anything at all, nan and infinity included; nan counts as
-infinitely far away. Each row counts once, whatever number of samples its client claims:
-a claim that cannot be checked would be a lever. `norm_bound` alone keeps weights, for
-what it bounds is each client's part of the sum.
+infinitely far away. No rule takes weights: each row counts once, whatever number of
+samples its client claims, for a claim that nobody can check would be a lever.
 
-The same rows in the same order give the same bits; another order moves the last bits, and
-what Multi-Krum keeps of rows with equal scores.
+The same rows in the same order give the same bits; another order moves the last bits,
+and what Multi-Krum keeps of rows with equal scores.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ SMOOTHING = 1e-6
 """Distance below which a row no longer pulls harder at the geometric median."""
 
 
-def norm_bound(
-    rows: Tensor, bound: float | None = None, weights: Tensor | None = None
-) -> Tensor:
+def norm_bound(rows: Tensor, bound: float | None = None) -> Tensor:
     """The mean of the rows, each scaled down to a norm where it is longer.
 
     Sun, Kairouz, Suresh, McMahan. arXiv:1911.07963, norm thresholding of updates:
@@ -33,7 +30,6 @@ def norm_bound(
     Args:
         rows: (n, d).
         bound: M; by default the median of the rows' norms.
-        weights: (n,) how much each row counts; all the same by default.
     """
     rows, is_finite = _finite(rows)
     norms = _norms(rows)
@@ -43,9 +39,7 @@ def norm_bound(
     else:
         limit = norms.new_tensor(bound)
     factors = torch.where(norms > limit, limit / norms, 1.0).to(rows.dtype)
-    if weights is None:
-        return (factors[:, None] * rows).sum(0) / len(rows)
-    return ((weights * factors)[:, None] * rows).sum(0) / weights.sum()
+    return (factors[:, None] * rows).mean(0)
 
 
 def trimmed_mean(rows: Tensor, f: int) -> Tensor:

@@ -31,8 +31,8 @@ class Robust:
     """How the server adds up what clients send, if some of them may lie."""
 
     rule: Rule = "none"
-    """What takes the place of the sum. `none` adds everything up as it is sent. All
-    but `norm-bound` count every client once, however many samples it says it has."""
+    """What takes the place of the sum. `none` adds everything up as it is sent; with
+    all others every client counts once, however many samples it says it has."""
     attackers: Annotated[float, Interval(least=0.0, below=0.5)] | Count = 0.2
     """Share of a round's clients, or their number if it is a whole one, that may send
     anything at all. Of a share, the number in a round is rounded up."""
@@ -75,21 +75,51 @@ class Robust:
         formula = {"bulyan": "4 f + 3", "krum": "2 f + 3", "multi-krum": "2 f + 3"}
         spelled = formula.get(self.rule, "2 f + 1")
         return (
-            f"{self.rule} needs {spelled} = {needed} clients against f = {f} attackers, "
-            f"found {count}"
+            f"{self.rule} needs {spelled} = {needed} clients against f = {f} "
+            f"attackers, found {count}"
         )
 
-    def centre(self, rows: Tensor, weights: Tensor | None = None) -> Tensor:
-        """(d,) what the rule makes of rows, (n, d): where most of them are.
+    def refuse_small_rounds(self, count: int, whose: str) -> None:
+        """Refuse rounds that are expected to be too small for the rule.
 
         Args:
-            rows: what each client sent.
-            weights: (n,) how much each counts, for `norm-bound` alone.
+            count: how many clients a round is expected to have.
+            whose: what the message calls the round.
+
+        Raises:
+            ConfigError: they are.
         """
+        shortage = self.shortage(count) if self else ""
+        if shortage:
+            raise ConfigError(
+                f"robust: {shortage} in {whose}. Lower robust.attackers, sample more "
+                "clients, or choose another rule."
+            )
+
+    def refuse_secure_sums(self) -> None:
+        """Refuse a rule that has to see every client's part of a sum by itself.
+
+        Raises:
+            ConfigError: it does.
+        """
+        if self and self.rule != "norm-bound":
+            raise ConfigError(
+                f"robust: {self.rule} compares what single clients send, and with "
+                "secure sums the server sees their total alone. Set robust.rule = "
+                "'norm-bound' with a bound, or leave out secure sums."
+            )
+        if self and self.bound is None:
+            raise ConfigError(
+                "robust: norm-bound takes the median of the clients' norms, which the "
+                "server does not see with secure sums. Give robust.bound."
+            )
+
+    def centre(self, rows: Tensor) -> Tensor:
+        """(d,) what the rule makes of the rows of clients, (n, d)."""
         f = self.liars(len(rows))
         match self.rule:
             case "norm-bound":
-                return rules.norm_bound(rows, self.bound, weights)
+                return rules.norm_bound(rows, self.bound)
             case "trimmed-mean":
                 return rules.trimmed_mean(rows, f)
             case "median":
