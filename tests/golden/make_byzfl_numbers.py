@@ -4,8 +4,8 @@
     python tests/golden/make_byzfl_numbers.py
 
 Twelve rows of seven numbers, and once more with two rows far away. ByzFL's Krum counts
-the n - f - 1 nearest others where the paper has n - f - 2; its clipping changes the rows
-that it is given; it has no Bulyan.
+the n - f - 1 nearest others where the paper has n - f - 2. Its clipping changes the
+rows that it is given. It has no Bulyan.
 """
 
 import json

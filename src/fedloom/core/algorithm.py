@@ -194,6 +194,10 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     """Why a server must see every client's upload by itself, as the end of a sentence
     that begins with the method's name; of methods that need `single models`."""
 
+    why_not_robust: ClassVar[str] = ""
+    """Why no robust rule can take the place of its sums, as the end of a sentence;
+    empty where one can."""
+
     lr: Positive = 0.05
     """Learning rate of local gradient steps (eta); `"auto"`, in a run's file or as an
     argument of `fedloom.run` and `fedloom.compare`, finds it by a range test."""

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 _NOT_NUMBERS = ("round", "absent", "attackers", "refusals", "server_log", "scores")
 
 

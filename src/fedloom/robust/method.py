@@ -85,12 +85,14 @@ class RobustMethod(Summed):
     robust: Robust
 
     def __init__(self, algorithm: AnyAlgorithm, robust: Robust, **options: Any) -> None:
+        reason = algorithm.why_not_robust
         if algorithm.needs == "single models":
+            reason = f"its server needs single models: {algorithm.why_single}"
+        if reason:
             raise ConfigError(
-                f"robust: {robust.rule} takes the place of a sum, and {algorithm.name} "
-                f"has none: its server needs single models, for {algorithm.why_single}. "
-                "Take a method that goes by sums, such as ditto, apfl or fedper, or set "
-                "robust.rule = 'none'."
+                f"robust: {robust.rule} takes the place of a sum, and none can with "
+                f"{algorithm.name}: {reason}. Take a method such as ditto, apfl or "
+                "fedper, or set robust.rule = 'none'."
             )
         options = {**options, "reduce": RobustSum(robust), "most_samples": 1.0}
         super().__init__(algorithm, **options)
@@ -124,9 +126,9 @@ def around(method: AnyAlgorithm, robust: Robust, attack: Attack) -> AnyAlgorithm
         return method
     if method.needs == "single models":
         raise ConfigError(
-            f"attack: {attack.kind} changes what clients add to sums, and {method.name} "
-            f"has none: its server needs single models, for {method.why_single}. Choose "
-            "an attack on data, label-flip or backdoor, or a method that goes by sums, "
-            "such as ditto, apfl or fedper."
+            f"attack: {attack.kind} changes what clients add to sums, and there are "
+            f"none with {method.name}: its server needs single models: "
+            f"{method.why_single}. Choose an attack on data, label-flip or backdoor, "
+            "or a method that goes by sums, such as ditto, apfl or fedper."
         )
     return Summed(method)

@@ -62,7 +62,7 @@ class RoundCost:
     absent: list[int] = field(default_factory=list)
     """As in `fedloom.results.rows.Round`."""
     attackers: list[int] = field(default_factory=list)
-    """As in `fedloom.results.rows.Round`; a simulation says it when the round closes."""
+    """As in `fedloom.results.rows.Round`; filled in when the round is over."""
 
     def add(self, other: RoundCost) -> None:
         """Take in another exchange of the same round."""
