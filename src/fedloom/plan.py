@@ -682,6 +682,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
     """
     simulation, task = plan.simulation, plan.simulation.task
     config, warning = to_toml(plan.tables), simulation.federation.split_warning
+    attackers = simulation.attackers.tolist()
     directory.write_text(directory.config, config)
     simulation.federation.save(directory.split)
     if plan.is_own or plan.schedule.warm_start is not None:
@@ -706,6 +707,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "is_own": plan.is_own,
             **({"auto_lr": asdict(plan.found_rate)} if plan.found_rate else {}),
             **({"split_warning": warning} if warning else {}),
+            **({"attackers": attackers} if attackers else {}),
         }
     )
 

@@ -110,6 +110,17 @@ class Simulation(Training):
         return cost
 
     @property
+    def scored_clients(self) -> str:
+        """Whom scores are of, if not of everybody: `4 sampled honest clients`."""
+        honest = self.federation.count - len(self.attackers)
+        if len(self.scored) == self.federation.count:
+            return ""
+        words = [str(len(self.scored))]
+        words += ["sampled"] if len(self.scored) < honest else []
+        words += ["honest"] if self.attack else []
+        return " ".join([*words, "clients"])
+
+    @property
     def parts(self) -> list[str]:
         """The parts of the data that models are scored on, and marked images."""
         has_mark = self.attack.kind == BACKDOOR and self.coordinator.roster.has("test")
