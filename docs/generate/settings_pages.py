@@ -17,6 +17,7 @@ from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet import Faults
 from fedloom.models import MODELS
+from fedloom.robust import Attack, Robust
 from fedloom.server.schedule import Schedule
 
 FOLDER = "reference/settings"
@@ -39,6 +40,8 @@ PLAIN: Mapping[str, tuple[type[Any], str]] = {
     "split": (Split, "says which samples of a client are for testing and validation"),
     "sampling": (Sampling, "says who takes part in a round"),
     "faults": (Faults, "simulates clients that fail"),
+    "robust": (Robust, "chooses the rule that holds against clients who lie"),
+    "attack": (Attack, "simulates clients who lie"),
     "engine": (EngineSettings, "says how the work is done; it changes no result"),
 }
 """Sections with settings of one kind, and what each of them does."""

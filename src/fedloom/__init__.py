@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from fedloom.export import Newcomer, load_model
     from fedloom.fleet import Faults
     from fedloom.reports import report
+    from fedloom.robust import Attack, Robust
     from fedloom.runs import Result, load, resume, run
     from fedloom.server.schedule import Progress
     from fedloom.trackers import Tracker
@@ -118,6 +119,7 @@ _NAMES = {
     "fedloom.export": "Newcomer load_model",
     "fedloom.fleet": "Faults",
     "fedloom.reports": "report",
+    "fedloom.robust": "Attack Robust",
     "fedloom.runs": "Result load resume run",
     "fedloom.server.schedule": "Progress",
     "fedloom.trackers": "Tracker",
@@ -153,6 +155,7 @@ __all__ = [
     "IFCA",
     "REGISTRY",
     "Algorithm",
+    "Attack",
     "Batch",
     "BlockTeams",
     "Client",
@@ -211,6 +214,7 @@ __all__ = [
     "RandomTeams",
     "RaySettings",
     "Result",
+    "Robust",
     "SGDState",
     "Sampling",
     "Scaffold",

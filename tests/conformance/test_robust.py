@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from remote_runs import RemoteRun, simulated, standing_of
 from torch import Tensor
 from variants import (
     COUNT,
@@ -179,3 +182,15 @@ def test_a_rule_is_the_same_in_every_order_of_the_clients() -> None:
     first = method.aggregate(server, arrivals.uploads, cohort).record
     second = method.aggregate(server, turned, cohort.only(back)).record
     assert_identical({"shared": first.shared}, {"shared": second.shared})
+
+
+def test_a_federation_of_bytes_with_a_rule_equals_the_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    method = RobustMethod(Ditto(), Robust(rule="trimmed-mean", attackers=1))
+    remote, simulation = RemoteRun(method, tmp_path), simulated(method)
+    for training in (remote, simulation):
+        for _ in range(2):
+            training.run_exchange()
+    assert_same(standing_of(remote), standing_of(simulation))

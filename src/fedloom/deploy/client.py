@@ -129,7 +129,7 @@ def make_node(
     )
     return Node(
         client,
-        config.algorithm,
+        config.method,
         lambda clients: make_task(module, clients, config.engine, loss=loss, head=head),
         home,
         seed=config.schedule.seed,
