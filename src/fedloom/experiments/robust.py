@@ -4,16 +4,16 @@
 
 Sixty clients on the embedded digits, whose classes are dealt by a Dirichlet
 distribution of concentration 0.5, logistic regression, Ditto for 30 rounds of 5 local
-epochs, everybody taking part. Every client counts once in all of them, as robust rules
-have it, so that only the rules differ. A fifth of the clients attack, and the rules
-assume as many. Scores are those of the others. The most unusual clients are those whose
-classes are furthest from those of all, before any training.
+epochs, everybody taking part. Every client counts once, without a rule too, so that
+only the rules differ. A fifth of the clients attack, and the rules assume as many.
+Scores are those of the others. The most unusual clients are those whose classes are
+furthest from those of all, before any training.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -23,18 +23,27 @@ from numpy.typing import NDArray
 from fedloom.algorithms import Ditto
 from fedloom.clients import Dirichlet, Federation
 from fedloom.config import RunConfig
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.summed import Summed
+from fedloom.engine.weave import Weave
 from fedloom.experiments.tables import markdown, write
 from fedloom.fleet.attacked import BACKDOOR
 from fedloom.models import MLR
+from fedloom.plan import built_in_module, make_clients, make_task
 from fedloom.robust import Attack, Robust
 from fedloom.robust.attack import Kind
+from fedloom.robust.method import RobustMethod
 from fedloom.robust.settings import Rule
-from fedloom.runs import Result, run_config
 from fedloom.server.schedule import Schedule
+from fedloom.server.simulation import Simulation, SimulationBundle
 
-ROUNDS, SEEDS, CLIENTS = 30, 3, 60
+ROUNDS, SEEDS, CLIENTS = 30, 5, 60
 RULES: tuple[Rule, ...] = get_args(Rule)
 ATTACKS: tuple[Kind, ...] = get_args(Kind)
+KINDS = ("shared", "personal")
+
+_TOGETHER = 240
+"""Clients of all runs that are trained in one pass: their models are small."""
 
 
 class Row(NamedTuple):
@@ -54,53 +63,86 @@ class Row(NamedTuple):
 
 def reproduce(out: Path, seed: int) -> str:
     """Run `SEEDS` seeds from `seed` on, write all rows and the tables."""
-    rows = [
-        row
-        for s in range(seed, seed + SEEDS)
-        for attack in ATTACKS
-        for rule in RULES
-        for row in measure(attack, rule, s)
-    ]
+    rows = [row for s in range(seed, seed + SEEDS) for row in measure(s)]
     return write(out, "robust", Row._fields, rows, to_markdown(rows))
 
 
 def measure(
-    attack: Kind, rule: Rule, seed: int, *, rounds: int = ROUNDS, clients: int = CLIENTS
+    seed: int, *, rounds: int = ROUNDS, clients: int = CLIENTS
 ) -> Iterator[Row]:
-    """One run, one row per kind of model."""
+    """Every attack with every rule: one bundle of runs, a row per run and model."""
+    runs = simulations(seed, clients)
+    bundle = SimulationBundle(list(runs.values()), Weave(_TOGETHER))
+    for _ in range(rounds):
+        bundle.run_exchange()
+    for n, ((attack, rule), run) in enumerate(runs.items()):
+        if n in bundle.failures:
+            raise bundle.failures[n]
+        unusual = unusual_decile(run)
+        tests, marked = (
+            {s.kind: s for s in run.evaluate(part).scores} if part in run.parts else {}
+            for part in ("test", BACKDOOR)
+        )
+        for kind in KINDS:
+            accuracy = tests[kind].of()
+            lowest = np.sort(accuracy)[: _tenth(len(accuracy))]
+            yield Row(
+                attack,
+                rule,
+                seed,
+                kind,
+                float(accuracy.mean()),
+                float(lowest.mean()),
+                float(accuracy[unusual].mean()),
+                float(np.nanmean(marked[kind].of())) if marked else math.nan,
+            )
+
+
+def simulations(seed: int, clients: int) -> Mapping[tuple[Kind, Rule], Simulation]:
+    """The runs of one seed: the same clients, start and attackers in all."""
     config = RunConfig(
-        schedule=Schedule(rounds=rounds, seed=seed, evaluate_every=rounds),
-        algorithm=Ditto(lr=0.1, epochs=5, weights="equal"),
+        schedule=Schedule(seed=seed),
         partition=Dirichlet(clients=clients, alpha=0.5, least=10),
         model=MLR(),
-        robust=Robust(rule=rule),
-        attack=Attack(kind=attack),
     )
-    result = run_config(config)
-    unusual = _unusual_decile(result)
-    for kind, parts in result.history.rounds[-1].scores.items():
-        test = parts["test"]
-        yield Row(
-            attack,
-            rule,
-            seed,
-            kind,
-            test["accuracy"],
-            test["accuracy_worst_decile"],
-            float(np.nanmean(result.scores(kind)[unusual])),
-            parts.get(BACKDOOR, {}).get("accuracy", math.nan),
+    config, federation = make_clients(config)
+    task = make_task(built_in_module(config, federation), federation, config.engine)
+    return {
+        (attack, rule): Simulation(
+            _method(rule),
+            task,
+            federation,
+            Weave(clients),
+            seed=seed,
+            attack=Attack(kind=attack),
         )
+        for attack in ATTACKS
+        for rule in RULES
+    }
 
 
-def _unusual_decile(result: Result) -> NDArray[np.int64]:
-    """The tenth of the scored clients whose classes are furthest from those of all."""
-    federation: Federation = result.federation
+def _method(rule: Rule) -> AnyAlgorithm:
+    ditto = Ditto(lr=0.1, epochs=5)
+    if rule == "none":
+        return Summed(ditto, most_samples=1.0)
+    return RobustMethod(ditto, Robust(rule=rule))
+
+
+def unusual_decile(run: Simulation) -> NDArray[np.int64]:
+    """The tenth of the scored clients whose classes are furthest from those of all.
+
+    By their places among those who are scored; the distance is the sum of the absolute
+    differences of the shares of all classes.
+    """
+    federation: Federation = run.federation
     counts = federation.label_counts() + federation.label_counts("test")
     shares = counts / counts.sum(1, keepdims=True)
-    distance = np.abs(shares - shares.mean(0)).sum(1)
-    scored = np.flatnonzero(np.isfinite(result.scores("personal")))
-    order = np.argsort(-distance[scored], kind="stable")
-    return scored[order[: max(1, round(len(scored) / 10))]]
+    distance = np.abs(shares - shares.mean(0)).sum(1)[run.scored.cpu().numpy()]
+    return np.argsort(-distance, kind="stable")[: _tenth(len(distance))]
+
+
+def _tenth(count: int) -> int:
+    return max(1, round(count / 10))
 
 
 def to_markdown(rows: list[Row]) -> str:
@@ -140,7 +182,6 @@ def to_markdown(rows: list[Row]) -> str:
     return "\n".join(tables)
 
 
-KINDS = ("shared", "personal")
 _DECILES = ("worst tenth", "most unusual tenth")
 
 
