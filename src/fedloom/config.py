@@ -29,7 +29,8 @@ from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS, Model
 from fedloom.models.imported import ImportedModel, is_imported, missing_attribute
-from fedloom.robust import Attack, Robust, around
+from fedloom.privacy import Privacy
+from fedloom.robust import Attack, Robust, around, refuse_with_privacy
 from fedloom.server.schedule import Schedule
 
 
@@ -53,10 +54,16 @@ class RunConfig:
     robust: Robust = field(default_factory=Robust)
     attack: Attack = field(default_factory=Attack)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    privacy: Privacy | None = None
+    """None: nobody is hidden."""
+
+    def __post_init__(self) -> None:
+        if self.privacy is not None:
+            refuse_with_privacy(self.robust, self.attack)
 
     @property
     def method(self) -> AnyAlgorithm:
-        """The algorithm with what the other sections put around it: what is trained.
+        """The algorithm with its robust rule, or as attacks on what is sent need it.
 
         Raises:
             ConfigError: it cannot have that.
@@ -83,6 +90,9 @@ _PLAIN: dict[str, type[Any]] = {
     "engine": EngineSettings,
 }
 """Sections that only set one component."""
+
+_OPTIONAL: dict[str, type[Any]] = {"privacy": Privacy}
+"""The same, of what a run has only where its file has the section."""
 
 AUTO = "auto"
 """In the place of the learning rate in [algorithm]: a range test finds it."""
@@ -163,7 +173,7 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
         ConfigError: an unknown section, name or key, a wrong type or range.
     """
     known = [f.name for f in dataclasses.fields(Schedule)]
-    sections = [*_CHOICES, *_PLAIN]
+    sections = [*_CHOICES, *_PLAIN, *_OPTIONAL]
     for key, value in tables.items():
         is_section = isinstance(value, Mapping)
         if key in _RENAMED:
@@ -210,12 +220,15 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
         parts[section] = build(registry[name], table, place)
     for section, kind in _PLAIN.items():
         parts[section] = build(kind, tables.get(section, {}), f"{where} [{section}]")
+    for section, kind in _OPTIONAL.items():
+        if section in tables:
+            parts[section] = build(kind, tables[section], f"{where} [{section}]")
     return RunConfig(**parts)
 
 
 def _sections_with(key: str, tables: Mapping[str, Any]) -> Iterator[str]:
     """The sections of a run that have a setting of this name."""
-    kinds = dict(_PLAIN)
+    kinds = _PLAIN | _OPTIONAL
     for section, (_, registry) in _CHOICES.items():
         table = tables.get(section, {})
         name = table.get("name") if isinstance(table, Mapping) else None
@@ -244,6 +257,9 @@ def to_tables(config: RunConfig) -> dict[str, Any]:
         tables["algorithm"]["lr"] = AUTO
     for section in _PLAIN:
         tables[section] = _plain(getattr(config, section))
+    for section in _OPTIONAL:
+        if getattr(config, section) is not None:
+            tables[section] = _plain(getattr(config, section))
     return tables
 
 

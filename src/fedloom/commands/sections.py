@@ -74,6 +74,7 @@ def _plain() -> dict[str, Section]:
     from fedloom.clients import Sampling, Split
     from fedloom.engine.choice import EngineSettings
     from fedloom.fleet import Faults
+    from fedloom.privacy import Privacy
     from fedloom.robust import Attack, Robust
 
     kinds: dict[str, type[Any]] = {
@@ -83,6 +84,7 @@ def _plain() -> dict[str, Section]:
         "robust": Robust,
         "attack": Attack,
         "engine": EngineSettings,
+        "privacy": Privacy,
     }
     return {
         name: Section(_in_file(name, first_line(kind)), tuple(settings_of(kind)), {})

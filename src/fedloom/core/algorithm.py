@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core import sums
+from fedloom.core.clip import PerSample
 from fedloom.core.describe import returned
 from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.optimizers import SGD, Optimizer, adam_move
@@ -197,6 +198,11 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     why_not_robust: ClassVar[str] = ""
     """Why no robust rule can take the place of its sums, as the end of a sentence;
     empty where one can."""
+    releases_always: ClassVar[bool] = False
+    """Whether the server takes in a round in which nobody was there: what it then makes
+    is noise, and who was there stays hidden."""
+    per_sample: ClassVar[PerSample | None] = None
+    """How gradients of local steps hide single samples; none hides none."""
 
     lr: Positive = 0.05
     """Learning rate of local gradient steps (eta); `"auto"`, in a run's file or as an
@@ -225,7 +231,9 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read the record types off the type arguments."""
         super().__init_subclass__(**kwargs)
-        cls.records = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+        own = vars(cls)
+        if "__orig_bases__" in own and "records" not in own:
+            cls.records = get_args(own["__orig_bases__"][0])
 
     def __post_init__(self) -> None:
         rate: Any = self.lr
@@ -362,7 +370,7 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         changes of what the method `averages`, times the client's weight.
         """
         kind = self.summand_record
-        weight = counts_of(client.size, self._weighting)
+        weight = counts_of(client.size, self.weighting)
         changes = [
             weight * (getattr(upload, name) - getattr(down, source))
             for name, source in self._averaged
@@ -434,10 +442,14 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         return tuple(pairs)
 
     @property
-    def _weighting(self) -> Weighting:
+    def weighting(self) -> Weighting:
         """How clients count in the means that a method `averages`."""
         by: Weighting = getattr(self, "weights", "size")
         return by
+
+    def spent(self, rounds: int) -> float | None:
+        """Epsilon after so many rounds; None for a method that hides nobody."""
+        return None
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
         """Close the round after its last exchange; nothing to do for most methods."""

@@ -132,3 +132,28 @@ def around(method: AnyAlgorithm, robust: Robust, attack: Attack) -> AnyAlgorithm
             "or a method that goes by sums, such as ditto, apfl or fedper."
         )
     return Summed(method)
+
+
+def refuse_with_privacy(robust: Robust, attack: Attack) -> None:
+    """Refuse what takes the place of the sums that privacy is accounted for.
+
+    Raises:
+        ConfigError: there is such a rule or attack.
+    """
+    if robust:
+        already = "privacy.clip bounds norms already"
+        if robust.rule != "norm-bound":
+            already = (
+                "one client may move its result further than a sum, and the noise of "
+                "[privacy] is made for a sum"
+            )
+        raise ConfigError(
+            f"robust: {robust.rule} and [privacy] exclude each other: {already}. Leave "
+            "out one of the two sections."
+        )
+    if attack.changes_uploads:
+        raise ConfigError(
+            f"attack: {attack.kind} and [privacy] exclude each other: what attackers "
+            "send would not have the noise that is accounted for. Choose an attack on "
+            "data, label-flip or backdoor, or leave out one of the two sections."
+        )
