@@ -174,11 +174,9 @@ def to_markdown(rows: list[Row]) -> str:
                 )
                 cells.append(_cell(with_rule - without))
         lines.append((rule, *cells))
-    head = (
-        "rule",
-        *(f"{kind}: {what}" for kind in KINDS for what in ("mean", *_DECILES)),
-    )
-    tables.append(f"Without an attack, over no rule\n\n{markdown(head, lines)}")
+    columns = [f"{kind}: {what}" for kind in KINDS for what in ("mean", *_DECILES)]
+    table = markdown(("rule", *columns), lines)
+    tables.append(f"Without an attack, over no rule\n\n{table}")
     return "\n".join(tables)
 
 

@@ -52,7 +52,8 @@ class RobustSum:
             ]
         else:
             centre = self.robust.centre(torch.cat(fields, 1))
-            centres = list(centre.split([field.shape[1] for field in fields]))
+            widths = [field.shape[1] for field in fields]
+            centres = list(torch.split(centre, widths))
         return rebuild(
             rows,
             [

@@ -159,7 +159,8 @@ def _squared_distances(rows: Tensor) -> Tensor:
     exact = "donot_use_mm_for_euclid_dist"
     distances = torch.cdist(rows, rows, compute_mode=exact).square()
     distances = distances.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    return distances.fill_diagonal_(torch.inf)
+    distances.fill_diagonal_(torch.inf)
+    return distances
 
 
 def _krum_scores(distances: Tensor, f: int) -> Tensor:
