@@ -37,7 +37,7 @@ from fedloom.robust.settings import Rule
 from fedloom.server.schedule import Schedule
 from fedloom.server.simulation import Simulation, SimulationBundle
 
-ROUNDS, SEEDS, CLIENTS = 15, 3, 60
+ROUNDS, SEEDS, CLIENTS = 15, 10, 60
 RULES: tuple[Rule, ...] = get_args(Rule)
 ATTACKS: tuple[Kind, ...] = get_args(Kind)
 KINDS = ("shared", "personal")
