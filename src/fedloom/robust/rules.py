@@ -157,7 +157,7 @@ def _squared_distances(rows: Tensor) -> Tensor:
     rows that are far from zero and near to each other.
     """
     exact = "donot_use_mm_for_euclid_dist"
-    distances = torch.cdist(rows, rows, compute_mode=exact).square()
+    distances: Tensor = torch.cdist(rows, rows, compute_mode=exact).square()
     distances = distances.nan_to_num(nan=torch.inf, posinf=torch.inf)
     distances.fill_diagonal_(torch.inf)
     return distances
