@@ -17,6 +17,7 @@ from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet import Faults
 from fedloom.models import MODELS
+from fedloom.privacy import Privacy
 from fedloom.robust import Attack, Robust
 from fedloom.server.schedule import Schedule
 
@@ -43,6 +44,7 @@ PLAIN: Mapping[str, tuple[type[Any], str]] = {
     "robust": (Robust, "chooses the rule that holds against clients who lie"),
     "attack": (Attack, "simulates clients who lie"),
     "engine": (EngineSettings, "says how the work is done; it changes no result"),
+    "privacy": (Privacy, "bounds and hides what clients send; without it nobody is"),
 }
 """Sections with settings of one kind, and what each of them does."""
 

@@ -147,7 +147,8 @@ def _finite(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _norms(rows: Tensor) -> Tensor:
     """(n,) in float64, where squares of large numbers are numbers."""
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms
 
 
 def _squared_distances(rows: Tensor) -> Tensor:
