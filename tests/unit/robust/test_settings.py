@@ -109,3 +109,20 @@ def test_sections_are_read_and_written() -> None:
 def test_no_rule_is_the_mean() -> None:
     rows = torch.arange(6.0).view(3, 2)
     assert torch.equal(Robust().centre(rows), rows.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"robust": {"rule": "median"}}, r"median and \[privacy\] exclude.*further"),
+        ({"robust": {"rule": "norm-bound"}}, r"privacy\.clip bounds norms already"),
+        ({"attack": {"kind": "sign-flip"}}, r"sign-flip and \[privacy\] exclude"),
+    ],
+)
+def test_what_privacy_is_not_accounted_for_is_refused(
+    section: dict[str, Any], message: str
+) -> None:
+    privacy = {"privacy": {"delta": 1e-5}}
+    with pytest.raises(ConfigError, match=message):
+        parse({**section, **privacy})
+    parse({"attack": {"kind": "label-flip"}, **privacy})
