@@ -18,6 +18,7 @@ from fedloom.engine.choice import EngineSettings
 from fedloom.fleet import Faults
 from fedloom.models import MODELS
 from fedloom.privacy import Privacy
+from fedloom.robust import Attack, Robust
 from fedloom.server.schedule import Schedule
 
 FOLDER = "reference/settings"
@@ -40,6 +41,8 @@ PLAIN: Mapping[str, tuple[type[Any], str]] = {
     "split": (Split, "says which samples of a client are for testing and validation"),
     "sampling": (Sampling, "says who takes part in a round"),
     "faults": (Faults, "simulates clients that fail"),
+    "robust": (Robust, "chooses the rule that holds against clients who lie"),
+    "attack": (Attack, "simulates clients who lie"),
     "engine": (EngineSettings, "says how the work is done; it changes no result"),
     "privacy": (Privacy, "bounds and hides what clients send; without it nobody is"),
 }

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from fedloom.fleet import Faults
     from fedloom.privacy import Privacy, private
     from fedloom.reports import report
+    from fedloom.robust import Attack, Robust
     from fedloom.runs import Result, load, resume, run
     from fedloom.server.schedule import Progress
     from fedloom.trackers import Tracker
@@ -120,6 +121,7 @@ _NAMES = {
     "fedloom.fleet": "Faults",
     "fedloom.privacy": "Privacy private",
     "fedloom.reports": "report",
+    "fedloom.robust": "Attack Robust",
     "fedloom.runs": "Result load resume run",
     "fedloom.server.schedule": "Progress",
     "fedloom.trackers": "Tracker",
@@ -159,6 +161,7 @@ __all__ = [
     "IFCA",
     "REGISTRY",
     "Algorithm",
+    "Attack",
     "Batch",
     "BlockTeams",
     "Client",
@@ -218,6 +221,7 @@ __all__ = [
     "RandomTeams",
     "RaySettings",
     "Result",
+    "Robust",
     "SGDState",
     "Sampling",
     "Scaffold",

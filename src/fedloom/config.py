@@ -30,6 +30,7 @@ from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS, Model
 from fedloom.models.imported import ImportedModel, is_imported, missing_attribute
 from fedloom.privacy import Privacy
+from fedloom.robust import Attack, Robust, around, refuse_with_privacy
 from fedloom.server.schedule import Schedule
 
 
@@ -50,9 +51,24 @@ class RunConfig:
     model: Model = field(default_factory=lambda: MODELS["mlp"]())
     sampling: Sampling = field(default_factory=Sampling)
     faults: Faults = field(default_factory=Faults)
+    robust: Robust = field(default_factory=Robust)
+    attack: Attack = field(default_factory=Attack)
     engine: EngineSettings = field(default_factory=EngineSettings)
     privacy: Privacy | None = None
     """None: nobody is hidden."""
+
+    def __post_init__(self) -> None:
+        if self.privacy is not None:
+            refuse_with_privacy(self.robust, self.attack)
+
+    @property
+    def method(self) -> AnyAlgorithm:
+        """The algorithm with its robust rule, or as attacks on what is sent need it.
+
+        Raises:
+            ConfigError: it cannot have that.
+        """
+        return around(self.algorithm, self.robust, self.attack)
 
 
 _CHOICES: dict[str, tuple[str, Mapping[str, type[Any]]]] = {
@@ -69,6 +85,8 @@ _PLAIN: dict[str, type[Any]] = {
     "split": Split,
     "sampling": Sampling,
     "faults": Faults,
+    "robust": Robust,
+    "attack": Attack,
     "engine": EngineSettings,
 }
 """Sections that only set one component."""

@@ -240,6 +240,7 @@ def plan_for(
     task = make_task(module, clients, engine, loss=loss, head=head)
     probe(task, data, is_woven=engine.runner == "weave")
     schedule, sampling = config.schedule, config.sampling
+    _refuse_small_rounds(config, clients)
     _refuse_too_large(config.algorithm, task, clients.count, sampling, schedule.rounds)
     method = _private(config, task, clients)
     choice = choose(
@@ -271,6 +272,7 @@ def plan_for(
         sampling=sampling,
         seed=schedule.seed,
         faults=config.faults,
+        attack=config.attack,
     )
     simulation.score_only(schedule.evaluate_clients)
     tables = to_tables(config)
@@ -287,7 +289,7 @@ def _refuse_classes(config: RunConfig, loss: object) -> None:
     Raises:
         ConfigError: there is one.
     """
-    for what in ("sampling", "faults", "engine"):
+    for what in ("sampling", "faults", "robust", "attack", "engine"):
         value = getattr(config, what)
         if isinstance(value, type):
             raise ConfigError(
@@ -369,7 +371,7 @@ def _private(config: RunConfig, task: Task, clients: Federation) -> AnyAlgorithm
     """
     privacy, sampling = config.privacy, config.sampling
     if privacy is None:
-        return config.algorithm
+        return config.method
     sizes = torch.as_tensor(clients.train.sizes)
 
     def gradients(algorithm: AnyAlgorithm) -> float:
@@ -394,6 +396,24 @@ def _private(config: RunConfig, task: Task, clients: Federation) -> AnyAlgorithm
 
 def _joined(*reasons: str) -> str:
     return "; ".join(filter(None, reasons))
+
+
+def _refuse_small_rounds(config: RunConfig, clients: Federation) -> None:
+    """Refuse a robust rule for which the rounds, or a team's part of them, are small.
+
+    Raises:
+        ConfigError: there are too few clients.
+    """
+    rate, needs = config.sampling.rate, config.algorithm.needs
+    if needs == "sums":
+        groups = {"a round": clients.count}
+    else:
+        teams, counts = np.unique(clients.teams, return_counts=True)
+        groups = {f"a round of team {t}": n for t, n in zip(teams, counts, strict=True)}
+    if needs != "nothing":
+        for whose, count in groups.items():
+            sampled = max(floor_share(rate, int(count)), 1)
+            config.robust.refuse_small_rounds(sampled, whose)
 
 
 def _refuse_too_large(
@@ -711,6 +731,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
     simulation, task = plan.simulation, plan.simulation.task
     refuse_secret_inside(simulation.algorithm, directory.path)
     config, warning = to_toml(plan.tables), simulation.federation.split_warning
+    attackers = simulation.attackers.tolist()
     directory.write_text(directory.config, config)
     simulation.federation.save(directory.split)
     if plan.is_own or plan.schedule.warm_start is not None:
@@ -735,6 +756,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "is_own": plan.is_own,
             **({"auto_lr": asdict(plan.found_rate)} if plan.found_rate else {}),
             **({"split_warning": warning} if warning else {}),
+            **({"attackers": attackers} if attackers else {}),
         }
     )
 

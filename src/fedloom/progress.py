@@ -212,10 +212,17 @@ class Watcher:
                 f"note: {counted(small, 'client')} with fewer samples than batch_size "
                 f"{simulation.algorithm.batch_size}: all that a client has is one batch"
             )
-        if len(simulation.scored) < federation.count:
+        scored = simulation.scored_clients
+        if "sampled" in scored:
             self._say(
-                f"note: scores are of {len(simulation.scored)} sampled clients, the "
-                "same ones in every round; evaluate_clients says how many"
+                f"note: scores are of {scored}, the same ones in every round; "
+                "evaluate_clients says how many"
+            )
+        if simulation.attack:
+            self._say(
+                f"note: {counted(len(simulation.attackers), 'client')} of "
+                f"{federation.count} attack ({simulation.attack.kind}) and are not "
+                "scored"
             )
         has_teams = type(simulation.algorithm).team_models is not Algorithm.team_models
         if has_teams and simulation.coordinator.population.team_count == 1:

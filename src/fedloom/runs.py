@@ -68,6 +68,7 @@ from fedloom.results.run_scores import run_scores
 from fedloom.results.scores import Scores
 from fedloom.results.statistics import LEVEL, Estimate, over_clients
 from fedloom.results.table import ClosingTable, closing_table
+from fedloom.robust import Attack, Robust
 from fedloom.server import checkpoint
 from fedloom.server.checkpoint import Position
 from fedloom.server.history import History
@@ -93,9 +94,8 @@ class Result(Models):
     def table(self) -> ClosingTable:
         """The numbers of the last round, shared and personal; prints as a table."""
         simulation = self._plan.simulation
-        is_sample = len(simulation.scored) < self.federation.count
-        sampled = len(simulation.scored) if is_sample else None
-        return closing_table(self.history.rounds, simulation.task.metric, sampled)
+        rounds, metric = self.history.rounds, simulation.task.metric
+        return closing_table(rounds, metric, simulation.scored_clients)
 
     def __repr__(self) -> str:
         return (
@@ -290,6 +290,8 @@ def run(
     head: str | None = None,
     sampling: Sampling | None = None,
     faults: Faults | None = None,
+    robust: Robust | None = None,
+    attack: Attack | None = None,
     engine: EngineSettings | None = None,
     evaluate_every: int = 1,
     evaluate_start: bool = False,
@@ -332,6 +334,10 @@ def run(
         head: name of the model's last part, for methods that split the model.
         sampling: who takes part in a round; by default everybody.
         faults: how often clients fail to take part; never by default.
+        robust: the rule by which the server adds up what clients send, if some may lie;
+            by default a plain sum.
+        attack: what some clients do to the others, for a simulation; they are not
+            scored. Nothing by default.
         engine: how the work is done; by default all clients at once on the best
             device.
         evaluate_every: rounds between evaluations.
@@ -370,6 +376,8 @@ def run(
         finds_lr=is_auto(lr, "run"),
         sampling=sampling,
         faults=checked_faults(faults),
+        robust=robust if robust is not None else Robust(),
+        attack=attack if attack is not None else Attack(),
         engine=engine,
     )
     module = make_module(model, clients, seed)

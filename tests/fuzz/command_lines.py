@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from odd_values import CHOICES, NUMBERS, TEXTS, pick
+from odd_values import CHOICES, NUMBERS, SECTIONS, TEXTS, pick
 from rounds import BASE
 from worker import Note
 
@@ -141,7 +141,7 @@ class Trial:
             # Large ones are long runs, not errors.
             return pick(draw, ["1", "2", "0", "-1", "x", "", "1.5", "nan", "10" * 200])
         if option == "--set":
-            section = pick(draw, [*CHOICES, *TEXTS[:20], "engine", "split", "faults"])
+            section = pick(draw, [*CHOICES, *TEXTS[:20], *SECTIONS])
             key = pick(draw, ["lr", "name", "pull", "clients", "rate", *TEXTS[:20]])
             assigned = pick(draw, ["=", "=", "=", "", ".x="])
             return f"{section}.{key}{assigned}{pick(draw, [*numbers, *TEXTS])}"

@@ -17,6 +17,7 @@ from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS
+from fedloom.robust import Attack, Robust
 from fedloom.server.schedule import Schedule
 
 T = TypeVar("T")
@@ -33,6 +34,8 @@ SECTIONS: dict[str, type[Any]] = {
     "split": Split,
     "sampling": Sampling,
     "faults": Faults,
+    "robust": Robust,
+    "attack": Attack,
     "engine": EngineSettings,
 }
 

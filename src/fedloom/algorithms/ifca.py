@@ -112,6 +112,10 @@ class IFCA(Algorithm[Server, Empty, Download, Work, Upload]):
 
     name = "ifca"
     group = "clustered"
+    why_not_robust = (
+        "each client says itself which cluster it is of, so that a rule over all of "
+        "them would see the zeros of those who are elsewhere"
+    )
     optimizers = ANY
 
     cluster_count: SmallCount = 2

@@ -16,15 +16,8 @@ Complete = Callable[[str], list[str]]
 _PACKAGE = Path(__file__).parent.parent
 SECTIONS = (
     *("algorithm", "data", "partition", "transform", "teams", "model", "split"),
-    *(
-        "sampling",
-        "faults",
-        "engine",
-        "privacy",
-        "schedule",
-        "evaluation",
-        "checkpoint",
-    ),
+    *("sampling", "faults", "robust", "attack", "privacy"),
+    *("engine", "schedule", "evaluation", "checkpoint"),
     *("ray", "serve", "compare", "tune"),
 )
 """What `fedloom describe` knows besides methods and components."""

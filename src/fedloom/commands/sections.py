@@ -75,11 +75,14 @@ def _plain() -> dict[str, Section]:
     from fedloom.engine.choice import EngineSettings
     from fedloom.fleet import Faults
     from fedloom.privacy import Privacy
+    from fedloom.robust import Attack, Robust
 
     kinds: dict[str, type[Any]] = {
         "split": Split,
         "sampling": Sampling,
         "faults": Faults,
+        "robust": Robust,
+        "attack": Attack,
         "engine": EngineSettings,
         "privacy": Privacy,
     }

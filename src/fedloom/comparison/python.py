@@ -28,6 +28,7 @@ from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults, checked_faults
 from fedloom.plan import OwnModel, make_method, make_module, refuse_other_clients
 from fedloom.progress import ManyRuns, watched_runs
+from fedloom.robust import Attack, Robust
 from fedloom.server.schedule import Schedule
 
 Method = str | AnyAlgorithm | type[AnyAlgorithm]
@@ -49,6 +50,8 @@ def compare(
     head: str | None = None,
     sampling: Sampling | None = None,
     faults: Faults | None = None,
+    robust: Robust | None = None,
+    attack: Attack | None = None,
     engine: EngineSettings | None = None,
     evaluate_every: int = 1,
     evaluate_clients: int | None = None,
@@ -107,6 +110,8 @@ def compare(
         head: as for `fedloom.run`.
         sampling: who takes part in a round; by default everybody.
         faults: how often clients fail to take part; never by default.
+        robust: as for `fedloom.run`.
+        attack: as for `fedloom.run`; the same clients attack every method of a seed.
         engine: how the work is done.
         evaluate_every: rounds between evaluations.
         evaluate_clients: how many clients an evaluation scores, a random sample for
@@ -138,6 +143,8 @@ def compare(
         ),
         sampling=sampling if sampling is not None else Sampling(),
         faults=checked_faults(faults),
+        robust=robust if robust is not None else Robust(),
+        attack=attack if attack is not None else Attack(),
         engine=engine if engine is not None else EngineSettings(),
     )
     common, finds_lr = to_tables(config), is_auto(lr, "compare")

@@ -195,6 +195,9 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     """Why a server must see every client's upload by itself, as the end of a sentence
     that begins with the method's name; of methods that need `single models`."""
 
+    why_not_robust: ClassVar[str] = ""
+    """Why no robust rule can take the place of its sums, as the end of a sentence;
+    empty where one can."""
     releases_always: ClassVar[bool] = False
     """Whether the server takes in a round in which nobody was there: what it then makes
     is noise, and who was there stays hidden."""

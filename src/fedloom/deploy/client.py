@@ -128,7 +128,7 @@ def make_node(
         if model is None
         else make_module(model, client, config.schedule.seed)
     )
-    method = config.algorithm
+    method = config.method
     if config.privacy is not None:
         refuse_simulated_noise(config.privacy)
         method = private(method, replace(config.privacy, secret=None))

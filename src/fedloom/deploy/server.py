@@ -163,7 +163,7 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
     """
     privacy, sampling = config.privacy, config.sampling
     if privacy is None:
-        return config.algorithm
+        return config.method
     refuse_simulated_noise(privacy)
     if tier != "only":
         raise ConfigError(
@@ -231,6 +231,9 @@ def open_run(
         above = global_tier(config)  # or it is refused
         algorithm = above if tier == "global" else algorithm
     refuse_what_needs_samples(config, "serve")
+    if algorithm.needs == "sums":
+        sampled = max(floor_share(config.sampling.rate, clients), 1)
+        config.robust.refuse_small_rounds(sampled, "a round")
     config = _with_checkpoints(config)
     maker = _TaskMaker(config, model, loss, head)
     with on_threads(config.engine.threads), _claimed(out) as directory:
@@ -314,6 +317,11 @@ def refuse_what_needs_samples(config: RunConfig, where: str) -> None:
             "clients import nothing because a server says so. Choose a built-in "
             "model, or start both sides from Python, with model=..."
         )
+    if config.attack:
+        raise ConfigError(
+            f"{where} [attack]: attacks are for simulations, and these clients are "
+            "real. Leave the section out."
+        )
     if config.schedule.warm_start is not None:
         raise ConfigError(
             f"{where}: warm_start is the folder of another run, which clients do not "
@@ -358,6 +366,12 @@ def global_tier(config: RunConfig) -> GlobalTier:
         raise ConfigError(
             "evaluate_clients: team servers have all their clients scored, found "
             f"{config.schedule.evaluate_clients}. Set it to none."
+        )
+    if config.robust:
+        raise ConfigError(
+            f"robust: {config.robust.rule} is for one server, and team servers take "
+            "the means of teams' models as they are. Set robust.rule to none, or leave "
+            "out team servers."
         )
     return GlobalTier(method=config.algorithm, lr=config.algorithm.lr)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fedloom.experiments import digits
+from fedloom.experiments import digits, robust
 from fedloom.experiments.pfedvem import fmnist
 from fedloom.experiments.self_fl import audio, gaussian
 from fedloom.experiments.worlds import study
@@ -14,6 +14,7 @@ EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
     "digits": digits.reproduce,
     "pfedvem/fmnist": fmnist.reproduce,
     "pfedvem/fmnist-rates": fmnist.search,
+    "robust": robust.reproduce,
     "self_fl/audio": audio.reproduce,
     "self_fl/audio-full": audio.reproduce_full,
     "self_fl/gaussian": gaussian.reproduce,

@@ -50,6 +50,7 @@ def cautions(
         about: the method that the answer speaks of.
     """
     yield from _privacy(collection)
+    yield from _attacked(collection)
     yield from _sampled_clients(collection)
     yield from _one_stretch(collection)
     yield from _few_samples(collection, evidence)
@@ -93,13 +94,28 @@ def _privacy(collection: Collection) -> Iterator[str]:
             yield text
 
 
+def _attacked(collection: Collection) -> Iterator[str]:
+    """That some clients attack, and whom scores are of then."""
+    run = collection.first_run()
+    attackers = run.manifest.get("attackers") if run is not None else None
+    if run is None or not attackers:
+        return
+    rule = run.config.get("robust", {}).get("rule", "none")
+    against = "adds up what is sent" if rule == "none" else f"uses the rule {rule}"
+    yield (
+        f"{len(attackers)} of {run.manifest['clients']} clients attack "
+        f"({run.config['attack']['kind']}), and the server {against}; all scores are "
+        "those of honest clients."
+    )
+
+
 def _sampled_clients(collection: Collection) -> Iterator[str]:
     """How many clients were scored, if not all of them."""
     run = collection.first_run()
     if run is None or run.last is None or run.client_data is None:
         return
     scored, count = len(run.last.clients), len(run.client_data.names)
-    if scored < count:
+    if scored < count - len(run.manifest.get("attackers", ())):
         yield (
             f"Scores are of {scored} sampled clients of {count}, the same ones for "
             "every method of a seed."

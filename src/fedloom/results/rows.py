@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+_NOT_NUMBERS = ("round", "absent", "attackers", "refusals", "server_log", "scores")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
@@ -20,6 +22,8 @@ class Round:
     """Answers of called clients that did not arrive, all exchanges together."""
     absent: list[int] = field(default_factory=list)
     """Whose answers these were: numbers of clients, once for every exchange."""
+    attackers: list[int] = field(default_factory=list)
+    """Numbers of the clients that were called and attack, as a simulation knows it."""
     train_loss: float | None = None
     """Mean loss that the gradient steps met; None if there were none."""
     steps: int = 0
@@ -57,8 +61,7 @@ class Round:
         numbers = {
             name: value
             for name, value in asdict(self).items()
-            if name not in ("round", "absent", "refusals", "server_log", "scores")
-            and value is not None
+            if name not in _NOT_NUMBERS and value is not None
         }
         numbers |= {
             f"server_log/{name}": value for name, value in self.server_log.items()

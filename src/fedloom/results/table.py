@@ -39,13 +39,13 @@ class ClosingTable:
     metric: str
     round: int
     rows: tuple[dict[str, Any], ...]
-    sampled: int | None = None
-    """How many clients were scored, if they are a sample of all."""
+    scored: str = ""
+    """Who was scored, such as `4 sampled clients`; empty if everybody was."""
 
     @property
     def title(self) -> str:
         """What the numbers are, and of when and whom."""
-        whose = f", of {self.sampled} sampled clients" if self.sampled else ""
+        whose = f", of {self.scored}" if self.scored else ""
         return f"{self.metric} after round {self.round}{whose}"
 
     def cells(self, write: Write = _in_four_places) -> list[list[str]]:
@@ -82,19 +82,17 @@ class ClosingTable:
         return "\n".join(text)
 
 
-def closing_table(
-    rounds: list[Round], metric: str, sampled: int | None = None
-) -> ClosingTable:
+def closing_table(rounds: list[Round], metric: str, scored: str = "") -> ClosingTable:
     """The table of the last evaluated round.
 
     Args:
         rounds: the rows of a run.
         metric: the one that the task is judged by.
-        sampled: how many clients were scored, if they are a sample of all.
+        scored: who was, as the title says it; empty if everybody was.
     """
     evaluated = [row for row in rounds if row.scores]
     if not evaluated:
-        return ClosingTable(metric, 0, (), sampled)
+        return ClosingTable(metric, 0, (), scored)
     last = evaluated[-1]
     rows = []
     for kind, parts in last.scores.items():
@@ -112,4 +110,4 @@ def closing_table(
                     },
                 }
             )
-    return ClosingTable(metric, last.round, tuple(rows), sampled)
+    return ClosingTable(metric, last.round, tuple(rows), scored)

@@ -61,6 +61,8 @@ class RoundCost:
     """As in `fedloom.results.rows.Round`."""
     absent: list[int] = field(default_factory=list)
     """As in `fedloom.results.rows.Round`."""
+    attackers: list[int] = field(default_factory=list)
+    """As in `fedloom.results.rows.Round`; filled in when the round is over."""
 
     def add(self, other: RoundCost) -> None:
         """Take in another exchange of the same round."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedloom.core.algorithm import has_own
 from fedloom.core.describe import returned
-from fedloom.core.messages import HELD_OUT, PARTS
+from fedloom.core.messages import HELD_OUT
 from fedloom.core.records import client_dims, named
 from fedloom.core.remarks import Remark, divergence, on_participants, on_training_loss
 from fedloom.results.directory import RunDirectory
@@ -211,7 +211,7 @@ class History:
         roster = self.training.coordinator.roster
         scored = self.training.scored
         sizes = roster.sizes(torch.float64)[scored].cpu().numpy()
-        parts = [part for part in PARTS if roster.has(part)]
+        parts = self.training.parts
         if not has_train and len(parts) > 1:
             parts.remove("train")
         made = [self.training.evaluate(part) for part in parts]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.measures import PersonalOutcomes
-from fedloom.core.messages import Arrivals, Order
+from fedloom.core.messages import PARTS, Arrivals, Order
 from fedloom.core.records import map_record, message_bytes
 from fedloom.core.streams import generator
 from fedloom.core.task import Task
@@ -62,6 +62,11 @@ class Training:
         return None
 
     @property
+    def parts(self) -> list[str]:
+        """The parts of the data that models are scored on."""
+        return [part for part in PARTS if self.coordinator.roster.has(part)]
+
+    @property
     def seed(self) -> int:
         """Seed of everything that is drawn during training."""
         return self.coordinator.seed
@@ -77,13 +82,11 @@ class Training:
         Args:
             count: how many; None, or more than there are, means everybody.
         """
-        everyone = self.coordinator.everyone
-        if count is None or count >= len(everyone):
-            self.scored = everyone
+        if count is None or count >= len(self.scored):
             return
         draw = generator(self.seed, "evaluated")
-        chosen = draw.choice(len(everyone), count, replace=False, shuffle=False)
-        self.scored = torch.as_tensor(np.sort(chosen)).to(everyone)
+        chosen = draw.choice(len(self.scored), count, replace=False, shuffle=False)
+        self.scored = self.scored[torch.as_tensor(np.sort(chosen)).to(self.scored)]
 
     def run_exchange(self) -> RoundCost | None:
         """Do one exchange. Gives the cost of the round when it closes one."""
@@ -127,7 +130,7 @@ class Training:
         """Score every kind of model that there is, client by client.
 
         Args:
-            part: one of `fedloom.core.messages.PARTS`.
+            part: one of `parts`.
             clients: who is scored, by number; by default `scored`.
         """
         clients = clients if clients is not None else self.scored

@@ -12,6 +12,7 @@ from fedloom.commands.sections import components, sections
 from fedloom.config import RunConfig
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults
+from fedloom.robust import Attack, Robust
 from fedloom.server.schedule import Schedule
 
 
@@ -41,6 +42,8 @@ def test_every_setting_of_a_section_has_a_type_and_a_sentence(name: str) -> None
         ("split", Split),
         ("sampling", Sampling),
         ("faults", Faults),
+        ("robust", Robust),
+        ("attack", Attack),
         ("engine", EngineSettings),
         ("schedule", Schedule),
     ],

@@ -1,0 +1,160 @@
+"""A method whose server uses a robust rule in the place of its sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import AnyAlgorithm, Cohort
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Logged, leaves, rebuild
+from fedloom.core.summed import Summed
+from fedloom.core.sums import Bound, bounds
+from fedloom.robust import rules
+from fedloom.robust.attack import Attack
+from fedloom.robust.settings import Robust
+
+
+class RobustLog(NamedTuple):
+    """What became of the rule in a round."""
+
+    left_out: Tensor
+    """Number of totals, one or one of each team, that the server went without since
+    fewer clients were there than the rule needs."""
+
+
+@dataclass(frozen=True)
+class RobustSum:
+    """What stands for the sum of some summands: what a rule makes of them, times n.
+
+    A `Reduce` of `fedloom.core.summed`. The fields of a summand are one row of numbers
+    to the rule, so that it takes or drops all that a client says; `norm-bound` shortens
+    each field by itself, to its bound if its type has one. Fewer clients than the rule
+    needs count as nobody: the total is zero, as if none of them had come.
+    """
+
+    robust: Robust
+
+    def __call__(self, rows: Any, cohort: Cohort, key: Tensor) -> Any:
+        """The total of rows, (n, ...) each."""
+        n = len(cohort.clients)
+        fields = [field.reshape(n, -1) for field in leaves(rows)]
+        if self.robust.shortage(n):
+            centres = [torch.zeros_like(field[0]) for field in fields]
+        elif self.robust.rule == "norm-bound":
+            kinds = bounds(type(rows)).values()
+            centres = [
+                rules.norm_bound(field, self._bound(kind))
+                for field, kind in zip(fields, kinds, strict=True)
+            ]
+        else:
+            centre = self.robust.centre(torch.cat(fields, 1))
+            widths = [field.shape[1] for field in fields]
+            centres = list(torch.split(centre, widths))
+        return rebuild(
+            rows,
+            [
+                (n * centre).to(field.dtype).reshape(field.shape[1:])
+                for centre, field in zip(centres, leaves(rows), strict=True)
+            ],
+        )
+
+    def _bound(self, kind: Bound) -> float | None:
+        """The norm that a field is shortened to; none for the median of those sent."""
+        if kind.kind == "vector":
+            return self.robust.bound
+        return 1.0 if kind.setting is None else None
+
+
+class RobustMethod(Summed):
+    """A method with a robust rule in the place of its sums.
+
+    Every client counts once, whatever number of samples it says it has.
+
+    Args:
+        algorithm: the method.
+        robust: the rule.
+        options: as for `Summed`: what becomes of summands and of totals.
+
+    Raises:
+        ConfigError: The method needs more than sums.
+    """
+
+    robust: Robust
+
+    def __init__(self, algorithm: AnyAlgorithm, robust: Robust, **options: Any) -> None:
+        reason = algorithm.why_not_robust
+        if algorithm.needs == "single models":
+            reason = f"its server needs single models: {algorithm.why_single}"
+        if reason:
+            raise ConfigError(
+                f"robust: {robust.rule} takes the place of a sum, and none can with "
+                f"{algorithm.name}: {reason}. Take a method such as ditto, apfl or "
+                "fedper, or set robust.rule = 'none'."
+            )
+        options = {**options, "reduce": RobustSum(robust), "most_samples": 1.0}
+        super().__init__(algorithm, **options)
+        vars(self)["robust"] = robust
+
+    def aggregate(self, server: Any, uploads: Any, cohort: Cohort) -> Any:
+        """Take in the rows, and say whether they were enough."""
+        groups = (
+            torch.bincount(cohort.teams[cohort.sizes > 0])
+            if self.algorithm.needs == "sums per team"
+            else (cohort.sizes > 0).sum()[None]
+        )
+        left_out = sum(
+            bool(self.robust.shortage(count)) for count in groups.tolist() if count
+        )
+        log = RobustLog(cohort.sizes.new_tensor(float(left_out)))
+        return Logged(super().aggregate(server, uploads, cohort), log)
+
+
+def around(method: AnyAlgorithm, robust: Robust, attack: Attack) -> AnyAlgorithm:
+    """A method as it is trained with a rule, or against attacks on what is sent.
+
+    Raises:
+        ConfigError: it does not go by sums.
+    """
+    if method.needs == "nothing":
+        return method
+    if robust:
+        return RobustMethod(method, robust)
+    if not attack.changes_uploads:
+        return method
+    if method.needs == "single models":
+        raise ConfigError(
+            f"attack: {attack.kind} changes what clients add to sums, and there are "
+            f"none with {method.name}: its server needs single models: "
+            f"{method.why_single}. Choose an attack on data, label-flip or backdoor, "
+            "or a method that goes by sums, such as ditto, apfl or fedper."
+        )
+    return Summed(method)
+
+
+def refuse_with_privacy(robust: Robust, attack: Attack) -> None:
+    """Refuse what takes the place of the sums that privacy is accounted for.
+
+    Raises:
+        ConfigError: there is such a rule or attack.
+    """
+    if robust:
+        already = "privacy.clip bounds norms already"
+        if robust.rule != "norm-bound":
+            already = (
+                "one client may move its result further than a sum, and the noise of "
+                "[privacy] is made for a sum"
+            )
+        raise ConfigError(
+            f"robust: {robust.rule} and [privacy] exclude each other: {already}. Leave "
+            "out one of the two sections."
+        )
+    if attack.changes_uploads:
+        raise ConfigError(
+            f"attack: {attack.kind} and [privacy] exclude each other: what attackers "
+            "send would not have the noise that is accounted for. Choose an attack on "
+            "data, label-flip or backdoor, or leave out one of the two sections."
+        )
