@@ -1,0 +1,3 @@
+"""Settings that a paper does not give, searched on validation data."""
+
+def search(*args: object, **kwargs: object) -> None: ...
