@@ -35,7 +35,7 @@ from fedloom.core.digests import text_digest
 from fedloom.core.errors import ConfigError, DataError, MessageError
 from fedloom.core.files import atomic_write
 from fedloom.core.reprs import html_table
-from fedloom.core.scaling import PerChannel
+from fedloom.core.scaling import Levels, in_shape
 from fedloom.data.dataset import Dataset, Task, from_arrays
 from fedloom.data.files import read_npz
 
@@ -233,12 +233,13 @@ class Federation:
         """Whether targets are numbers that are learned with mean 0 and deviation 1."""
         return self.dataset.classes is None and self.dataset.standardise_targets
 
-    def scaling(self) -> tuple[PerChannel | Tensor, PerChannel | Tensor]:
+    def scaling(self) -> tuple[Levels | Tensor, Levels | Tensor]:
         """Shift and scale of the task: the dataset's, or those that standardise it."""
         if self.dataset.standardise:
             mean, deviation = self._standard
             return mean, deviation
-        return self.dataset.shift, self.dataset.scale
+        shape = self.dataset.input_shape
+        return in_shape(self.dataset.shift, shape), in_shape(self.dataset.scale, shape)
 
     def target_scaling(self) -> tuple[float | Tensor, float | Tensor]:
         """Shift and scale of the task's targets; 0 and 1 if they stay as they are."""

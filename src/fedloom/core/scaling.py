@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-PerChannel = float | tuple[float, ...]
-"""One number for a whole image, or one per channel of (channels, ...)."""
+Levels = float | tuple[float, ...]
+"""One number for a whole sample, one per channel of (channels, ...), or one for each
+number of a sample in their order."""
 
 
 class Scaling(NamedTuple):
@@ -49,6 +50,18 @@ class _InUnits:
 
     def __call__(self, module: nn.Module, inputs: Any, outputs: Tensor) -> Tensor:
         return in_units(outputs, self.shift, self.scale)
+
+
+def in_shape(levels: Levels, shape: tuple[int, ...]) -> Levels | Tensor:
+    """One level for each number of a sample in the sample's shape; others as they are.
+
+    Args:
+        levels: what bytes are shifted or scaled by.
+        shape: of one sample.
+    """
+    if isinstance(levels, tuple) and shape and len(levels) != shape[0]:
+        return torch.tensor(levels, dtype=torch.float64).reshape(shape)
+    return levels
 
 
 def along(level: float | Tensor, x: Tensor) -> float | Tensor:

@@ -29,7 +29,7 @@ from fedloom.core.losses import (
 from fedloom.core.measures import Outcome, log_probabilities
 from fedloom.core.modules import key_dropouts, refuse_unfit, without_head
 from fedloom.core.reprs import without_values
-from fedloom.core.scaling import PerChannel, Scaling, along, give_units, in_units
+from fedloom.core.scaling import Levels, Scaling, along, give_units, in_units
 
 T = TypeVar("T")
 
@@ -95,8 +95,8 @@ class Task(ParameterLayout):
         *,
         head: str | None = None,
         metric: Literal["accuracy", "mse"] | None = None,
-        shift: PerChannel | Tensor = 0.0,
-        scale: PerChannel | Tensor = 1.0,
+        shift: Levels | Tensor = 0.0,
+        scale: Levels | Tensor = 1.0,
         target_shift: float | Tensor = 0.0,
         target_scale: float | Tensor = 1.0,
         dtype: torch.dtype = torch.float32,
@@ -388,7 +388,7 @@ class Task(ParameterLayout):
         task.feature_shape = features.shape[1:]
         return task if features.dtype == self.dtype else None
 
-    def _level(self, values: PerChannel | Tensor) -> float | Tensor:
+    def _level(self, values: Levels | Tensor) -> float | Tensor:
         if isinstance(values, tuple | Tensor):
             return torch.as_tensor(values, dtype=self.dtype, device=self.device)
         return values

@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedloom.core.errors import DataError
-from fedloom.core.scaling import PerChannel
+from fedloom.core.scaling import Levels
 from fedloom.data.checksums import SUMS, verify
 from fedloom.data.dataset import Dataset
 from fedloom.data.hub import Hub, instead
 from fedloom.data.locations import Absent
+from fedloom.data.normalise import LEVELS
 from fedloom.data.source import Source
 
 _PIXELS = 3 * 32 * 32
@@ -153,11 +154,11 @@ class _Cifar(Source):
 
     def _levels(
         self, mean: tuple[float, ...], deviation: tuple[float, ...]
-    ) -> tuple[PerChannel, PerChannel]:
+    ) -> tuple[Levels, Levels]:
         """Shift and scale of bytes that make pixels in 0..1 as the setting says."""
         if self.normalise == "channels":
             return tuple(255.0 * m for m in mean), tuple(255.0 * d for d in deviation)
-        return (127.5, 127.5) if self.normalise == "half" else (0.0, 255.0)
+        return LEVELS[self.normalise]
 
 
 @dataclass(frozen=True, kw_only=True)

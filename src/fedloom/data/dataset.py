@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.reprs import without_values
-from fedloom.core.scaling import PerChannel
+from fedloom.core.scaling import Levels
 
 Task = Literal["auto", "classification", "regression"]
 
@@ -56,10 +56,10 @@ class Dataset:
     """Number of classes; None means regression."""
     owner: NDArray[Any] | None = None
     """(N,) natural client of each sample, whole numbers or text, where there is one."""
-    shift: PerChannel = 0.0
-    """A uint8 input enters the model as (x - shift) / scale; one number, or one per
-    channel of inputs (N, channels, ...)."""
-    scale: PerChannel = 1.0
+    shift: Levels = 0.0
+    """A uint8 input enters the model as (x - shift) / scale; one number, one per
+    channel of inputs (N, channels, ...), or one for each number of a sample."""
+    scale: Levels = 1.0
     """See `shift`."""
     vectors: Tensor | None = None
     """(tokens, dim) fixed vector of every token of the first input, where it has any;
@@ -225,15 +225,19 @@ class Dataset:
         for what, level in (("shift", self.shift), ("scale", self.scale)):
             for i, values in enumerate(self.inputs):
                 channels = values.shape[1] if values.ndim > 1 else 0
+                fitting = {channels}
+                if len(self.inputs) == 1 and values.ndim > 1:
+                    fitting.add(math.prod(values.shape[1:]))
                 if (
                     isinstance(level, tuple)
                     and values.dtype == torch.uint8
-                    and channels != len(level)
+                    and len(level) not in fitting
                 ):
                     raise DataError(
                         f"{self.name}: {what} has {len(level)} values, but inputs[{i}] "
                         f"has {channels} channels. Give one per channel of (N, "
-                        "channels, ...), or a single number."
+                        "channels, ...), one for each number of a sample where there "
+                        "is one input, or a single number."
                     )
         shifts = self.shift if isinstance(self.shift, tuple) else (self.shift,)
         scales = self.scale if isinstance(self.scale, tuple) else (self.scale,)
@@ -544,8 +548,8 @@ def from_arrays(
     classes: int | None = None,
     task: Task = "auto",
     name: str = "arrays",
-    shift: PerChannel = 0.0,
-    scale: PerChannel = 1.0,
+    shift: Levels = 0.0,
+    scale: Levels = 1.0,
     standardise: bool = False,
     standardise_targets: bool = True,
     groups: Mapping[str, ArrayLike | Tensor] | None = None,
@@ -564,8 +568,9 @@ def from_arrays(
         classes: Number of classes; the largest label + 1 if not given.
         task: What the targets are, where that cannot be seen.
         name: How messages call this dataset.
-        shift: A uint8 input enters the model as (x - shift) / scale; one number, or
-            one per channel of images (N, channels, ...).
+        shift: A uint8 input enters the model as (x - shift) / scale; one number, one
+            per channel of images (N, channels, ...), or one for each number of a
+            sample, such as a pixel.
         scale: See `shift`; 255 for ordinary images.
         standardise: Whether features enter the model with mean 0 and standard
             deviation 1, over the training samples of all clients.

@@ -18,6 +18,7 @@ from fedloom.data.checksums import SUMS, verify
 from fedloom.data.dataset import Dataset
 from fedloom.data.hub import Hub, instead
 from fedloom.data.locations import VARIABLE, Absent
+from fedloom.data.normalise import Normalise, normalised
 from fedloom.data.source import Source
 from fedloom.data.unpack import read_unpacked
 
@@ -161,6 +162,10 @@ class Mnist(Source):
     file_names = idx_files(_PARTS)
     file_hint = "They are the four original IDX files."
 
+    normalise: Normalise = "none"
+    """How pixels enter the model: from 0 to 1; "half" from -1 to 1, less 0.5 over 0.5;
+    "pixels" each less its mean over its deviation in all images, as FedProx and pFedMe
+    have it."""
     verify: bool = True
     """Whether the files must be the published ones, byte for byte."""
 
@@ -177,6 +182,9 @@ class FashionMnist(Source):
     folder_name = "fashion-mnist"
     file_names, file_hint = Mnist.file_names, Mnist.file_hint
 
+    normalise: Normalise = "none"
+    """How pixels enter the model: from 0 to 1; "half" from -1 to 1, less 0.5 over 0.5;
+    "pixels" each less its mean over its deviation in all images."""
     verify: bool = True
     """Whether the files must be the published ones, byte for byte."""
 
@@ -197,7 +205,9 @@ def _load(
         folder = source.find(data_dir)
     except Absent as absent:
         hub = Hub(id=hub_id, inputs=("image",), splits=("train", "test"))
-        return instead(absent, hub, data_dir, name, class_names=class_names)
-    sums = SUMS[name] if source.verify else None
-    images, labels = read_parts(folder, _PARTS, range(10), sums)
-    return join_parts(name, images, labels, 10, class_names)
+        dataset = instead(absent, hub, data_dir, name, class_names=class_names)
+    else:
+        sums = SUMS[name] if source.verify else None
+        images, labels = read_parts(folder, _PARTS, range(10), sums)
+        dataset = join_parts(name, images, labels, 10, class_names)
+    return normalised(dataset, source.normalise)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedloom.core.errors import FedloomError, MessageError, shown
-from fedloom.core.scaling import PerChannel
+from fedloom.core.scaling import Levels
 from fedloom.data.dataset import Dataset
 
 _MOST_DIMENSIONS = 16
@@ -33,8 +33,8 @@ class SampleFormat:
     tokens: int | None
     vectors: tuple[int, ...] | None
     """Shape of the fixed vectors of tokens, if there are any."""
-    shift: PerChannel
-    scale: PerChannel
+    shift: Levels
+    scale: Levels
     standardise: bool
     standardise_targets: bool
     features: tuple[str, ...] | None

@@ -170,7 +170,7 @@ def plain(level: float | Tensor) -> Any:
 def _spell(level: float | Tensor) -> str:
     values = plain(level)
     if isinstance(values, list):
-        return f"{_shorten(f'{value:g}' for value in values)} (one per channel)"
+        return f"{_shorten(f'{value:g}' for value in values)} (one for each place)"
     return f"{values:g}"
 
 

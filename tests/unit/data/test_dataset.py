@@ -80,6 +80,14 @@ def test_other_types_and_shapes_are_refused() -> None:
         Dataset("t", (torch.zeros(2),), y, classes=2, class_names=("a",))
 
 
+def test_there_may_be_a_level_for_each_number_of_a_sample() -> None:
+    images = np.zeros((2, 3, 4, 4), np.uint8)
+    each = tuple(map(float, range(48)))
+    assert from_arrays(images, [0, 1], shift=each).shift == each
+    with pytest.raises(DataError, match="one for each number of a sample where there"):
+        from_arrays((images, images), [0, 1], shift=each)
+
+
 def test_levels_per_channel_must_match_the_channels() -> None:
     images = np.zeros((2, 3, 4, 4), np.uint8)
     dataset = from_arrays(images, [0, 1], shift=(1.0, 2.0, 3.0), scale=255.0)

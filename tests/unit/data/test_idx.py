@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedloom.config import parse
 from fedloom.core.errors import DataError
 from fedloom.data import FashionMnist, Mnist
 from fedloom.data.checksums import SUMS
 from fedloom.data.locations import VARIABLE
+from fedloom.export.loading import load_exported
+from fedloom.runs import run_config
 
 IMAGES = "train-images-idx3-ubyte.gz"
 
@@ -42,6 +45,22 @@ def test_images_and_labels_are_read_as_written(data_dir: Path) -> None:
     assert dataset.fixed_test is not None
     assert dataset.fixed_test.tolist() == [False] * 6 + [True] * 2
     assert (dataset.shift, dataset.scale) == (0, 255)
+
+
+def test_a_model_of_standardised_pixels_takes_the_bytes_themselves(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    tables = {
+        "rounds": 1,
+        "data": {"name": "mnist", "verify": False, "normalise": "pixels"},
+        "partition": {"name": "iid", "clients": 2},
+        "model": {"name": "mlr"},
+    }
+    found = run_config(parse(tables), out=tmp_path / "run", data_dir=data_dir)
+    found.export(tmp_path / "models", clients=[1])
+    x = found.federation.dataset.inputs[0]
+    said = load_exported(tmp_path / "models").predict((x,))
+    assert torch.allclose(said, found.predict(1, x), atol=1e-6)
 
 
 def test_the_directory_may_come_from_the_environment(

@@ -112,6 +112,10 @@ DATA = {
     "bytes per channel": Data(
         pictures(), {"shift": (100.0, 120.0), "scale": (60.0, 55.0)}
     ),
+    "bytes per pixel": Data(
+        pictures(),
+        {"shift": 128 + draw(*PICTURE, seed=3), "scale": 50 + draw(*PICTURE, seed=4)},
+    ),
     "floats": Data(draw(sum(SIZES), *PICTURE), {}),
     "doubles": Data(draw(sum(SIZES), *PICTURE).double(), {}),
     "floats per feature": Data(
