@@ -18,13 +18,14 @@ from fedloom.comparison.seeds import Clients, Job, Run, plan_run, train_seeds
 from fedloom.comparison.settings import Comparison
 from fedloom.config import RunConfig
 from fedloom.core.errors import DataError
+from fedloom.core.files import remove
 from fedloom.data.dataset import Dataset
 from fedloom.experiments.catalogue import family
 from fedloom.experiments.collect import collect
 from fedloom.experiments.experiment import Experiment, Unit
 from fedloom.experiments.stored import StoredUnit, environment, now
 from fedloom.plan import make_clients
-from fedloom.results.directory import RunDirectory
+from fedloom.results.directory import RunDirectory, checkpoint_before
 from fedloom.server.schedule import Progress
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,11 @@ class Trainer:
 
         histories = train_seeds(plan, len(seeds), "", self._progress)
         directories = [RunDirectory(folder / f"seed-{seed}") for seed in seeds]
+        if not any(arm.start for arm in experiment.arms.values()):
+            for directory in directories:
+                # They are by far the largest files, and nobody goes on from them.
+                remove(directory.checkpoint)
+                remove(checkpoint_before(directory.checkpoint))
         collected = collect(family(experiment.name), unit, directories, clients)
         return StoredUnit(
             digest=experiment.digest(unit, scale),
