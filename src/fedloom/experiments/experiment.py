@@ -43,6 +43,8 @@ class Number(NamedTuple):
     """Kind of model, part of the data and summary: personal/test/accuracy."""
     last: int = 1
     """How many of the last evaluations it is the mean of."""
+    round: int = 0
+    """After which round; 0 is the last."""
     is_lower_better: bool = False
 
 

@@ -65,7 +65,12 @@ def measure(
     curves = stored.curves.get(asked.of)
     if curves is None:
         return None
-    last = [own[-asked.last :] for own in curves if own]
+    end = len(stored.rounds)
+    if asked.round:
+        if asked.round not in stored.rounds:
+            return None
+        end = stored.rounds.index(asked.round) + 1
+    last = [own[max(0, end - asked.last) : end] for own in curves if own]
     known = [
         float(np.mean([v for v in own if v is not None]))
         for own in last
