@@ -70,6 +70,7 @@ OWN: dict[str, list[dict[str, Any]]] = {
     "fedavg": [
         {"tuning": 2},
         {"weights": "equal"},
+        {"personal_model": "last", "weights": "equal"},
         {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.01, "lr_decay": 0.8},
     ],
     "fedprox": [{"pull": 2.0, "epochs": 2, "weights": "equal"}],

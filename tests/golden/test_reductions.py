@@ -16,6 +16,7 @@ from fedloom.clients.batches import plan_batches
 from fedloom.clients.cohorts import Sampling
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
+from fedloom.core.errors import ConfigError
 from fedloom.core.records import message_bytes
 from fedloom.core.streams import fold, key, seeded
 from fedloom.core.task import Task
@@ -69,6 +70,46 @@ def test_fedprox_without_pull_is_fedavg(settings: dict[str, Any], weights: Any) 
     method_too = FedAvg(weights=weights, **settings)
     fedavg = rounds(weave_of(method_too, PLAIN, rate=0.5), 4)
     assert torch.equal(shared(fedprox), shared(fedavg))
+
+
+@ordinary
+def test_keeping_the_last_local_model_of_fedavg_changes_nothing_else(
+    settings: dict[str, Any],
+) -> None:
+    kept = weave_of(FedAvg(personal_model="last", **settings), PLAIN, rate=0.5)
+    plain = weave_of(FedAvg(**settings), PLAIN, rate=0.5)
+    for _ in range(4):
+        rounds(kept, 1)
+        rounds(plain, 1)
+        assert torch.equal(shared(kept), shared(plain))
+        assert torch.equal(personal(plain), shared(plain).expand_as(personal(plain)))
+
+
+def test_the_last_local_models_of_fedavg_are_those_that_were_averaged() -> None:
+    method = FedAvg(lr=0.1, batch_size=3, personal_model="last")
+    simulation = weave_of(method, PLAIN, rate=0.5)
+    before = personal(simulation)
+    was_there = torch.zeros(len(SIZES), dtype=torch.bool)
+    for _ in range(5):
+        rounds(simulation, 1)
+        assert simulation.last is not None
+        cohort, now = simulation.last.uploaders, personal(simulation)
+        weights = torch.tensor(SIZES, dtype=now.dtype)[cohort]
+        mean = (weights / weights.sum()) @ now[cohort]
+        torch.testing.assert_close(mean, shared(simulation), rtol=1e-10, atol=1e-10)
+        # Who was there before keeps its model, who never was uses the shared one.
+        away = torch.ones_like(was_there)
+        away[cohort] = False
+        assert torch.equal(now[away & was_there], before[away & was_there])
+        never = now[away & ~was_there]
+        assert torch.equal(never, shared(simulation).expand_as(never))
+        was_there[cohort], before = True, now
+    assert was_there.sum() > len(cohort)
+
+
+def test_a_last_local_model_is_not_tuned_again() -> None:
+    with pytest.raises(ConfigError, match="tuning must be 0 where personal_model is"):
+        FedAvg(personal_model="last", tuning=1)
 
 
 def digits_of(sizes: tuple[int, ...]) -> Federation:
