@@ -142,6 +142,7 @@ def _run_papers(
     *,
     is_search: bool,
 ) -> None:
+    from fedloom.experiments.catalogue import load_experiment
     from fedloom.experiments.experiment import SCALES
     from fedloom.experiments.reproduce import reproduce
     from fedloom.experiments.search import search
@@ -158,7 +159,10 @@ def _run_papers(
     again = "What is done is stored; the same command goes on."
     with stoppable(again):
         if is_search:
-            search(names, scale, results, out, device=device, tell=tell)
+            for name in names:
+                experiment = load_experiment(name)
+                search(experiment, scale, results, out, device=device, tell=tell)
+                say(f"{name}: what was found is stored in {results}")
             return
         outcome = reproduce(
             names,
@@ -188,15 +192,17 @@ def _list(results: Path) -> None:
     )
     from fedloom.experiments.experiment import SCALES
     from fedloom.experiments.reproduce import units_left
+    from fedloom.experiments.search import with_found
 
     table = make_table("experiment", "items", "data", "minutes", "stored")
     for name in experiment_names():
-        experiment = load_experiment(name)
+        experiment = with_found(load_experiment(name), results, "paper")
         data = [
             folder if place is not None else f"{folder} (absent)"
             for folder, place in needed_data(experiment).items()
         ]
-        minutes = [f"{key} {value:g}" for key, value in experiment.minutes.items()]
+        about = experiment.estimated_minutes.items()
+        minutes = [f"{device} {value:g}" for device, value in about]
         stored = []
         for scale in SCALES:
             units = experiment.units(scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def load_experiment(name: str) -> Experiment:
     tables = read_toml(FOLDER / f"{name}.toml")
     if "of" in tables:
         below = read_toml(FOLDER / f"{tables['of']}.toml")
-        own = ("minutes", "remarks", "tables", "figures", "claims", "search")
+        own = ("estimated_minutes", "remarks", "tables", "figures", "claims", "search")
         tables = merged({k: v for k, v in below.items() if k not in own}, tables)
     return parse_experiment(name, tables)
 
@@ -70,10 +71,10 @@ def _folder(source: object) -> Path | None:
 
 
 def by_cost(names: list[str]) -> list[str]:
-    """The same, the shortest on this kind of machine first; unknown ones last."""
+    """The same, the shortest first; those of which it is not known last."""
 
     def cost(name: str) -> float:
-        minutes = load_experiment(name).minutes
-        return minutes.get("cpu-paper", minutes.get("gpu-paper", 1e9))
+        minutes = load_experiment(name).estimated_minutes
+        return min(minutes.values(), default=math.inf)
 
     return sorted(names, key=cost)

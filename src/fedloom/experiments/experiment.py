@@ -2,7 +2,8 @@
 
     title, items       what it is, and its numbers in the list of the papers' items
     about, remarks     how the paper is read here; what came of it, and why it differs
-    seeds, minutes     how many seeds, and how long it takes on a device
+    seeds              how many
+    estimated_minutes  how long the paper's scale takes, by device
     [numbers]          scores by the short names that tables and claims use
     [run]              settings of every run, as in a run's file
     [settings.NAME]    settings of one column or row of the table, such as 50 clients
@@ -170,8 +171,8 @@ class Experiment:
     about: str = ""
     remarks: str = ""
     seeds: int = 5
-    minutes: Mapping[str, float] = field(default_factory=dict)
-    """By device and scale, such as `cpu-small`."""
+    estimated_minutes: Mapping[str, float] = field(default_factory=dict)
+    """How long the paper's scale takes, about, on one core (cpu) or an H200 (gpu)."""
     unit: str = "percent"
     """How numbers are written: percent, or plain."""
     of: str = ""
@@ -189,6 +190,8 @@ class Experiment:
     figures: tuple[Figure, ...] = ()
     claims: tuple[Claim, ...] = ()
     search: Tables = field(default_factory=dict)
+    found: Mapping[str, Tables] = field(default_factory=dict)
+    """By arm, the settings of its method that a search found."""
 
     @property
     def source(self) -> str:
@@ -217,6 +220,7 @@ class Experiment:
             self.run,
             self.settings[unit.setting],
             self.arms[unit.arm].sections,
+            {"algorithm": self.found[unit.arm]} if unit.arm in self.found else {},
             self.scales.get(scale, {}),
         ):
             own = {k: v for k, v in part.items() if k not in _NOT_OF_RUNS}

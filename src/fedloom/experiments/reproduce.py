@@ -15,6 +15,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.wording import counted
 from fedloom.experiments.catalogue import load_experiment, needed_data
 from fedloom.experiments.experiment import Experiment, Unit
+from fedloom.experiments.search import with_found
 from fedloom.experiments.stored import StoredUnit, read_stored, write_stored
 from fedloom.experiments.training import Trainer
 from fedloom.experiments.verdicts import measure, written
@@ -56,7 +57,7 @@ def reproduce(
     todo, problems = [], []
     sources = [load_experiment(name).source for name in names]
     for name in dict.fromkeys(sources):
-        experiment = load_experiment(name)
+        experiment = with_found(load_experiment(name), results, scale)
         absent = [d for d, place in needed_data(experiment).items() if place is None]
         if absent:
             problems.append(f"{name}: needs {', '.join(absent)} in FEDLOOM_DATA.")
