@@ -64,6 +64,7 @@ from fedloom.reports.units import unit_of
 from fedloom.results.by_size import BySize, by_size
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.gain import Gain
+from fedloom.results.run_scores import run_scores
 from fedloom.results.scores import Scores
 from fedloom.results.statistics import LEVEL, Estimate, over_clients
 from fedloom.results.table import ClosingTable, closing_table
@@ -134,6 +135,19 @@ class Result(Models):
                 has; accuracy or mse by default.
         """
         return self._scores(kind, part).of(number)
+
+    def run_scores(
+        self, part: str = "test", *, last: int = 1
+    ) -> dict[str, dict[str, float]]:
+        """What sums up the scores of all clients, by kind of model and then by name.
+
+        Such as `run_scores()["personal"]["accuracy_worst_decile"]`.
+
+        Args:
+            part: train, validation or test.
+            last: how many evaluations, the last ones, each number is the mean of.
+        """
+        return run_scores(self.history.rounds, part, last=last)
 
     def interval(
         self,

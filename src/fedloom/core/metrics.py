@@ -30,7 +30,13 @@ Numbers = NDArray[np.float64]
 Clients = NDArray[np.int64]
 
 Summary = Literal[
-    "weighted", "worst_decile", "largest_decile", "spread", "error", "clients"
+    "weighted",
+    "worst_decile",
+    "largest_decile",
+    "smallest_decile",
+    "spread",
+    "error",
+    "clients",
 ]
 """What can be said of all clients beside the mean: see `Scores.summary`."""
 
@@ -369,6 +375,7 @@ _OF_MAIN: tuple[Summary, ...] = (
     "weighted",
     "worst_decile",
     "largest_decile",
+    "smallest_decile",
     "spread",
     "error",
 )

@@ -219,6 +219,7 @@ def kinds_table(findings: Findings) -> Table:
         f"{metric}_weighted": "by samples",
         f"{metric}_worst_decile": f"worst 10{SPACE}%",
         f"{metric}_largest_decile": f"largest 10{SPACE}%",
+        f"{metric}_smallest_decile": f"smallest 10{SPACE}%",
         f"{metric}_spread": "spread",
     }
     titles |= {
@@ -228,9 +229,10 @@ def kinds_table(findings: Findings) -> Table:
     }
     caption = (
         f"All models at the last round, on {findings.part} data, with half the 95 % "
-        "interval over seeds alone. By samples: all samples count alike. Largest 10 %: "
-        "clients with most training samples. Spread: standard deviation over clients. "
-        "The training score is of at most 256 training samples of each client; far "
+        "interval over seeds alone. By samples: all samples count alike. Largest and "
+        "smallest 10 %: clients with most and with fewest training samples. Spread: "
+        "standard deviation over clients. The training score is of at most 256 "
+        "training samples of each client; far "
         "better than the others it says that models learnt their data by heart."
     )
     others = [part for part in ("train", "validation") if part != findings.part]

@@ -15,7 +15,15 @@ MINUS = "\N{MINUS SIGN}"
 SPACE = "\N{NO-BREAK SPACE}"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-_SUMMARIES = ("weighted", "worst_decile", "largest_decile", "spread", "error", "pooled")
+_SUMMARIES = (
+    "weighted",
+    "worst_decile",
+    "largest_decile",
+    "smallest_decile",
+    "spread",
+    "error",
+    "pooled",
+)
 """How numbers over clients are summed up, as the ends of their names."""
 
 _LOPSIDED = 1.1

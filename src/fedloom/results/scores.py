@@ -94,21 +94,24 @@ class Scores:
 
         Each metric has its mean and the summaries that it names: the mean weighted by
         samples, the mean of the worst tenth, the weighted mean of the tenth with most
-        training samples, the standard deviation (spread) and the standard error of the
-        mean. With `clients`, it is said how many clients have the number, and those
-        whose number is nan are left out of it.
+        training samples, the mean of the tenth with fewest, the standard deviation
+        (spread) and the standard error of the mean. With `clients`, it is said how many
+        clients have the number, and those whose number is nan are left out of it.
 
         Args:
-            sizes: (M,) training samples, which decide who is in the top decile.
+            sizes: (M,) training samples, which decide who is in the largest and the
+                smallest decile; on training data they are the weights, too, since
+                clients with many are scored on some of them.
         """
         is_scored = self.samples > 0
+        weights = sizes if self.part == "train" else self.samples
         if not is_scored.any():
             return {}
         numbers: dict[str, float] = {}
         for name in dict.fromkeys([self.metric, *self.values]):
             metric, values = METRICS[name], self.values[name]
             kept = ~np.isnan(values) if "clients" in metric.summaries else is_scored
-            group = _Clients(metric, values[kept], self.samples[kept], sizes[kept])
+            group = _Clients(metric, values[kept], weights[kept], sizes[kept])
             # Scores of a run that blows up are infinite, or become so when squared.
             with np.errstate(over="ignore", invalid="ignore"):
                 numbers[name] = group.summary("mean")
@@ -123,8 +126,10 @@ class _Clients:
 
     metric: Metric
     values: NDArray[np.float64]
-    samples: NDArray[np.int64]
+    weights: NDArray[np.int64]
+    """How much clients count where all samples count alike."""
     sizes: NDArray[np.int64]
+    """Training samples."""
 
     def summary(self, name: str) -> float:
         """One of the summaries below; nan without a client."""
@@ -137,7 +142,7 @@ class _Clients:
         return float(self.values.mean())
 
     def weighted(self) -> float:
-        return float(np.average(self.values, weights=self.samples))
+        return float(np.average(self.values, weights=self.weights))
 
     def worst_decile(self) -> float:
         ordered = np.sort(self.values)[:: 1 if self.metric.is_higher_better else -1]
@@ -145,7 +150,11 @@ class _Clients:
 
     def largest_decile(self) -> float:
         largest = np.argsort(-self.sizes, kind="stable")[: self._decile]
-        return float(np.average(self.values[largest], weights=self.samples[largest]))
+        return float(np.average(self.values[largest], weights=self.weights[largest]))
+
+    def smallest_decile(self) -> float:
+        smallest = np.argsort(self.sizes, kind="stable")[: self._decile]
+        return float(self.values[smallest].mean())
 
     def spread(self) -> float:
         return float(self.values.std())
