@@ -12,12 +12,14 @@ import typer
 from fedloom.commands import completion, options
 from fedloom.commands.console import (
     make_table,
-    out as console,
     plain,
     remark,
     say,
     stoppable,
     tell,
+)
+from fedloom.commands.console import (
+    out as console,
 )
 from fedloom.commands.options import argument, option
 from fedloom.core.errors import ConfigError, DataError, unknown
@@ -151,7 +153,9 @@ def _run_papers(
     if scale not in SCALES:
         raise ConfigError(f"--scale: {unknown('scale', scale, SCALES)}")
     if stop_after is not None and stop_after <= 0:
-        raise ConfigError(f"--stop-after: expected minutes above 0, found {stop_after}.")
+        raise ConfigError(
+            f"--stop-after: expected minutes above 0, found {stop_after}."
+        )
     if device is not None:
         from fedloom.engine.choice import EngineSettings
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedloom.config import read_toml
 from fedloom.core.errors import ConfigError, unknown
-from fedloom.data import SOURCES
+from fedloom.core.settings import build
+from fedloom.data import SOURCES, Source
 from fedloom.data.locations import Absent, data_directory
 from fedloom.experiments.experiment import Experiment, merged, parse_experiment
 
@@ -53,17 +54,18 @@ def needed_data(experiment: Experiment) -> dict[str, Path | None]:
     for folder in experiment.needs:
         is_there = root is not None and (root / folder).is_dir()
         found[folder] = root / folder if root is not None and is_there else None
-    if experiment.program:
-        return found
-    for unit in experiment.units("paper"):
-        source = experiment.config(unit, "paper").data
+    for unit in () if experiment.program else experiment.units("paper"):
+        settings = dict(experiment.config_tables(unit, "paper")["data"])
+        name = settings.pop("name")
+        if name not in SOURCES:
+            raise ConfigError(f"{experiment.name}: {unknown('data', name, SOURCES)}")
+        source = build(SOURCES[name], settings, f"{experiment.name} [data]")
         if source.folder_name and source.folder_name not in found:
             found[source.folder_name] = _folder(source)
     return found
 
 
-def _folder(source: object) -> Path | None:
-    assert isinstance(source, tuple(SOURCES.values()))
+def _folder(source: Source) -> Path | None:
     try:
         return source.find(None)
     except Absent:

@@ -81,7 +81,9 @@ def _number(row: Round, name: str) -> float | None:
     return rounded(row.numbers().get(name, float("nan")))
 
 
-def _spent(every: Sequence[Sequence[Round]], clients: Clients) -> dict[str, list[float]]:
+def _spent(
+    every: Sequence[Sequence[Round]], clients: Clients
+) -> dict[str, list[float]]:
     """Steps and uploads of the average client up to every scored round."""
     if not every:
         return {}
@@ -131,7 +133,10 @@ def _last_scores(
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Clients and their scores, round after round; the last one counts."""
     for batch in read_batches(directory.rows.clients.path):
-        table = {c: batch.column(c).to_numpy(zero_copy_only=False) for c in batch.schema.names}
+        table = {
+            c: batch.column(c).to_numpy(zero_copy_only=False)
+            for c in batch.schema.names
+        }
         wanted = (table["kind"] == kind) & (table["part"] == part)
         if name in table:
             yield table["client"][wanted], table[name][wanted]

@@ -113,7 +113,7 @@ class Claim:
     """These are within `within` of each other."""
     within: float = 0.0
     readings: tuple[Mapping[str, Any], ...] = ()
-    """Ways to read the paper: each a name, and what it puts in the place of the above."""
+    """Ways to read the paper: each has a name, and what it puts for the above."""
 
     def __post_init__(self) -> None:
         kinds = [name for name in ("best", "order", "close", "alike") if self[name]]
@@ -324,7 +324,9 @@ def _record(kind: Any, values: Tables, where: str) -> Any:
     """A record of settings from a table of a file; lists become tuples."""
     for key in values:
         if key not in kind.__dataclass_fields__:
-            raise ConfigError(f"{where}: {unknown('key', key, kind.__dataclass_fields__)}")
+            raise ConfigError(
+                f"{where}: {unknown('key', key, kind.__dataclass_fields__)}"
+            )
     flat = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     return kind(**flat)
 

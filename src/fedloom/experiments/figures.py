@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup
@@ -74,13 +75,15 @@ def _curves(
 Way = tuple[Sequence[float], Sequence[float], Sequence[float]]
 
 
-def _way(
-    experiment: Experiment, stored: StoredUnit, figure: Figure
-) -> Way | None:
+def _way(experiment: Experiment, stored: StoredUnit, figure: Figure) -> Way | None:
     """Places of a curve: x, y and half the height of its band."""
     percent = 100.0 if experiment.unit == "percent" else 1.0
     if figure.kind == "lines":
-        seeds = [own for own in stored.curves.get(experiment.numbers[figure.number].of, []) if own]
+        seeds = [
+            own
+            for own in stored.curves.get(experiment.numbers[figure.number].of, [])
+            if own
+        ]
         if not seeds:
             return None
         values = np.array(
@@ -88,7 +91,11 @@ def _way(
         )
         scale = percent if "accuracy" in experiment.numbers[figure.number].of else 1.0
         x = stored.rounds if figure.x == "round" else stored.spent[figure.x]
-        error = values.std(axis=0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else values[0] * math.nan
+        error = (
+            values.std(axis=0, ddof=1) / len(values) ** 0.5
+            if len(values) > 1
+            else values[0] * math.nan
+        )
         return list(x), (scale * values.mean(axis=0)).tolist(), (scale * error).tolist()
     drawn = stored.drawn.get(figure.title)
     if drawn is None:
@@ -101,7 +108,7 @@ def _way(
     else:
         edges = drawn["edges"]
         scale = percent if figure.kind == "histogram" else 1.0
-        x = [scale * (a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
+        x = [scale * (a + b) / 2 for a, b in pairwise(edges)]
         total = sum(drawn["counts"])
         y = [100 * count / total for count in drawn["counts"]]
     return x, y, [math.nan] * len(x)
@@ -135,7 +142,10 @@ def _standing_alone(chart: Markup, title: str, curves: Sequence[Curve]) -> str:
         if x + width > WIDTH and x > 8:
             x, y = 8.0, y + _LINE
         sign = element(
-            "path", class_="line", d=f"M{x:g} {y:g}h24", stroke_dasharray=curve.style.dash or None
+            "path",
+            class_="line",
+            d=f"M{x:g} {y:g}h24",
+            stroke_dasharray=curve.style.dash or None,
         )
         mark = curve.style.mark(x + 12, y)
         name = text(x + 30, y + 4, curve.name, kind="who")

@@ -34,14 +34,17 @@ PAPERS = {
 _OPENING = """\
 # The papers, rerun
 
-<!-- Generated from results/ by docs/make_reproduction.py; edit the experiments' files. -->
+<!-- Generated from results/ by docs/make_reproduction.py. Do not edit it. -->
 
 Every table and figure of the four papers that public data allow. Each is a file in
-`src/fedloom/experiments/`, which states settings and readings; `fedloom reproduce NAME --scale paper` runs it, and
-[how to do so](../src/fedloom/experiments/README.md) has the rest. Numbers are of the last round on test data, in % unless it
-is said, with the standard error over seeds in brackets; the paper's stand beside them. A claim *holds* if our means
-have its order, or are as near as it says; *within two standard errors* means that the order is the other way round by
-less than that. Where a paper can be read in several ways each reading has its verdict. Nothing was tuned on test data.
+`src/fedloom/experiments/`, which states settings and readings; `fedloom reproduce NAME
+--scale paper` runs it, and [how to do so](../src/fedloom/experiments/README.md) has the
+rest. Numbers are of the last round on test data, in % unless it is said, with the
+standard error over seeds in brackets; the paper's stand beside them. A claim *holds* if
+our means have its order, or are as near as it says; *within two standard errors* means
+that the order is the other way round by less than that. Where a paper can be read in
+several ways, each reading has its verdict. Nothing was tuned on test data. Times to
+come are estimates.
 """
 
 
@@ -138,8 +141,10 @@ class Page:
     def _missing(self, experiment: Experiment, missing: Sequence[Unit]) -> str:
         """What is not run, and what it would cost."""
         names = ", ".join(map(str, missing))
-        what = "Nothing of it is run" if len(missing) == len(_asked(experiment)) else (
-            f"Not run: {names}"
+        what = (
+            "Nothing of it is run"
+            if len(missing) == len(_asked(experiment))
+            else (f"Not run: {names}")
         )
         costs = [
             f"about {counted(round(minutes), 'minute')} on {_DEVICES[device]}"
@@ -245,7 +250,8 @@ def _provenance(units: Sequence[StoredUnit]) -> str:
     took = f"{minutes:.0f} minutes" if minutes >= 1 else "under a minute"
     many = " or ".join(map(str, seeds))
     noun = "seed" if seeds == [1] else "seeds"
-    return f"{many} {noun}; {where}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}; {took}."
+    when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    return f"{many} {noun}; {where}; {when}; {took}."
 
 
 def _table(
@@ -298,7 +304,9 @@ def _claims(experiment: Experiment, units: Mapping[str, StoredUnit]) -> str:
     for claim in experiment.claims:
         verdicts = judge(experiment, units, claim)
         details = [
-            f"{v.reading}: {v.verdict} ({v.details or '–'})" if v.reading else v.details
+            f"{v.reading}: {v.verdict} ({v.details or 'not run'})"
+            if v.reading
+            else v.details
             for v in verdicts
         ]
         rows.append((claim.text, f"**{in_one(verdicts)}**", "<br>".join(details)))

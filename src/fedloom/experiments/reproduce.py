@@ -80,8 +80,7 @@ def reproduce(
                     continue
                 add_stored(experiment, scale, results, stored)
                 done += 1
-                for own, result in stored.items():
-                    tell(_line(experiment, own, result))
+                tell(_line(experiment, stored))
                 todo = [t for t in todo if t[0] is not experiment or t[1] not in stored]
         except KeyboardInterrupt:
             if not limit.is_over:
@@ -161,8 +160,12 @@ def _time_limit(minutes: float | None) -> Iterator[_Limit]:
         timer.cancel()
 
 
-def _line(experiment: Experiment, unit: Unit, stored: StoredUnit) -> str:
-    """What came of a unit."""
+def _line(experiment: Experiment, new: Mapping[Unit, StoredUnit]) -> str:
+    """What came of a unit; of many at once, how many they are."""
+    clock = time.strftime("%H:%M")
+    (unit, stored), *others = new.items()
+    if others:
+        return f"{clock} {experiment.name}: {counted(len(new), 'line')}"
     numbers = []
     for name in experiment.numbers:
         own = measure(experiment, {str(unit): stored}, unit, name)
@@ -170,7 +173,6 @@ def _line(experiment: Experiment, unit: Unit, stored: StoredUnit) -> str:
             numbers.append(f"{name} {written(own.mean, experiment)}")
     failed = len(stored.failures)
     diverged = f"; {counted(failed, 'seed')} diverged" if failed else ""
-    clock = time.strftime("%H:%M")
     listed = ", ".join(numbers)
     return (
         f"{clock} {experiment.name} [{unit}]: {listed}{diverged} "

@@ -105,9 +105,7 @@ def with_found(experiment: Experiment, results: Path, scale: str) -> Experiment:
     return replace(experiment, found=settings) if settings else experiment
 
 
-def _comparison(
-    experiment: Experiment, scale: str, device: str | None
-) -> Comparison:
+def _comparison(experiment: Experiment, scale: str, device: str | None) -> Comparison:
     """The methods of one setting, each as often and as long."""
     asked = experiment.search
     setting = asked["setting"]
@@ -130,4 +128,3 @@ def _comparison(
 
 def _file(results: Path, name: str, scale: str) -> Path:
     return results / f"{name}.{scale}.search.json"
-

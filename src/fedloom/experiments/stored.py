@@ -148,9 +148,7 @@ def write_stored(
         write_text(part, _json(table) + "\n")
 
 
-def _filled(
-    unit: StoredUnit, environments: list[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _filled(unit: StoredUnit, environments: list[Mapping[str, Any]]) -> dict[str, Any]:
     """What a unit has; what is empty is left out."""
     own = {**asdict(unit), "environment": environments.index(unit.environment)}
     return {key: value for key, value in own.items() if value not in ({}, [], ())}

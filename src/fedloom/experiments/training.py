@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,5 +135,3 @@ class Trainer:
         divided = make_clients(config, self._data_dir, dataset=dataset)
         self._data = key, divided[1].dataset
         return divided
-
-

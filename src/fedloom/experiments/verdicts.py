@@ -58,9 +58,7 @@ def measure(
     if stored is None:
         return None
     if asked.of in stored.values:
-        mean, error = (
-            math.nan if v is None else v for v in stored.values[asked.of]
-        )
+        mean, error = (math.nan if v is None else v for v in stored.values[asked.of])
         return Measured(mean, error, len(stored.seeds), np.zeros(0))
     curves = stored.curves.get(asked.of)
     if curves is None:

@@ -89,9 +89,7 @@ def _audio(experiment: Experiment, scale: str) -> dict[Unit, Values]:
     }
 
 
-def _ratios(
-    rows: list[Row], method: str
-) -> Iterator[tuple[str, list[float | None]]]:
+def _ratios(rows: list[Row], method: str) -> Iterator[tuple[str, list[float | None]]]:
     """Numbers by model, state and type of device; the error is over seeds."""
     of_method = [row for row in rows if row.method == method]
     for model in ("shared", "personal"):
