@@ -274,9 +274,11 @@ def merged(below: Tables, above: Tables) -> dict[str, Any]:
     both = dict(below)
     for key, value in above.items():
         old = both.get(key)
-        is_same = isinstance(old, Mapping) and isinstance(value, Mapping)
-        is_same = is_same and value.get("name", old.get("name")) == old.get("name")
-        both[key] = {**old, **value} if is_same else value
+        if not (isinstance(old, Mapping) and isinstance(value, Mapping)):
+            both[key] = value
+            continue
+        is_other = "name" in old and value.get("name", old["name"]) != old["name"]
+        both[key] = value if is_other else {**old, **value}
     return both
 
 

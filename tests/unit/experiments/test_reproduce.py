@@ -31,6 +31,7 @@ TABLES: dict[str, Any] = {
     },
     "run": {
         "rounds": 2,
+        "data": {"name": "digits"},
         "partition": {"name": "label-skew", "clients": 5, "classes": 4},
         "split": {"test": 0.25},
         "model": {"name": "mlr"},
