@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 
 from fedloom.config import read_toml
-from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.errors import ConfigError, DataError, unknown
 from fedloom.core.settings import build
 from fedloom.data import SOURCES, Source
-from fedloom.data.locations import Absent, data_directory
+from fedloom.data.locations import data_directory
 from fedloom.experiments.experiment import Experiment, merged, parse_experiment
 
 FOLDER = Path(__file__).parent
@@ -68,7 +68,7 @@ def needed_data(experiment: Experiment) -> dict[str, Path | None]:
 def _folder(source: Source) -> Path | None:
     try:
         return source.find(None)
-    except Absent:
+    except DataError:
         return None
 
 

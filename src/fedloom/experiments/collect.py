@@ -41,7 +41,8 @@ def collect(
         directories: of its runs, all at their end.
         clients: of every seed.
     """
-    failures, every = {}, []
+    failures: dict[str, str] = {}
+    every: list[list[Round]] = []
     for directory, (config, _) in zip(directories, clients, strict=True):
         why = directory.read_failure()
         if why is not None:

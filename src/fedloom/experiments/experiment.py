@@ -311,7 +311,8 @@ def parse_experiment(name: str, tables: Tables) -> Experiment:
     scales = {scale: rest.pop(scale, {}) for scale in SCALES}
     rest = {k: tuple(v) if isinstance(v, list) else v for k, v in rest.items()}
     own = {"numbers": numbers, "arms": arms, "settings": settings, "scales": scales}
-    experiment = _record(Experiment, {"name": name, **rest, **own, **parts}, name)
+    values = {"name": name, **rest, **own, **parts}
+    experiment: Experiment = _record(Experiment, values, name)
     _check_names(experiment)
     return experiment
 

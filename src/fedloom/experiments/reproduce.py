@@ -73,7 +73,8 @@ def reproduce(
                 experiment, unit = todo[0]
                 try:
                     stored = _run_unit(experiment, unit, scale, trainer)
-                except FedloomError as error:
+                except (FedloomError, RuntimeError) as error:
+                    # Of PyTorch's own, such as a GPU without room: others may fit.
                     problems.append(f"{experiment.name} [{unit}]: {error}")
                     tell(problems[-1])
                     todo.pop(0)

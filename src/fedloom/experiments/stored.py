@@ -156,8 +156,9 @@ def _filled(unit: StoredUnit, environments: list[Mapping[str, Any]]) -> dict[str
 
 def _read(own: dict[str, Any], environments: list[Any]) -> StoredUnit:
     made_in = environments[own["environment"]]
-    lists = {key: tuple(own[key]) for key in ("seeds", "rounds") if key in own}
-    return StoredUnit(**{**own, **lists, "environment": made_in})
+    rounds, seeds = tuple(own.get("rounds", ())), tuple(own["seeds"])
+    changed = {"rounds": rounds, "seeds": seeds, "environment": made_in}
+    return StoredUnit(**{**own, **changed})
 
 
 def _json(value: Any, indent: str = "") -> str:

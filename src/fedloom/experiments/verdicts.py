@@ -134,20 +134,22 @@ def _comparisons(
             verdict = NEARLY
         return verdict, f"{a} {_text(one, experiment)}, {b} {_text(other, experiment)}"
 
-    for other in claim.among:
-        yield better(claim.best, other)
+    def alike(a: str, b: str) -> tuple[str, str]:
+        one, other = of(a), of(b)
+        if one is None or other is None:
+            return UNKNOWN, ""
+        gap = _scaled(abs(one.mean - other.mean), experiment)
+        verdict = HOLDS if gap <= claim.within else FAILS
+        return verdict, f"{a} {_text(one, experiment)}, {b} {_text(other, experiment)}"
+
+    for operand in claim.among:
+        yield better(claim.best, operand)
     for first, second in pairwise(claim.order):
         yield better(first, second)
     for text in claim.close:
         yield _close(experiment, units, claim, text)
     for a, b in combinations(claim.alike, 2):
-        one, other = of(a), of(b)
-        if one is None or other is None:
-            yield UNKNOWN, ""
-            continue
-        gap = _scaled(abs(one.mean - other.mean), experiment)
-        verdict = HOLDS if gap <= claim.within else FAILS
-        yield verdict, f"{a} {_text(one, experiment)}, {b} {_text(other, experiment)}"
+        yield alike(a, b)
 
 
 def _close(

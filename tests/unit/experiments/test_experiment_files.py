@@ -157,7 +157,7 @@ def test_a_later_section_wins_and_another_name_replaces() -> None:
     [
         ({"arm": {}}, "unknown key 'arm'. Did you mean 'arms'?"),
         ({"arms": {}}, "expected [numbers] and [arms]"),
-        ({"claims": [{"text": "x", "best": "lokal", "number": "PM"}]}, "'lokal'"),
+        ({"claims": [{"text": "x", "best": "nobody", "number": "PM"}]}, "'nobody'"),
         ({"claims": [{"text": "x", "best": "local", "number": "GM"}]}, "number 'GM'"),
         ({"claims": [{"text": "x", "order": ["a:local"], "number": "PM"}]}, "'a'"),
         ({"claims": [{"text": "x"}]}, "expected one of best, order, close, alike"),
