@@ -16,6 +16,9 @@ from fedloom.experiments.search import read_search, with_found
 from fedloom.experiments.stored import StoredUnit, read_stored
 from fedloom.experiments.tables import markdown
 from fedloom.experiments.verdicts import (
+    FAILS,
+    HOLDS,
+    NEARLY,
     UNKNOWN,
     in_one,
     judge,
@@ -59,10 +62,13 @@ class Page:
         self._results = results
         self.figures: dict[str, str] = {}
         """SVG by file name."""
-        every = [
-            with_found(load_experiment(name), results, "paper")
-            for name in experiment_names()
-        ]
+        every = sorted(
+            (
+                with_found(load_experiment(name), results, "paper")
+                for name in experiment_names()
+            ),
+            key=_place,
+        )
         parts = [_OPENING, "## In one table\n", self._overview(every)]
         for folder, title in PAPERS.items():
             parts.append(f"## {title}\n")
@@ -99,12 +105,12 @@ class Page:
             verdicts = [in_one(judge(experiment, units, c)) for c in experiment.claims]
             known = [verdict for verdict in verdicts if verdict != UNKNOWN]
             counts = [
-                f"{known.count(verdict)} {verdict}"
-                for verdict in ("holds", "within two standard errors", "does not hold")
+                f"{known.count(verdict)} {words}"
+                for verdict, words in _COUNTED.items()
                 if verdict in known
             ]
-            partly = sum(verdict.startswith("holds only") for verdict in known)
-            counts += [f"{partly} only in some readings"] if partly else []
+            partly = sum(verdict not in _COUNTED for verdict in known)
+            counts += [f"{partly} in some readings only"] if partly else []
             link = f"[{experiment.title}](#{_anchor(experiment)})"
             rows.append((", ".join(experiment.items), link, state, ", ".join(counts)))
         return markdown(("item", "what", "at the paper's scale", "claims"), rows)
@@ -200,6 +206,9 @@ class Page:
         yield markdown(head, rows)
 
 
+_COUNTED = {HOLDS: "hold", NEARLY: "nearly", FAILS: "do not"}
+"""What came of claims, after how many they are."""
+
 _DEVICES = {"cpu": "one quiet core", "gpu": "an H200"}
 
 
@@ -224,6 +233,13 @@ def _arms(experiment: Experiment, setting: str) -> Sequence[str]:
 def _own(experiment: Experiment) -> bool:
     """Whether what it says of itself is not what its source says."""
     return experiment.about != load_experiment(experiment.source).about
+
+
+def _place(experiment: Experiment) -> tuple[int, int, str]:
+    """Where an experiment stands on the page: papers, then their items in order."""
+    paper = experiment.name.partition("/")[0]
+    number = min(int(item[1:]) for item in experiment.items)
+    return [*PAPERS].index(paper), number, experiment.name
 
 
 def _anchor(experiment: Experiment) -> str:

@@ -23,6 +23,10 @@ _ORDER = (FAILS, UNKNOWN, NEARLY, HOLDS)
 """The worst of several comparisons decides."""
 
 
+Comparison = tuple[str, tuple[str, ...]]
+"""A verdict, and the numbers that it is of."""
+
+
 class Measured(NamedTuple):
     """A number over seeds."""
 
@@ -94,7 +98,8 @@ def judge(
     for reading, read in claim.under():
         compared = list(_comparisons(experiment, units, read))
         worst = min((verdict for verdict, _ in compared), key=_ORDER.index)
-        details = "; ".join(dict.fromkeys(text for _, text in compared if text))
+        operands = dict.fromkeys(text for _, texts in compared for text in texts)
+        details = "; ".join(operands)
         verdicts.append(Verdict(reading, worst, details))
     return verdicts
 
@@ -116,31 +121,31 @@ def in_one(verdicts: list[Verdict]) -> str:
 
 def _comparisons(
     experiment: Experiment, units: Mapping[str, StoredUnit], claim: Claim
-) -> Iterator[tuple[str, str]]:
-    """Every comparison that a claim makes: its verdict, and what was compared."""
+) -> Iterator[Comparison]:
+    """Every comparison that a claim makes."""
 
     def of(text: str) -> Measured | None:
         return measure(experiment, units, *experiment.operand(text, claim))
 
-    def better(a: str, b: str) -> tuple[str, str]:
+    def better(a: str, b: str) -> Comparison:
         one, other = of(a), of(b)
         if one is None or other is None:
-            return UNKNOWN, ""
+            return UNKNOWN, ()
         number = experiment.numbers[experiment.operand(a, claim)[1]]
         gap = one.mean - other.mean
         gap = -gap if number.is_lower_better else gap
         verdict = HOLDS if gap >= 0 else FAILS
         if gap < 0 and -gap <= 2 * _gap_error(one, other):
             verdict = NEARLY
-        return verdict, f"{a} {_text(one, experiment)}, {b} {_text(other, experiment)}"
+        return verdict, (_text(a, one, experiment), _text(b, other, experiment))
 
-    def alike(a: str, b: str) -> tuple[str, str]:
+    def alike(a: str, b: str) -> Comparison:
         one, other = of(a), of(b)
         if one is None or other is None:
-            return UNKNOWN, ""
+            return UNKNOWN, ()
         gap = _scaled(abs(one.mean - other.mean), experiment)
         verdict = HOLDS if gap <= claim.within else FAILS
-        return verdict, f"{a} {_text(one, experiment)}, {b} {_text(other, experiment)}"
+        return verdict, (_text(a, one, experiment), _text(b, other, experiment))
 
     for operand in claim.among:
         yield better(claim.best, operand)
@@ -154,7 +159,7 @@ def _comparisons(
 
 def _close(
     experiment: Experiment, units: Mapping[str, StoredUnit], claim: Claim, text: str
-) -> tuple[str, str]:
+) -> Comparison:
     """Whether a number is near the paper's."""
     unit, number = experiment.operand(text, claim)
     printed = next(
@@ -168,14 +173,14 @@ def _close(
     )
     own = measure(experiment, units, unit, number)
     if own is None or printed is None:
-        return UNKNOWN, ""
+        return UNKNOWN, ()
     gap = abs(_scaled(own.mean, experiment) - printed[0])
     both = [_scaled(own.error, experiment), printed[1]]
     error = math.hypot(*(e for e in both if not math.isnan(e)))
     verdict = HOLDS if gap <= claim.within else FAILS
     if verdict == FAILS and gap <= 2 * error:
         verdict = NEARLY
-    return verdict, f"{text} {_text(own, experiment)}, paper {printed[0]:g}"
+    return verdict, (_text(text, own, experiment), f"paper {printed[0]:g}")
 
 
 def _error(values: NDArray[np.float64]) -> float:
@@ -196,12 +201,12 @@ def _scaled(value: float, experiment: Experiment) -> float:
     return 100 * value if experiment.unit == "percent" else value
 
 
-def _text(own: Measured, experiment: Experiment) -> str:
-    return written(own.mean, experiment)
+def _text(operand: str, own: Measured, experiment: Experiment) -> str:
+    return f"{operand} {written(own.mean, experiment)}"
 
 
 def written(value: float, experiment: Experiment) -> str:
     """A number as tables have it."""
     if experiment.unit == "percent":
         return f"{100 * value:.1f}"
-    return f"{value:.3g}" if abs(value) < 0.1 else f"{value:.3f}"
+    return f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
