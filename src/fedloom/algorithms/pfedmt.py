@@ -16,13 +16,15 @@ Banerjee, Yurtsever, Bhuyan. Personalized Multi-tier Federated Learning. FL-Neur
 
 Deviations: line 12 of Alg. 1 is printed without the gamma of Eq. (4), which diverges
 unless gamma = 1; this is Eq. (4). Exactly K and L steps are taken, not K + 1 and L + 1.
-Each local step uses one batch. With partial participation only teams that have a
-client in the cohort move, a team counts by the samples of those clients, and an absent
-team keeps its last model. Without teams all clients are one team. By default theta_ij
-is kept from exchange to exchange, as Alg. 1 prints it, and its own steps have a weaker
-pull than lambda; the text below Eq. (9) is `restart = true` with `device_pull` equal to
-`pull`. Momentum, which the paper has not, goes on through the exchanges of a round
-where theta_ij does. A client that never trained uses its team's model.
+Each local step uses one batch. Alg. 1 writes a rate alpha_ij for each client and eta_i
+for each team; the experiments give one of each, and so do the settings. With partial
+participation only teams that have a client in the cohort move, a team counts by the
+samples of those clients, and an absent team keeps its last model. Without teams all
+clients are one team. By default theta_ij is kept from exchange to exchange, as Alg. 1
+prints it, and its own steps have a weaker pull than lambda; the text below Eq. (9) is
+`restart = true` with `device_pull` equal to `pull`. Momentum, which the paper has not,
+goes on through the exchanges of a round where theta_ij does. A client that never
+trained uses its team's model.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def _pixel_levels(images: Tensor) -> tuple[Levels, Levels]:
     count, flat = len(images), images.flatten(1)
     # Sums of whole numbers are exact, so that the order of the images is no matter.
     sums = torch.zeros(2, flat.shape[1], dtype=torch.int64)
-    for rows in flat.split(_ROWS_AT_ONCE):
+    for rows in torch.split(flat, _ROWS_AT_ONCE):
         numbers = rows.long()
         sums += torch.stack([numbers.sum(0), numbers.square().sum(0)])
     total, squares = sums
