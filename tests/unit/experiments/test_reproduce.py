@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedloom.core.errors import DataError
-from fedloom.experiments import catalogue, reproduce, training
+from fedloom.experiments import catalogue, reproduce, search, training
 from fedloom.experiments.experiment import Experiment, parse_experiment
 from fedloom.experiments.reproduce import reproduce as run
 from fedloom.experiments.stored import (
@@ -155,6 +155,23 @@ def test_an_arm_starts_from_another_of_its_seed(given: Any, tmp_path: Path) -> N
     first, on = (units[name].curves["personal/test/accuracy"] for name in arms)
     # Two rounds from zero, and two from where those ended.
     assert sum(b[1] for b in on) > sum(a[1] for a in first)
+
+
+def test_what_a_search_finds_is_stored_and_taken(given: Any, tmp_path: Path) -> None:
+    asked = {"setting": "all", "trials": 3, "rounds": 1, "space": ["lr"]}
+    experiment = given(search=asked)
+    results, out = tmp_path / "results", tmp_path / "runs"
+    search.search(experiment, "small", results, out)
+    stored = search.read_search(results, "a/trial", "small")
+    assert (stored["trials"], stored["rounds"]) == (2, 2)
+    assert [*stored["found"]] == ["local", "fedavg"]
+    tuned = search.with_found(experiment, results, "small")
+    for unit in experiment.units("small"):
+        best = stored["found"][unit.arm]["settings"]["lr"]
+        assert tuned.config(unit, "small").algorithm.lr == best
+        assert experiment.config(unit, "small").algorithm.lr == 0.05
+    # At the other scale nothing was searched.
+    assert search.with_found(experiment, results, "paper") is experiment
 
 
 def test_results_that_are_none_are_refused(given: Any, tmp_path: Path) -> None:
