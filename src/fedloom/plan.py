@@ -804,7 +804,7 @@ def common_manifest(training: Training, config: str) -> dict[str, Any]:
     return {
         "fedloom": VERSION,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": checkout_commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -859,7 +859,7 @@ def _device_name(task: Task) -> str:
     return torch.cuda.get_device_name(task.device) if is_gpu else "cpu"
 
 
-def _commit() -> str | None:
+def checkout_commit() -> str | None:
     """The commit of Fedloom's own checkout, if it runs from one."""
     try:
         answer = subprocess.run(

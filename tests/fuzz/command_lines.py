@@ -58,13 +58,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "run --data x.npz --target y",
         "--data --client-column --target --out --test --rounds --team --fresh",
     ),
-    "reproduce": ("digits", "--out --seed --jobs"),
+    "reproduce": (
+        "digits",
+        "--out --seed --jobs --scale --results --stop-after --list",
+    ),
 }
 """Every command, but for `bench`, which only measures: a right use, and its options."""
 
 FLAGS = (
     *("--fresh", "--all", "--shared", "--gain", "--browser", "--no-browser"),
-    "--no-yardsticks",
+    *("--no-yardsticks", "--list"),
 )
 """Options that take no value."""
 

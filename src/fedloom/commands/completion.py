@@ -125,8 +125,13 @@ def describable(incomplete: str) -> list[str]:
 
 def experiments(incomplete: str) -> list[str]:
     """Experiments of `fedloom reproduce`."""
-    names = registered("experiments/__init__.py", "EXPERIMENTS")
-    return _beginning(incomplete, names)
+    own = registered("experiments/__init__.py", "EXPERIMENTS")
+    folder = Path(__file__).parents[1] / "experiments"
+    papers = [
+        file.relative_to(folder).with_suffix("").as_posix()
+        for file in sorted(folder.glob("*/*.toml"))
+    ]
+    return _beginning(incomplete, [*own, *papers])
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Experiments, each a function that writes its tables to a folder."""
+"""Experiments: the papers' tables and figures as files, and studies as functions."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
     "worlds": study.reproduce,
     "worlds-in-groups": study.reproduce_groups,
 }
-"""Every experiment by name: `(folder, seed) -> the table in words`."""
+"""Studies that are functions, by name: `(folder, seed) -> the table in words`."""

@@ -15,6 +15,7 @@ from fedloom.commands import completion
 from fedloom.commands.sections import sections
 from fedloom.data import SOURCES
 from fedloom.experiments import EXPERIMENTS
+from fedloom.experiments.catalogue import experiment_names
 from fedloom.models import MODELS
 
 
@@ -23,7 +24,7 @@ def test_names_that_are_completed_are_those_that_there_are() -> None:
     assert completion.source_names() == [*SOURCES]
     assert completion.partition_names() == [*PARTITIONS]
     assert completion.model_names() == [*MODELS]
-    assert completion.experiments("") == [*EXPERIMENTS]
+    assert completion.experiments("") == [*EXPERIMENTS, *experiment_names()]
     assert {*completion.SECTIONS} == {*sections()}
 
 
