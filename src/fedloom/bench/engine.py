@@ -125,7 +125,7 @@ def measure(
         dataset = SOURCES[data]().load(data_dir, 0)
     else:
         dataset = data
-    where = torch.device(device)
+    where = EngineSettings(device=device).torch_device()
     for name in models:
         if name == "lenet" and dataset.input_shape[-1] < 16:
             continue

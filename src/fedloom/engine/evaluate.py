@@ -56,14 +56,23 @@ _SAID = 1 << 16
 """Samples of several clients whose outputs are held at once."""
 
 
-def sums_of_shared(task: Task, theta: Tensor, samples: Samples) -> Sums:
-    """What each client sends of one model, (d,), on its own samples.
+def sums_of_shared(
+    task: Task, theta: Tensor, samples: Samples, runner: Runner | None = None
+) -> Sums:
+    """What each client sends of one model on its own samples.
 
     A sample that several clients have is looked at once.
+
+    Args:
+        task: what the model does.
+        theta: (d,) the model.
+        samples: the part that is scored, of all clients.
+        runner: may have code of its own for what the model puts out; PyTorch says it
+            by default.
     """
     totals = _Totals(task, samples)
     place = samples.distinct[1]
-    of_all = _of_distinct(task, theta, samples, totals.measure)
+    of_all = _of_distinct(task, theta, samples, runner, totals.measure)
     for statistic, of_distinct in zip(totals.statistics, of_all, strict=False):
         everything = torch.arange(len(place), device=place.device)
         for some in torch.split(everything, _GATHERED):
@@ -101,7 +110,7 @@ def sums_of_own(
         if theta is not None:
             if shared is not None and torch.equal(theta, shared[0]):
                 return shared[1]
-            return sums_of_shared(task, theta, samples)
+            return sums_of_shared(task, theta, samples, runner)
     totals = _Totals(task, samples)
     block = block or _held_at_once(task, _DRAWN if is_average else 1)
     outputs_of = runner.outputs_of(task, samples)
@@ -152,7 +161,8 @@ def values_of_own(
     theta = _only_one(models, samples)
     if theta is not None:
         (of_distinct,) = _of_distinct(
-            task, theta, samples, lambda outcome: (statistic.measure(outcome),)
+            *(task, theta, samples, runner),
+            lambda outcome: (statistic.measure(outcome),),
         )
         return of_distinct[samples.distinct[1]].cpu()
     kept = _zeros(samples, len(samples.indices))
@@ -173,17 +183,22 @@ def _of_distinct(
     task: Task,
     theta: Tensor,
     samples: Samples,
+    runner: Runner | None,
     measure: Callable[[Outcome], tuple[Tensor, ...]],
 ) -> tuple[Tensor, ...]:
     """What is measured of one model on every distinct sample; () if there is none."""
+    distinct, at_once = samples.distinct[0], _Calls.of(samples).at_once
+    outputs_of = runner.outputs_of(task, samples) if runner is not None else None
     parts = []
-    distinct = samples.distinct[0]
-    for chosen in (
-        torch.split(distinct, _Calls.of(samples).at_once) if len(distinct) else ()
-    ):
-        inputs = tuple(x[chosen] for x in samples.inputs)
-        measured = measure(task.measure(theta, inputs, samples.targets[chosen]))
-        parts.append([values.detach().double() for values in measured])
+    for chosen in torch.split(distinct, at_once) if len(distinct) else ():
+        targets = samples.targets[chosen]
+        if outputs_of is None:
+            inputs = tuple(x[chosen] for x in samples.inputs)
+            outcome = task.measure(theta, inputs, targets)
+        else:
+            count = torch.tensor([len(chosen)])
+            outcome = task.compare(outputs_of(theta[None], chosen, count), targets)
+        parts.append([values.detach().double() for values in measure(outcome)])
     return tuple(torch.cat(columns) for columns in zip(*parts, strict=True))
 
 

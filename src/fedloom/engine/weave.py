@@ -8,10 +8,10 @@ work. The last chunk is padded with ghosts that take no step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,6 +53,8 @@ from fedloom.engine.steps import (
     RecordedSteps,
     Steps,
 )
+
+_T = TypeVar("_T")
 
 _STREAMS = 4
 """Chunks that a GPU works on at the same time."""
@@ -210,21 +212,35 @@ class Weave:
     ) -> LocalResults:
         if len(chunks) == 1 and len(chunks[0].places) == chunks[0].size:
             return self._train(job, sent, participants, chunks[0], 0)
-        outcomes = []
         streams = _Streams(job.task.device)
+        outcomes = self._outcomes(job, sent, participants, chunks, streams)
+        count = sum(chunk.size for chunk in chunks)
+        joined: LocalResults | None = None
+        for places, outcome in streams.join(outcomes):
+            joined = _empty(outcome, count) if joined is None else joined
+            _fill(joined, places, outcome)
+            del outcome  # a large model's takes much memory while the next are trained
+        assert joined is not None
+        return joined
+
+    def _outcomes(
+        self,
+        job: Job,
+        sent: CohortDownload,
+        participants: Participants,
+        chunks: list[_Chunk],
+        streams: _Streams,
+    ) -> Iterator[tuple[Tensor, LocalResults]]:
+        """What the clients of every chunk come to, and their places in the cohort."""
         for number, chunk in enumerate(chunks):
             slot = number % _STREAMS
             with streams.at(slot):
                 members = take(participants, chunk.places)
                 own = sent.take(chunk.places)
                 outcome = self._train(job, own, members, chunk, slot)
-                outcomes.append(take(outcome, slice(chunk.size)))
-        streams.join()
-        back = torch.cat([chunk.places[: chunk.size] for chunk in chunks]).argsort()
-        joined: LocalResults = map_record(
-            lambda *parts: torch.cat(parts)[back], *outcomes
-        )
-        return joined
+            own_places = chunk.places[: chunk.size]
+            yield own_places, take(outcome, slice(chunk.size))
+            del outcome
 
     def alone(self) -> Weave:
         """A weave of one client, uncompiled."""
@@ -446,10 +462,31 @@ class _Streams:
             return nullcontext()
         return torch.cuda.stream(self._streams[slot])
 
-    def join(self) -> None:
-        """What follows waits for all of them."""
+    def join(self, outcomes: Iterator[_T]) -> Iterable[_T]:
+        """Outcomes that may be used here.
+
+        Each as soon as it is there on a CPU; on a GPU when all streams are done.
+        """
+        if not self._streams:
+            return outcomes
+        done = list(outcomes)
         for stream in self._streams:
             torch.cuda.current_stream(stream.device).wait_stream(stream)
+        return done
+
+
+def _empty(outcome: LocalResults, count: int) -> LocalResults:
+    """Room for as many rows of the same shapes."""
+    room: LocalResults = map_record(
+        lambda rows: rows.new_empty((count, *rows.shape[1:])), outcome
+    )
+    return room
+
+
+def _fill(joined: LocalResults, places: Tensor, outcome: LocalResults) -> None:
+    """Put rows in their places."""
+    for rows, own in zip(leaves(joined), leaves(outcome), strict=True):
+        rows.index_copy_(0, places, own)
 
 
 def _by_length(extents: Extents) -> Tensor:

@@ -200,7 +200,9 @@ class LocalFleet:
         by_kind: dict[str, Sums] = {}
         shared = None
         if request.shared is not None:
-            by_kind["shared"] = sums_of_shared(task, request.shared, samples)
+            by_kind["shared"] = sums_of_shared(
+                task, request.shared, samples, self.runner
+            )
             shared = request.shared, by_kind["shared"]
         if request.teams is not None:
             by_kind["team"] = self._sums_of_teams(request.teams, rows, samples)
@@ -224,7 +226,9 @@ class LocalFleet:
         by_team, members = [], []
         for team in torch.unique(team_of).tolist():
             own = (team_of == team).nonzero()[:, 0]
-            by_team.append(sums_of_shared(self.task, models[team], samples.only(own)))
+            by_team.append(
+                sums_of_shared(self.task, models[team], samples.only(own), self.runner)
+            )
             members.append(own.cpu())
         back = torch.cat(members).argsort()
         sums: Sums = map_record(lambda *parts: torch.cat(parts)[back], *by_team)

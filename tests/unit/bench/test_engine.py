@@ -7,6 +7,7 @@ from fedloom.bench.engine import _Unequal, measure
 from fedloom.bench.evaluation import evaluations
 from fedloom.bench.floor import Rates, Work
 from fedloom.clients import Split, divide
+from fedloom.core.errors import ConfigError
 from fedloom.core.task import Task
 from fedloom.data import Digits
 from fedloom.models import MLR
@@ -56,3 +57,8 @@ def test_evaluation_can_be_left_out():
         measure("digits", ["mlr"], repeats=1, modes=["plain"], evaluation=False)
     )
     assert [row.work for row in rows] == ["training"]
+
+
+def test_a_device_that_is_not_known_is_refused():
+    with pytest.raises(ConfigError, match="device must be"):
+        next(iter(measure("digits", ["mlr"], device="tpu")))

@@ -35,8 +35,9 @@ from fedloom.engine.evaluate import (
     sums_of_shared,
     values_of_own,
 )
-from fedloom.engine.job import Samples
+from fedloom.engine.job import Outputs, Samples
 from fedloom.engine.loop import Loop
+from fedloom.engine.native_library import native_library
 from fedloom.engine.weave import Weave
 from fedloom.results.row_files import RowFiles, read_batches
 from fedloom.results.scores import Scores
@@ -321,17 +322,64 @@ def placed(federation: Federation) -> Samples:
     return Samples.of(federation, federation.test, torch.device("cpu"))
 
 
-def test_a_clients_sums_are_the_same_whoever_is_scored_beside_it() -> None:
+@pytest.mark.parametrize("runner", RUNNERS.values(), ids=RUNNERS)
+def test_a_clients_sums_are_the_same_whoever_is_scored_beside_it(
+    runner: Loop | Weave,
+) -> None:
     """One client alone sends what it sends among others, samples or none."""
     federation = small_federation()
     task = Task(nn.Linear(3, 2), dtype=torch.float64)
-    together = sums_of_shared(task, task.start, placed(federation))
+    together = sums_of_shared(task, task.start, placed(federation), runner)
     assert together.values[0].dtype == torch.float64
     for n in range(COUNT):
-        alone = sums_of_shared(task, task.start, placed(federation.only([n])))
+        alone = sums_of_shared(task, task.start, placed(federation.only([n])), runner)
         assert alone.samples.tolist() == [TESTS[n]]
         for mine, ours in zip(alone.values, take(together, [n]).values, strict=True):
             torch.testing.assert_close(mine, ours, equal_nan=True)
+
+
+def pictures(count: int) -> Federation:
+    """Two clients that test on many pictures, some of them the same."""
+    draw = np.random.default_rng(0)
+    x = torch.from_numpy(draw.integers(0, 256, (count, 3, 8, 8), dtype=np.uint8))
+    third = count // 3
+    return Federation(
+        dataset=Dataset("tiny", (x,), torch.arange(count) % 4, classes=4, scale=255.0),
+        train=Ragged.of([np.arange(1), np.arange(1, 2)]),
+        validation=Ragged.of([np.arange(0)] * 2),
+        test=Ragged.of([np.arange(2, 2 * third), np.arange(third, count)]),
+        names=("a", "b"),
+        teams=np.array([0, 1]),
+        shares_test=True,
+    )
+
+
+@pytest.mark.skipif(native_library(64) is None, reason="there is no C compiler")
+def test_a_shared_model_is_shown_its_samples_by_code_of_our_own() -> None:
+    """It says what PyTorch says, in several calls, without what PyTorch sets aside."""
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4)
+    )
+    task = Watched(module, dtype=torch.float64, scale=255.0)
+    samples = placed(pictures(2500))
+    expected = sums_of_shared(task, task.start, samples)
+    assert task.shown == len(samples.distinct[0]) + 1  # one shows the shapes
+    task.shown = 0
+    found = sums_of_shared(task, task.start, samples, Seen())
+    assert task.shown == 1  # shows the shapes
+    for mine, theirs in zip(found.values, expected.values, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+class Seen(Weave):
+    """A weave that takes a watched task for an ordinary one."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+
+    def outputs_of(self, task: Task, samples: Samples) -> Outputs | None:
+        plain = Task(task.module, dtype=task.dtype, scale=255.0)
+        return super().outputs_of(plain, samples)
 
 
 class Watched(Task):
