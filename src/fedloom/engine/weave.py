@@ -486,7 +486,7 @@ def _empty(outcome: LocalResults, count: int) -> LocalResults:
 def _fill(joined: LocalResults, places: Tensor, outcome: LocalResults) -> None:
     """Put rows in their places."""
     for rows, own in zip(leaves(joined), leaves(outcome), strict=True):
-        rows.index_copy_(0, places, own)
+        rows.index_copy_(0, places.to(rows.device), own)
 
 
 def _by_length(extents: Extents) -> Tensor:
