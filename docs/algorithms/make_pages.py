@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedloom.algorithms import GROUPS, REGISTRY
 from fedloom.core.algorithm import Algorithm
-from fedloom.core.describe import first_line, logged, record_fields, returned
+from fedloom.core.describe import first_line, logged, needs, record_fields, returned
 from fedloom.core.optimizers import SGD
 from fedloom.core.settings import settings_of
 
@@ -90,6 +90,7 @@ def generated(name: str) -> str:
         ("aggregation", logged(kind.aggregate)),
     ):
         lines += _record(f"Recorded of each {title}", log)
+    lines += ["", "## What the server needs", "", needs(kind())]
     return "\n".join(lines) + "\n"
 
 

@@ -737,8 +737,8 @@ def environment_changes(directory: RunDirectory, task: Task) -> list[str]:
 
 def _records(algorithm: AnyAlgorithm) -> dict[str, str]:
     """What the method's own columns, scalars and arrays mean, by name."""
-    kind = type(algorithm)
-    logs = returned(kind.client_log), logged(kind.download), logged(kind.aggregate)
+    calls = algorithm.client_log, algorithm.download, algorithm.aggregate
+    logs = returned(calls[0]), logged(calls[1]), logged(calls[2])
     return {
         name: doc.replace("\n", " ") for log in logs for name, doc in record_fields(log)
     }

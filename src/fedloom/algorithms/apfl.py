@@ -86,6 +86,7 @@ class APFL(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "apfl"
     group = "personalised"
     why_sgd = "its private steps are shorter by alpha, a factor that Adam takes out"
+    averages = ("shared",)
 
     mixing: Share = 0.5
     """Share of the private model in the personal one at first (alpha). Kept at 0 it is

@@ -64,6 +64,7 @@ class Ditto(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "ditto"
     group = "personalised"
     optimizers = ANY
+    averages = ("shared",)
 
     pull: NonNegative = 1.0
     """Strength of the pull toward the shared model (lambda); 0 is local training."""

@@ -93,6 +93,9 @@ class FedACS(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "fedacs"
     group = "personalised"
     optimizers = ANY
+    why_single = (
+        "the similarity of the clients' `personal` decides whose models make a start"
+    )
     model_download = client_models.first_model
     initial_memory = client_models.first_memory
 

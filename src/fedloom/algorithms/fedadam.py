@@ -24,7 +24,7 @@ without momentum if asked.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDSta
 from fedloom.core.optimizers import ANY
 from fedloom.core.records import Empty
 from fedloom.core.settings import Interval, Positive, Weighting, Whole
+from fedloom.core.sums import over
 from fedloom.core.task import Task
 
 Decay = Annotated[float, Interval(least=0.0, below=1.0)]
@@ -71,6 +72,7 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
     name = "fedadam"
     group = "global"
     optimizers = ANY
+    averages = ("shared",)
 
     server_lr: Positive = 0.03
     """Learning rate of the server (eta), about the most that a parameter moves in a
@@ -99,9 +101,23 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
         shares = cohort.weights(self.weights)
         # Delta_t = mean of x_i,K - x_t
         change = shares @ uploads.shared - server.shared
+        return self._moved(server, change, change.square())
+
+    def from_sum(
+        self, server: Server, total: Any, cohort: Cohort, noise: Any = None
+    ) -> Server:
+        change = over(total.shared, total.weight)
+        square = change.square()
+        if noise is not None:
+            # Its mean is the square without noise and the variance of the noise.
+            square = (square - over(noise.shared, total.weight).square()).clamp(min=0.0)
+        return self._moved(server, change, square)
+
+    def _moved(self, server: Server, change: Tensor, square: Tensor) -> Server:
+        """The server after Delta_t, given also by its square."""
         # m_t = beta_1 m_(t-1) + (1 - beta_1) Delta_t
         mean = torch.lerp(change, server.mean, self.server_momentum)
-        square = self._square(server.square, change.square())
+        square = self._square(server.square, square)
         # x_(t+1) = x_t + eta m_t / (sqrt(v_t) + tau)
         step = self.server_lr * mean / (square.sqrt() + self.adaptivity)
         return Server(server.shared + step, mean, square)

@@ -100,6 +100,9 @@ class FedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "fedamp"
     group = "personalised"
     optimizers = ANY
+    why_single = (
+        "the distances between the clients' `personal` decide who is pulled to whom"
+    )
     model_download = client_models.first_model
     initial_memory = client_models.first_memory
 

@@ -57,6 +57,7 @@ class FedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
     name = "fedavg"
     group = "global"
     optimizers = ANY
+    averages = ("shared",)
 
     weights: Weighting = "size"
     """Clients count by training samples (FedAvg-w) or equally (FedAvg-e)."""

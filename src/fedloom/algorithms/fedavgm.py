@@ -62,6 +62,7 @@ class FedAvgM(Algorithm[Server, Empty, Download, Work, Upload]):
     name = "fedavgm"
     group = "global"
     optimizers = ANY
+    averages = ("shared",)
 
     server_momentum: Annotated[float, Interval(least=0.0, below=1.0)] = 0.9
     """Share of the server's last step that is repeated (beta); 0 is FedAvg."""

@@ -68,6 +68,7 @@ class FedBABU(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "fedbabu"
     group = "personalised"
     optimizers = ANY
+    averages = ("base",)
 
     tuning: Whole = 5
     """Epochs on the client's own training data that turn the shared model into the

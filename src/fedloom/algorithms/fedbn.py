@@ -65,6 +65,7 @@ class FedBN(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "fedbn"
     group = "personalised"
     optimizers = ANY
+    averages = ("shared",)
 
     weights: Weighting = "size"
     """Clients count by training samples or equally."""

@@ -118,6 +118,7 @@ class FedFomo(Algorithm[Server, Memory, Download, Work, Upload]):
 
     name = "fedfomo"
     group = "personalised"
+    why_single = "the `personal` of a client is sent to others as it is"
     model_download = client_models.no_download
 
     epochs: Count = 5

@@ -27,15 +27,17 @@ epochs without momentum if asked.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, SGDState
+from fedloom.core.algorithm import Algorithm, Client, Cohort, SGDState, counts_of
 from fedloom.core.records import Empty, Logged, PerClient
-from fedloom.core.settings import Weighting, Whole
+from fedloom.core.settings import Positive, Weighting, Whole
+from fedloom.core.sums import Bound, Vector, Weight, over
 from fedloom.core.task import Batch, Task
 
 
@@ -70,6 +72,15 @@ class Upload(NamedTuple):
     """The number of local steps; more with momentum, which repeats them."""
 
 
+class Summand(NamedTuple):
+    """What one client adds: its upload, times its weight, and the weight."""
+
+    direction: Vector[Tensor]
+    length: Annotated[Tensor, Bound("share", setting="most_length")]
+    """Over `most_length` where there is one: a share of it."""
+    weight: Weight[Tensor]
+
+
 class ServerLog(NamedTuple):
     """How the ways were made comparable."""
 
@@ -91,6 +102,9 @@ class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
 
     weights: Weighting = "size"
     """Clients count by training samples or equally (p_i)."""
+    most_length: Positive | None = None
+    """Longest way of a client that counts, in steps: one that is longer is taken for
+    this long. For privacy, which needs a bound on it; no bound if absent."""
     tuning: Whole = 0
     """Epochs of local training that turn the shared model into the personal one."""
 
@@ -99,11 +113,27 @@ class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
     ) -> Logged[Server, ServerLog]:
         shares = cohort.weights(self.weights)
         # tau_eff = sum_i p_i ||a_i||_1
-        length = shares @ uploads.length
+        length = shares @ self._counted(uploads.length)
         # x <- x - tau_eff sum_i p_i eta d_i
         new = Server(server.shared - length * (shares @ uploads.direction))
         change_weight = shares * length / uploads.length.clamp(min=1.0)
         return Logged(new, ServerLog(length, change_weight))
+
+    def summand(
+        self, upload: Upload, down: Download, client: Client, task: Task
+    ) -> Summand:
+        weight = counts_of(client.size, self.weights)
+        length = self._counted(upload.length) / (self.most_length or 1.0)
+        return Summand(weight * upload.direction, weight * length, weight)
+
+    def from_sum(
+        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
+    ) -> Server:
+        length = over(total.length, total.weight) * (self.most_length or 1.0)
+        return Server(server.shared - length * over(total.direction, total.weight))
+
+    def _counted(self, length: Tensor) -> Tensor:
+        return length.clamp(max=self.most_length or math.inf)
 
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
         none = torch.zeros_like(client.size)

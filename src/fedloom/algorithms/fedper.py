@@ -64,6 +64,7 @@ class FedPer(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "fedper"
     group = "personalised"
     optimizers = ANY
+    averages = ("base",)
 
     weights: Weighting = "size"
     """Clients count by training samples or equally."""

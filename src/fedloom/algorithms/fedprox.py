@@ -56,6 +56,7 @@ class FedProx(Algorithm[Server, Empty, Download, Work, Upload]):
     name = "fedprox"
     group = "global"
     optimizers = ANY
+    averages = ("shared",)
 
     pull: NonNegative = 0.1
     """Strength of the proximal term (mu); 0 is FedAvg."""

@@ -68,6 +68,7 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "fedrep"
     group = "personalised"
     optimizers = ANY
+    averages = ("base",)
 
     epochs: Count = 1
     """Local epochs of the base per round, after those of the head."""

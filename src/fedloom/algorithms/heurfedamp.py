@@ -75,6 +75,9 @@ class HeurFedAMP(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "heurfedamp"
     group = "personalised"
     optimizers = ANY
+    why_single = (
+        "the angles between the clients' `personal` decide who is pulled to whom"
+    )
     model_download = client_models.first_model
     initial_memory = client_models.first_memory
 

@@ -21,18 +21,26 @@ others are drawn anew; the paper's several restarts are several runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    counts_of,
+)
 from fedloom.core.errors import ConfigError
 from fedloom.core.optimizers import ANY
 from fedloom.core.phases import Phase
 from fedloom.core.records import Empty, Logged, PerClient, WholeNumbers
 from fedloom.core.settings import SmallCount, Weighting
+from fedloom.core.sums import Share, Vector, over
 from fedloom.core.task import Batch, Task
 
 
@@ -65,6 +73,15 @@ class Upload(NamedTuple):
 
     model: Tensor
     cluster: Annotated[Tensor, WholeNumbers(below="cluster_count")]
+
+
+class Summand(NamedTuple):
+    """What one client adds: a row for every cluster, zeros but for its own."""
+
+    change: Vector[Tensor]
+    """(k, d)."""
+    weight: Share[Tensor]
+    """(k,)."""
 
 
 class ClientLog(NamedTuple):
@@ -133,6 +150,22 @@ class IFCA(Algorithm[Server, Empty, Download, Work, Upload]):
         # theta_j <- sum_i s_ij theta_i~ / sum_i s_ij; unchanged if nobody chose it
         models = torch.where(is_chosen, shares @ uploads.model, server.models)
         return Logged(Server(models), ServerLog(shares.sum(0), is_chosen.sum()))
+
+    def summand(
+        self, upload: Upload, down: Download, client: Client, task: Task
+    ) -> Summand:
+        weight = counts_of(client.size, self.weights)
+        own = one_hot(upload.cluster, self.cluster_count) * weight
+        change = upload.model - _pick(down.models, upload.cluster)
+        return Summand(own.to(change.dtype)[:, None] * change, own)
+
+    def from_sum(
+        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
+    ) -> Server:
+        # A count within its noise may be of nobody: such a cluster keeps its model.
+        least = 0.0 if noise is None else 2.0 * noise.weight
+        weight = torch.where(total.weight > least, total.weight, 0.0)
+        return Server(server.models + over(total.change, weight))
 
     def begin(self, down: Download, memory: Empty, client: Client, task: Task) -> Work:
         return Work(

@@ -68,6 +68,7 @@ class LGFedAvg(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "lg-fedavg"
     group = "personalised"
     optimizers = ANY
+    averages = ("head",)
 
     weights: Weighting = "size"
     """Clients count by training samples or equally."""

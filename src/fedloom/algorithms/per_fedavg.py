@@ -66,6 +66,7 @@ class PerFedAvg(Algorithm[Server, Empty, Download, Work, Upload]):
     name = "per-fedavg"
     group = "personalised"
     why_sgd = "its gradient is taken through a step of SGD"
+    averages = ("shared",)
 
     gradient: Literal["first-order", "hessian-free"] = "first-order"
     """How the Hessian in the gradient of F_i is treated: dropped (two batches and two

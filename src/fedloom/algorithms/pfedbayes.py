@@ -101,6 +101,7 @@ class PFedBayes(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "pfedbayes"
     group = "Bayesian"
     why_sgd = "its steps are Adam's already, on a Gaussian for every parameter"
+    averages = ("mean", "spread")
     auto_rates = ()  # Adam's rates do not depend on the size of a gradient.
 
     clip: Positive | None = None

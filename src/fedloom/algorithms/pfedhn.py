@@ -95,6 +95,9 @@ class PFedHN(Algorithm[Server, Empty, Download, Work, Upload]):
     name = "pfedhn"
     group = "personalised"
     why_sgd = "its server takes what a client moved for a gradient"
+    why_single = (
+        "it pulls each client's `change` back through the network that wrote its model"
+    )
 
     steps: Count | None = 50
     """Local steps per round (K)."""

@@ -76,6 +76,7 @@ class PFedMe(Algorithm[Server, Memory, Download, Work, Upload]):
     name = "pfedme"
     group = "personalised"
     why_sgd = "its inner steps are an SGD solver, and the outer ones no gradients"
+    averages = (("local", "shared"),)
     auto_rates = ("personal_lr",)  # `lr` multiplies the pull, no gradient.
 
     batch_size: Count = 20

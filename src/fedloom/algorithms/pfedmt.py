@@ -28,7 +28,7 @@ where theta_ij does. A client that never trained uses its team's model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +45,7 @@ from fedloom.core.algorithm import (
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Count, NonNegative, Positive, Weighting
+from fedloom.core.sums import Needs, Vector, Weight, over
 from fedloom.core.task import Batch, Task
 
 
@@ -79,6 +80,13 @@ class Upload(NamedTuple):
     """Client to team: the personal model. It goes no further than the team."""
 
     personal: Tensor
+
+
+class Summand(NamedTuple):
+    """What one client adds to its team's sum: how far it is from the team's model."""
+
+    change: Vector[Tensor]
+    weight: Weight[Tensor]
 
 
 class ClientLog(NamedTuple):
@@ -171,15 +179,37 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         self, server: Server, uploads: Upload, cohort: Cohort
     ) -> Logged[Server, ServerLog]:
         shares, counts = self._within(server, cohort)
-        w, x = _teams(server, cohort), server.shared
         # Alg. 1, line 8
         mean = shares @ uploads.personal
+        new = self._moved(server, mean, counts > 0, cohort)
+        drift = torch.linalg.vector_norm(new.teams - new.shared, dim=1)
+        return Logged(new, ServerLog(drift[cohort.teams], shares.sum(0)))
+
+    def _moved(
+        self, server: Server, mean: Tensor, is_there: Tensor, cohort: Cohort
+    ) -> Server:
+        """The server after the means (teams, d) of those teams that are there."""
+        w, x = _teams(server, cohort), server.shared
         # Eq. (7): (1 - eta lambda - eta gamma) w_i + eta gamma x + eta lambda mean
         stay = 1.0 - self.team_lr * (self.pull + self.team_pull)
         moved = stay * w + self.team_lr * (self.team_pull * x + self.pull * mean)
-        teams = torch.where(counts[:, None] > 0, moved, server.teams)
-        drift = torch.linalg.vector_norm(teams - x, dim=1)
-        return Logged(Server(x, teams), ServerLog(drift[cohort.teams], shares.sum(0)))
+        return Server(x, torch.where(is_there[:, None], moved, server.teams))
+
+    @property
+    def needs(self) -> Needs:
+        return "sums per team"
+
+    def summand(
+        self, upload: Upload, down: Download, client: Client, task: Task
+    ) -> Summand:
+        weight = counts_of(client.size, self.weights)
+        return Summand(weight * (upload.personal - down.team), weight)
+
+    def from_sum(
+        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
+    ) -> Server:
+        mean = _teams(server, cohort) + over(total.change, total.weight)
+        return self._moved(server, mean, total.weight > 0, cohort)
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
         return self.aggregate_teams(

@@ -19,6 +19,7 @@ present w. `deviation` takes 1 / scale^2 while it is 0. Weight decay spares the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -32,6 +33,7 @@ from fedloom.core.errors import ContractError
 from fedloom.core.phases import Phase
 from fedloom.core.records import Logged, PerClient, map_record
 from fedloom.core.settings import Count, Interval, Positive, Share
+from fedloom.core.sums import Bound, Vector, Weight, over
 from fedloom.core.task import Batch, Task
 
 
@@ -72,6 +74,16 @@ class Upload(NamedTuple):
     mean: Tensor
     confidence: Tensor
     base: Tensor
+
+
+class Summand(NamedTuple):
+    """What one client adds: how far head and base went, times how much each counts."""
+
+    mean: Vector[Tensor]
+    confidence: Annotated[Tensor, Bound("share", setting="most_confidence")]
+    """Over `most_confidence` where there is one: a share of it."""
+    base: Vector[Tensor]
+    weight: Weight[Tensor]
 
 
 class ClientLog(NamedTuple):
@@ -130,6 +142,9 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
     least_variance: Positive = 1e-8
     """Smallest rho^2 that `confidence = "deviation"` may find. Steps of the head are
     stable while head_lr / rho^2 is below 2 (1 + momentum)."""
+    most_confidence: Positive | None = None
+    """Largest tau that counts; a client that is surer counts with this one. For
+    privacy, which needs a bound on it; no bound if absent."""
     bayesian: Literal["head", "all"] = "head"
     """Which parameters have a posterior; with `all` there is no base."""
 
@@ -157,12 +172,35 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
     def aggregate(
         self, server: Server, uploads: Upload, cohort: Cohort
     ) -> Logged[Server, ServerLog]:
-        sure, keep = uploads.confidence * (cohort.sizes > 0), self.server_momentum
+        sure = self._counted(uploads.confidence) * (cohort.sizes > 0)
         log = ServerLog(sure / sure.sum(), cohort.weights("size"))
         # Alg. 1, lines 8 and 10; line 8 is Eq. (9)
         mean = Server(log.base_weight @ uploads.base, log.head_weight @ uploads.mean)
-        new = map_record(lambda old, now: keep * old + (1.0 - keep) * now, server, mean)
-        return Logged(new, log)
+        return Logged(self._toward(server, mean), log)
+
+    def _toward(self, server: Server, mean: Server) -> Server:
+        keep = self.server_momentum
+        return map_record(
+            lambda old, now: keep * old + (1.0 - keep) * now, server, mean
+        )
+
+    def summand(
+        self, upload: Upload, down: Download, client: Client, task: Task
+    ) -> Summand:
+        sure = self._counted(upload.confidence) * (client.size > 0)
+        sure = sure / (self.most_confidence or 1.0)
+        head, base = upload.mean - down.head, upload.base - down.base
+        return Summand(sure * head, sure, client.size * base, client.size)
+
+    def from_sum(
+        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
+    ) -> Server:
+        base = server.base + over(total.base, total.weight)
+        head = server.head + over(total.mean, total.confidence)
+        return self._toward(server, Server(base, head))
+
+    def _counted(self, confidence: Tensor) -> Tensor:
+        return confidence.clamp(max=self.most_confidence or math.inf)
 
     def shared(self, server: Server, task: Task) -> Tensor:
         return task.join(server.base, server.head)

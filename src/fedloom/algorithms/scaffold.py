@@ -27,14 +27,22 @@ no personal model: a client uses the shared one, tuned for `tuning` epochs if as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
+from fedloom.core.algorithm import (
+    Algorithm,
+    Client,
+    Cohort,
+    Population,
+    SGDState,
+    counts_of,
+)
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Positive, Weighting, Whole
+from fedloom.core.sums import Vector, Weight, over
 from fedloom.core.task import Batch, Task
 
 
@@ -76,6 +84,14 @@ class Upload(NamedTuple):
     """y_i - x."""
     variate: Tensor
     """c_i+ - c_i."""
+
+
+class Summand(NamedTuple):
+    """What one client adds: its upload, times its weight, and the weight."""
+
+    change: Vector[Tensor]
+    variate: Vector[Tensor]
+    weight: Weight[Tensor]
 
 
 class ClientLog(NamedTuple):
@@ -123,6 +139,35 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
             # c <- c + 1 / N sum_S Delta c_i, with N all clients, present or not
             server.variate + (counts / everyone.sum()) @ uploads.variate,
         )
+
+    def summand(
+        self, upload: Upload, down: Download, client: Client, task: Task
+    ) -> Summand:
+        weight = counts_of(client.size, self.weights)
+        return Summand(weight * upload.change, weight * upload.variate, weight)
+
+    def from_sum(
+        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
+    ) -> Server:
+        change, everyone = over(total.change, total.weight), cohort.population
+        counts = everyone.counts(self.weights).sum()
+        return Server(
+            server.shared + self.server_lr * change,
+            server.variate + total.variate / counts,
+        )
+
+    def settle(
+        self,
+        memory: Memory,
+        before: Memory,
+        summand: Summand,
+        sent: Summand,
+        client: Client,
+    ) -> Memory:
+        # c is the mean of the c_i for as long as each moves by what was added to c.
+        moved = before.variate + over(sent.variate, summand.weight)
+        is_whole = (sent.variate == summand.variate).all()
+        return Memory(torch.where(is_whole | ~client.uploads, memory.variate, moved))
 
     def initial_memory(self, down: Download, client: Client, task: Task) -> Memory:
         return Memory(torch.zeros_like(down.shared))

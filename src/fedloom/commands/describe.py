@@ -12,7 +12,7 @@ from fedloom.commands.console import make_table, out, plain, print_json, say
 from fedloom.commands.documents import settings_list
 from fedloom.commands.options import argument
 from fedloom.commands.sections import Section, components, sections
-from fedloom.core.describe import first_line, logged, record_fields, returned
+from fedloom.core.describe import first_line, logged, needs, record_fields, returned
 from fedloom.core.errors import ConfigError, unknown
 from fedloom.core.settings import settings_of
 
@@ -64,6 +64,8 @@ def describe_command(
         }
         settings = settings_list(settings_of(kind))
         document = {"command": "describe", "name": name, "about": about}
+        if is_method:
+            document["needs"] = kind().needs
         print_json({**document, "settings": settings, "records": described})
         return
     out.print(about, highlight=False, markup=False)
@@ -75,6 +77,8 @@ def describe_command(
         for field, doc in fields:
             joined = plain(doc.replace("\n", " "))
             out.print(f"  {field}" + (f": {joined}" if joined else ""))
+    if is_method:
+        out.print(f"\n[bold]Its server needs[/bold]: {plain(needs(kind()))}")
 
 
 def _records(kind: Any) -> dict[str, type]:

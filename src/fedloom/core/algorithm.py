@@ -15,8 +15,9 @@ A round, for every method, every runner and every fleet:
 
 The engine owns the loop over batches, padding, masks, chunks, devices and compilation;
 the fleet knows where the clients are. Every method below is about exactly one client,
-except `init_server`, `download`, `model_download`, `aggregate`, `end_round`,
-`add_client`, `with_shared`, `aggregate_teams` and `shared`, which are the server's.
+except `init_server`, `download`, `model_download`, `aggregate`, `from_sum`,
+`end_round`, `add_client`, `with_shared`, `aggregate_teams` and `shared`, which are the
+server's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
+from fedloom.core import sums
+from fedloom.core.describe import returned
+from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.optimizers import SGD, Optimizer, adam_move
 from fedloom.core.phases import Phase as Phase
 from fedloom.core.records import Empty, Logged, add_place, without_log
@@ -182,6 +185,14 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     times a gradient."""
     why_sgd: ClassVar[str] = "its steps are those of its paper"
     """Why a method allows SGD alone, as the end of a sentence."""
+    averages: ClassVar[tuple[str | tuple[str, str], ...]] = ()
+    """Fields of the upload, where all that `aggregate` takes of uploads is their means,
+    weighted by the setting `weights`; `summand` and `from_sum` need then not be
+    written. Each was trained from the field of the download of its name, or is a pair
+    with that field's name."""
+    why_single: ClassVar[str] = "its file does not say what a client adds to a sum"
+    """Why a server must see every client's upload by itself, as the end of a sentence
+    that begins with the method's name; of methods that need `single models`."""
 
     lr: Positive = 0.05
     """Learning rate of local gradient steps (eta); `"auto"`, in a run's file or as an
@@ -305,6 +316,111 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         were sent a download.
         """
         raise NotImplementedError
+
+    # The same by sums, for methods that need no more of the uploads than sums.
+
+    @property
+    def needs(self) -> sums.Needs:
+        """What the server needs of uploads; see `fedloom.core.sums`.
+
+        By default sums where the method says what a client adds to them, nothing where
+        nothing is sent, else single models.
+        """
+        if self.records[4] is Empty:
+            return "nothing"
+        own = type(self).summand is not Algorithm.summand
+        return "sums" if own or self.averages else "single models"
+
+    @property
+    def summand_record(self) -> type[Any]:
+        """The record type of a summand, whose fields say how they are bounded.
+
+        Raises:
+            ContractError: The method needs more than sums.
+        """
+        if self.needs == "single models":
+            raise ContractError(
+                f"{self.name}: its server needs single models, for {self.why_single}."
+            )
+        if self.needs == "nothing":
+            return Empty
+        if self.averages:
+            return sums.average_record(tuple(name for name, _ in self._averaged))
+        return returned(type(self).summand)
+
+    def summand(
+        self, upload: Upload, down: Download, client: Client, task: Task
+    ) -> Any:
+        """What one client adds to the sums that `from_sum` takes.
+
+        A client without training samples adds zeros. `client.size` is how much it
+        counts by its samples: their number, or a share of a cap on it. By default the
+        changes of what the method `averages`, times the client's weight.
+        """
+        kind = self.summand_record
+        weight = counts_of(client.size, self._weighting)
+        changes = [
+            weight * (getattr(upload, name) - getattr(down, source))
+            for name, source in self._averaged
+        ]
+        return kind(*changes, weight) if self.averages else kind()
+
+    def from_sum(
+        self, server: Server, total: Any, cohort: Cohort, noise: Any = None
+    ) -> Server:
+        """The server after the summands of a cohort, added up: what `aggregate` gives.
+
+        By default the method is shown one client that came with the mean of all.
+
+        Args:
+            server: as it was when the cohort got its download.
+            total: the sum; for `sums per team` with a first dimension of all teams,
+                zeros for those of which nobody was there.
+            cohort: who is in it. Their `sizes` are what they were weighed by.
+            noise: a record as `total`, of the standard deviation of the noise in each
+                of its numbers; none if it has none.
+        """
+        if self.needs == "nothing":
+            return server
+        sent, _ = without_log(self.download(server, cohort))
+        means = [
+            getattr(sent, source) + sums.over(getattr(total, name), total.weight)
+            for name, source in self._averaged
+        ]
+        one = torch.ones_like(cohort.population.sizes[:1])
+        first = torch.zeros_like(cohort.population.teams[:1])
+        mean = replace(cohort, clients=first, sizes=one, teams=first)
+        upload: Any = self.records[4](*(value[None] for value in means))
+        return without_log(self.aggregate(server, upload, mean))[0]  # type: ignore[no-any-return]
+
+    def settle(
+        self, memory: Memory, before: Memory, summand: Any, sent: Any, client: Client
+    ) -> Memory:
+        """What a client keeps if not all of its summand was sent.
+
+        By default what it would have kept; of use to a method whose server adds up what
+        clients keep.
+
+        Args:
+            memory: what `finish` made of it.
+            before: what it kept before the round.
+            summand: what it would have added.
+            sent: what it added, as it was bounded and before any noise.
+            client: who it is.
+        """
+        return memory
+
+    @property
+    def _averaged(self) -> tuple[tuple[str, str], ...]:
+        """By name, the fields that are averaged and what they were trained from."""
+        pairs = (f if isinstance(f, tuple) else (f, f) for f in self.averages)
+        return tuple(pairs)
+
+    @property
+    def _weighting(self) -> Weighting:
+        """How clients count in the means that a method `averages`."""
+        by: Weighting = getattr(self, "weights", "size")
+        return by
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
         """Close the round after its last exchange; nothing to do for most methods."""
@@ -561,3 +677,8 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
 
 AnyAlgorithm = Algorithm[Any, Any, Any, Any, Any]
 """A method, whatever its records are."""
+
+
+def has_own(algorithm: AnyAlgorithm, name: str) -> bool:
+    """Whether a method, or the one that it is wrapped around, defines a call itself."""
+    return getattr(algorithm, name).__func__ is not vars(Algorithm)[name]  # type: ignore[no-any-return]

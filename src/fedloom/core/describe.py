@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from typing import get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from fedloom.core.algorithm import AnyAlgorithm
 
 
 def field_docs(cls: type) -> dict[str, str]:
@@ -62,3 +65,23 @@ def logged(method: object) -> type:
     hint = get_type_hints(method).get("return", object)
     record: type = get_args(hint)[1] if get_origin(hint) is Logged else Empty
     return record
+
+
+def needs(algorithm: AnyAlgorithm) -> str:
+    """What a method's server needs of the uploads, as sentences."""
+    if algorithm.needs == "nothing":
+        return "Nothing: no client sends anything."
+    if algorithm.needs == "single models":
+        return (
+            f"Single models: {algorithm.why_single}. It sees every upload, and a sum "
+            "would not do."
+        )
+    of = "each team of the cohort" if "team" in algorithm.needs else "the cohort"
+    from fedloom.core.sums import bounds
+
+    fields = ", ".join(bounds(algorithm.summand_record))
+    return (
+        f"{algorithm.needs[0].upper()}{algorithm.needs[1:]}: totals over {of} of "
+        f"{fields}. Without secure sums it sees every upload; with them these totals "
+        "alone."
+    )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedloom.core.algorithm import Algorithm
+from fedloom.core.algorithm import Algorithm, has_own
 from fedloom.core.layout import Block
 from fedloom.core.losses import cross_entropy, squared_error
 from fedloom.core.phases import Phase
@@ -269,13 +269,13 @@ def has_native_outputs(task: Task, samples: Samples) -> bool:
 
 def has_native_steps(job: Job, phase: Phase) -> bool:
     """Whether `NativeSteps` can take clients through a phase."""
-    task, kind = job.task, type(job.algorithm)
+    task = job.task
     return (
         isinstance(job.algorithm, Algorithm)
         and getattr(job.method(phase.step), "is_plain_descent", False)
         and job.algorithm.optimizer == "sgd"
-        and kind.sgd_step is Algorithm.sgd_step
-        and kind.decayed is Algorithm.decayed
+        and not has_own(job.algorithm, "sgd_step")
+        and not has_own(job.algorithm, "decayed")
         and (phase.batches, phase.until) == (1, None)
         and task.device.type == "cpu"
         and task.dtype in _BITS

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm
+from fedloom.core.algorithm import has_own
 from fedloom.core.describe import returned
 from fedloom.core.messages import HELD_OUT, PARTS
 from fedloom.core.records import client_dims, named
@@ -135,10 +135,10 @@ class History:
 
     def _method_remarks(self) -> Iterable[Remark]:
         algorithm = self.training.algorithm
-        if type(algorithm).remarks is Algorithm.remarks:
+        if not has_own(algorithm, "remarks"):
             return ()
         log = self.rows.read_client_log()
-        own = getattr(returned(type(algorithm).client_log), "_fields", ())
+        own = getattr(returned(algorithm.client_log), "_fields", ())
         # Outside of a simulation clients keep their logs to themselves.
         is_there = all(name in log for name in ("round", *own))
         return algorithm.remarks(log) if is_there and len(log["round"]) else ()

@@ -93,6 +93,9 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
     name = "self-fl-augmented"
     group = "personalised"
     why_sgd = "its step rule says how many steps of SGD a client takes"
+    why_single = (
+        "the variance of the clients' `optimum` in a round weighs that same round"
+    )
 
     tolerance: NonNegative = 1e-3
     """Relative drop of the training loss over an epoch that counts as converged."""

@@ -81,6 +81,9 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
     name = "self-fl-cluster"
     group = "clustered"
     why_sgd = "its step rule says how many steps of SGD a client takes"
+    why_single = (
+        "clusters are formed, and their clients weighed, by single reports and models"
+    )
 
     clusters: Literal["uncertainty", "teams"] = "uncertainty"
     """Clients of similar reported variance (quantiles), or the federation's teams."""

@@ -134,6 +134,9 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
     name = "self-fl"
     group = "personalised"
     why_sgd = "its step rule says how many steps of SGD a client takes"
+    why_single = (
+        "the variance of the clients' `personal` in a round weighs that same round"
+    )
 
     scope: Scope = "active"
     """Whose precisions make S_m: the clients of the round, or of the population."""

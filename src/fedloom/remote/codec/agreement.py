@@ -10,6 +10,7 @@ from fedloom.core.digests import table_digest
 from fedloom.core.errors import shown
 from fedloom.core.records import tensors_digest
 from fedloom.core.secure_sums import SecureSums
+from fedloom.core.summed import Wrapped
 from fedloom.core.task import Task
 from fedloom.core.tiers import GlobalTier
 from fedloom.core.version import VERSION
@@ -60,6 +61,8 @@ def _settings(algorithm: AnyAlgorithm) -> dict[str, str]:
     """A method's settings in words; of a global tier, the method's and that it is."""
     if isinstance(algorithm, GlobalTier):
         return {"clients are": "team servers", **_settings(algorithm.method)}
+    if isinstance(algorithm, Wrapped):
+        return {**_settings(algorithm.algorithm), **algorithm.parts}
     return {name: repr(value) for name, value in asdict(algorithm).items()}
 
 

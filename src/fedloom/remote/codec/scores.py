@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import Algorithm, AnyAlgorithm
+from fedloom.core.algorithm import AnyAlgorithm, has_own
 from fedloom.core.describe import returned
 from fedloom.core.errors import ContractError, MessageError
 from fedloom.core.measures import Sums
@@ -232,10 +232,9 @@ def model_record(algorithm: AnyAlgorithm) -> type[Any]:
     Raises:
         ContractError: The method does not say.
     """
-    kind = type(algorithm)
-    if kind.model_download is Algorithm.model_download:
+    if not has_own(algorithm, "model_download"):
         return algorithm.records[2]
-    record = returned(kind.model_download)
+    record = returned(algorithm.model_download)
     if not hasattr(record, "_fields"):
         raise ContractError(
             f"{algorithm.name}: model_download must be annotated with the record that "
