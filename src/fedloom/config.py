@@ -23,6 +23,7 @@ from fedloom.clients import (
 )
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, shown, unknown
+from fedloom.core.secure_sums import SecureSums, refuse_insecure
 from fedloom.core.settings import build
 from fedloom.data import SOURCES, Source
 from fedloom.engine.choice import EngineSettings
@@ -50,6 +51,8 @@ class RunConfig:
     sampling: Sampling = field(default_factory=Sampling)
     faults: Faults = field(default_factory=Faults)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    secure: SecureSums | None = None
+    """None: what clients send comes to the server as it is."""
 
 
 _CHOICES: dict[str, tuple[str, Mapping[str, type[Any]]]] = {
@@ -69,6 +72,9 @@ _PLAIN: dict[str, type[Any]] = {
     "engine": EngineSettings,
 }
 """Sections that only set one component."""
+
+_OPTIONAL: dict[str, type[Any]] = {"secure": SecureSums}
+"""Sections that do something by being there."""
 
 AUTO = "auto"
 """In the place of the learning rate in [algorithm]: a range test finds it."""
@@ -149,7 +155,7 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
         ConfigError: an unknown section, name or key, a wrong type or range.
     """
     known = [f.name for f in dataclasses.fields(Schedule)]
-    sections = [*_CHOICES, *_PLAIN]
+    sections = [*_CHOICES, *_PLAIN, *_OPTIONAL]
     for key, value in tables.items():
         is_section = isinstance(value, Mapping)
         if key in _RENAMED:
@@ -196,12 +202,18 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
         parts[section] = build(registry[name], table, place)
     for section, kind in _PLAIN.items():
         parts[section] = build(kind, tables.get(section, {}), f"{where} [{section}]")
-    return RunConfig(**parts)
+    for section, kind in _OPTIONAL.items():
+        if section in tables:
+            parts[section] = build(kind, tables[section], f"{where} [{section}]")
+    config = RunConfig(**parts)
+    if config.secure is not None:
+        refuse_insecure(config.algorithm)
+    return config
 
 
 def _sections_with(key: str, tables: Mapping[str, Any]) -> Iterator[str]:
     """The sections of a run that have a setting of this name."""
-    kinds = dict(_PLAIN)
+    kinds = _PLAIN | _OPTIONAL
     for section, (_, registry) in _CHOICES.items():
         table = tables.get(section, {})
         name = table.get("name") if isinstance(table, Mapping) else None
@@ -228,8 +240,9 @@ def to_tables(config: RunConfig) -> dict[str, Any]:
         tables[section] = {"name": name, **_plain(component)}
     if config.finds_lr:
         tables["algorithm"]["lr"] = AUTO
-    for section in _PLAIN:
-        tables[section] = _plain(getattr(config, section))
+    for section in (*_PLAIN, *_OPTIONAL):
+        if getattr(config, section) is not None:
+            tables[section] = _plain(getattr(config, section))
     return tables
 
 

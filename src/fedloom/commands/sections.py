@@ -72,6 +72,7 @@ def _choosing() -> dict[str, Section]:
 def _plain() -> dict[str, Section]:
     """Sections that only set one component."""
     from fedloom.clients import Sampling, Split
+    from fedloom.core.secure_sums import SecureSums
     from fedloom.engine.choice import EngineSettings
     from fedloom.fleet import Faults
 
@@ -80,6 +81,7 @@ def _plain() -> dict[str, Section]:
         "sampling": Sampling,
         "faults": Faults,
         "engine": EngineSettings,
+        "secure": SecureSums,
     }
     return {
         name: Section(_in_file(name, first_line(kind)), tuple(settings_of(kind)), {})

@@ -221,7 +221,8 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read the record types off the type arguments."""
         super().__init_subclass__(**kwargs)
-        cls.records = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+        if "records" not in vars(cls):
+            cls.records = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
 
     def __post_init__(self) -> None:
         rate: Any = self.lr

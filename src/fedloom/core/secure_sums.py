@@ -6,8 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, Interval, Positive, check
+from fedloom.core.summed import Summed, needs_single_models, plain_sum
+from fedloom.core.sums import bounds
 
 _WORD = 32
 """Bits of a number in a sum."""
@@ -76,3 +79,27 @@ class SecureSums:
                 f"Lower bits to {most}, or sample fewer clients."
             )
         return self.bits
+
+
+def refuse_insecure(algorithm: AnyAlgorithm) -> None:
+    """Refuse a method that cannot have secure sums.
+
+    Raises:
+        ConfigError: Its server needs single uploads, or a setting is missing without
+            which a number that it sends has no bound.
+    """
+    if isinstance(algorithm, Summed) and algorithm.reduce is not plain_sum:
+        raise ConfigError(
+            "[secure]: a robust rule compares single uploads, and the server sees none "
+            "of them. Leave one of the two out, or take the norm bound, which each "
+            "client keeps by itself."
+        )
+    if algorithm.needs == "single models":
+        raise ConfigError(f"[secure]: {needs_single_models(algorithm)}")
+    for field, bound in bounds(algorithm.summand_record).items():
+        if bound.setting and getattr(algorithm, bound.setting) is None:
+            raise ConfigError(
+                f"[secure]: {algorithm.name}: {field} of what a client sends has no "
+                f"bound, and what is added must have one. Set {bound.setting} in "
+                "[algorithm]."
+            )

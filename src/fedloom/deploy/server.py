@@ -189,6 +189,7 @@ def open_run(
     policy = policy if policy is not None else Policy()
     algorithm = config.algorithm
     if tier != "only":
+        _refuse_secure_tiers(config)
         above = global_tier(config)  # or it is refused
         algorithm = above if tier == "global" else algorithm
     refuse_what_needs_samples(config, "serve")
@@ -207,13 +208,15 @@ def open_run(
             if tier == "team":
                 known = _as_one_team(known)
             refuse_other_run(out, config)
-        seed = config.schedule.seed
+        seed, secure = config.schedule.seed, config.secure
         enrolled = enrol(
             channel,
-            greeting_for(algorithm, run=run, seed=seed, session=session),
+            greeting_for(algorithm, run=run, seed=seed, session=session, secure=secure),
             known.roster.count if known is not None else clients,
             policy,
-            lambda format_: settings_digest(algorithm, maker.task(format_, {}), seed),
+            lambda format_: settings_digest(
+                algorithm, maker.task(format_, {}), seed, secure
+            ),
             known=known,
             of_teams=tier == "global",
         )
@@ -229,10 +232,11 @@ def open_run(
             seed=seed,
             policy=policy,
             session=session,
+            secure=secure,
         )
         training = Training(
             Coordinator(
-                algorithm,
+                fleet.method,
                 task,
                 enrolled.roster,
                 sampling=config.sampling,
@@ -277,6 +281,14 @@ def refuse_what_needs_samples(config: RunConfig, where: str) -> None:
         raise ConfigError(
             f"{where}: warm_start is the folder of another run, which clients do not "
             "have. Leave it out."
+        )
+
+
+def _refuse_secure_tiers(config: RunConfig) -> None:
+    if config.secure is not None:
+        raise ConfigError(
+            "[secure]: a run with team servers has no secure sums, found both. Leave "
+            "out the section, or have one server for all."
         )
 
 

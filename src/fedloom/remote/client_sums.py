@@ -146,6 +146,8 @@ class ClientSums:
             ConfigError: The sum has too few clients, or too many.
         """
         header = message.header
+        if header.client not in clients:
+            raise MessageError(f"{header.name}: is asked for a summand of no sum.")
         form = SummandForm(algorithm, summand, self.settings)
         seed = secrets.token_bytes(KEY_BYTES)
         code = FixedPoint(self.settings.bits_for(len(clients)), form.bounds)

@@ -10,30 +10,42 @@ from numpy.typing import NDArray
 
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, MessageError
+from fedloom.core.messages import NOT_TOLD, Roster
 from fedloom.core.records import leaves, named, rebuild
 from fedloom.core.secure_sums import SecureSums
+from fedloom.core.summed import Summed
 from fedloom.core.sums import bounds
-from fedloom.core.summed import needs_single_models
 
 Numbers = NDArray[np.float64]
 
 
-def refuse_insecure(algorithm: AnyAlgorithm) -> None:
-    """Refuse a method that cannot have secure sums.
+def by_sums(algorithm: AnyAlgorithm, most: float) -> AnyAlgorithm:
+    """A method whose uploads are summands.
+
+    Args:
+        algorithm: the method.
+        most: training samples from which on a client counts no more.
+    """
+    if isinstance(algorithm, Summed):
+        return algorithm
+    return Summed(algorithm, most_samples=most)
+
+
+def most_samples(settings: SecureSums, roster: Roster) -> float:
+    """Training samples that count as 1 where clients count by samples.
 
     Raises:
-        ConfigError: Its server needs single models, or a setting is missing without
-            which a number that it sends has no bound.
+        ConfigError: It is not set, and some clients do not tell how many they have.
     """
-    if algorithm.needs == "single models":
-        raise ConfigError(f"[secure]: {needs_single_models(algorithm)}")
-    for field, bound in bounds(algorithm.summand_record).items():
-        if bound.setting and getattr(algorithm, bound.setting) is None:
-            raise ConfigError(
-                f"[secure]: {algorithm.name}: {field} of what a client sends has no "
-                f"bound, and what is added must have one. Set {bound.setting} in "
-                "[algorithm]."
-            )
+    if settings.most_samples is not None:
+        return float(settings.most_samples)
+    samples = roster.enrolments.samples
+    if bool((samples == NOT_TOLD).any()):
+        raise ConfigError(
+            "[secure]: some clients do not tell how many samples they have, so that "
+            "most_samples must say from how many on a client counts no more."
+        )
+    return float(samples.max().clamp(min=1))
 
 
 class SummandForm:
@@ -75,7 +87,7 @@ class SummandForm:
             if not np.isfinite(part).all():
                 problem = "numbers that are not finite"
             elif (np.abs(part) > bound * (1 + 1e-6)).any():
-                problem = f"numbers beyond {bound:g}, the bound in [secure]"
+                problem = f"numbers beyond {bound:g}"
             else:
                 continue
             raise MessageError(
