@@ -103,8 +103,8 @@ class FedAdam(Algorithm[Server, Empty, Download, Work, Upload]):
         change = shares @ uploads.shared - server.shared
         return self._moved(server, change, change.square())
 
-    def from_sum(
-        self, server: Server, total: Any, cohort: Cohort, noise: Any = None
+    def from_noisy_sum(
+        self, server: Server, total: Any, cohort: Cohort, noise: Any
     ) -> Server:
         change = over(total.shared, total.weight)
         square = change.square()

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -126,9 +126,7 @@ class FedNova(Algorithm[Server, Empty, Download, Work, Upload]):
         length = self._counted(upload.length) / (self.most_length or 1.0)
         return Summand(weight * upload.direction, weight * length, weight)
 
-    def from_sum(
-        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
-    ) -> Server:
+    def from_sum(self, server: Server, total: Summand, cohort: Cohort) -> Server:
         length = over(total.length, total.weight) * (self.most_length or 1.0)
         return Server(server.shared - length * over(total.direction, total.weight))
 

@@ -21,7 +21,7 @@ others are drawn anew; the paper's several restarts are several runs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -159,8 +159,11 @@ class IFCA(Algorithm[Server, Empty, Download, Work, Upload]):
         change = upload.model - _pick(down.models, upload.cluster)
         return Summand(own.to(change.dtype)[:, None] * change, own)
 
-    def from_sum(
-        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
+    def from_sum(self, server: Server, total: Summand, cohort: Cohort) -> Server:
+        return self.from_noisy_sum(server, total, cohort, None)
+
+    def from_noisy_sum(
+        self, server: Server, total: Summand, cohort: Cohort, noise: Summand | None
     ) -> Server:
         # A count within its noise may be of nobody: such a cluster keeps its model.
         least = 0.0 if noise is None else 2.0 * noise.weight

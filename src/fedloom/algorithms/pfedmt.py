@@ -28,7 +28,7 @@ where theta_ij does. A client that never trained uses its team's model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -205,9 +205,7 @@ class PFedMT(Algorithm[Server, Memory, Download, Work, Upload]):
         weight = counts_of(client.size, self.weights)
         return Summand(weight * (upload.personal - down.team), weight)
 
-    def from_sum(
-        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
-    ) -> Server:
+    def from_sum(self, server: Server, total: Summand, cohort: Cohort) -> Server:
         mean = _teams(server, cohort) + over(total.change, total.weight)
         return self._moved(server, mean, total.weight > 0, cohort)
 

@@ -192,9 +192,7 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
         head, base = upload.mean - down.head, upload.base - down.base
         return Summand(sure * head, sure, client.size * base, client.size)
 
-    def from_sum(
-        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
-    ) -> Server:
+    def from_sum(self, server: Server, total: Summand, cohort: Cohort) -> Server:
         base = server.base + over(total.base, total.weight)
         head = server.head + over(total.mean, total.confidence)
         return self._toward(server, Server(base, head))

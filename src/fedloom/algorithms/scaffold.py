@@ -27,7 +27,7 @@ no personal model: a client uses the shared one, tuned for `tuning` epochs if as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -146,9 +146,7 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
         weight = counts_of(client.size, self.weights)
         return Summand(weight * upload.change, weight * upload.variate, weight)
 
-    def from_sum(
-        self, server: Server, total: Summand, cohort: Cohort, noise: Any = None
-    ) -> Server:
+    def from_sum(self, server: Server, total: Summand, cohort: Cohort) -> Server:
         change, everyone = over(total.change, total.weight), cohort.population
         counts = everyone.counts(self.weights).sum()
         return Server(
@@ -156,7 +154,7 @@ class Scaffold(Algorithm[Server, Memory, Download, Work, Upload]):
             server.variate + total.variate / counts,
         )
 
-    def settle(
+    def correct_memory(
         self,
         memory: Memory,
         before: Memory,

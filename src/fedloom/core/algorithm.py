@@ -366,9 +366,7 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         ]
         return kind(*changes, weight) if self.averages else kind()
 
-    def from_sum(
-        self, server: Server, total: Any, cohort: Cohort, noise: Any = None
-    ) -> Server:
+    def from_sum(self, server: Server, total: Any, cohort: Cohort) -> Server:
         """The server after the summands of a cohort, added up: what `aggregate` gives.
 
         By default the method is shown one client that came with the mean of all.
@@ -378,8 +376,6 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
             total: the sum; for `sums per team` with a first dimension of all teams,
                 zeros for those of which nobody was there.
             cohort: who is in it. Their `sizes` are what they were weighed by.
-            noise: a record as `total`, of the standard deviation of the noise in each
-                of its numbers; none if it has none.
         """
         if self.needs == "nothing":
             return server
@@ -392,9 +388,26 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         first = torch.zeros_like(cohort.population.teams[:1])
         mean = replace(cohort, clients=first, sizes=one, teams=first)
         upload: Any = self.records[4](*(value[None] for value in means))
-        return without_log(self.aggregate(server, upload, mean))[0]  # type: ignore[no-any-return]
+        return without_log(self.aggregate(server, upload, mean))[0]
 
-    def settle(
+    def from_noisy_sum(
+        self, server: Server, total: Any, cohort: Cohort, noise: Any
+    ) -> Server:
+        """The same after a total to which noise was added.
+
+        By default `from_sum`. A method that squares a total, or asks whether it is
+        zero, has to know.
+
+        Args:
+            server: as for `from_sum`.
+            total: as for `from_sum`.
+            cohort: as for `from_sum`.
+            noise: a record as `total`, of the standard deviation of the noise in each
+                of its numbers, which may be a scalar for a field; None for no noise.
+        """
+        return self.from_sum(server, total, cohort)
+
+    def correct_memory(
         self, memory: Memory, before: Memory, summand: Any, sent: Any, client: Client
     ) -> Memory:
         """What a client keeps if not all of its summand was sent.
@@ -682,4 +695,4 @@ AnyAlgorithm = Algorithm[Any, Any, Any, Any, Any]
 
 def has_own(algorithm: AnyAlgorithm, name: str) -> bool:
     """Whether a method, or the one that it is wrapped around, defines a call itself."""
-    return getattr(algorithm, name).__func__ is not vars(Algorithm)[name]  # type: ignore[no-any-return]
+    return getattr(algorithm, name).__func__ is not vars(Algorithm)[name]

@@ -78,7 +78,7 @@ class Leaving(NamedTuple):
 
     bounded: Any
     """The summand as far as it is added: shortened, or zero where it is withheld. What
-    the client keeps follows it (`Algorithm.settle`)."""
+    the client keeps follows it (`Algorithm.correct_memory`)."""
     sent: Any
     """The upload: the same, with any noise of the client's own."""
 
@@ -188,7 +188,7 @@ class Summed(Wrapped):
         if self.leave is None:
             return kept, summand
         bounded, sent = self.leave(summand, weighed)
-        return method.settle(kept, memory, summand, bounded, weighed), sent
+        return method.correct_memory(kept, memory, summand, bounded, weighed), sent
 
     def aggregate(self, server: Any, uploads: Any, cohort: Cohort) -> Any:
         """Take in the total of a cohort; `uploads` may be a `Total`."""
@@ -203,7 +203,7 @@ class Summed(Wrapped):
         noise = None
         if self.release is not None:
             total, noise = self.release(total, cohort)
-        return self.algorithm.from_sum(server, total, cohort, noise)
+        return self.algorithm.from_noisy_sum(server, total, cohort, noise)
 
     def _total(self, rows: Any, cohort: Cohort) -> Any:
         """The total of some rows, or one of each team."""

@@ -54,7 +54,6 @@ Weight = Annotated[T, Bound("weight")]
 size that a summand is given is a share of the cap, and so is this."""
 
 
-@cache
 def bounds(kind: type[Any]) -> dict[str, Bound]:
     """How each field of a type of summand is bounded."""
     hints = get_type_hints(kind, include_extras=True)
@@ -67,10 +66,11 @@ def bounds(kind: type[Any]) -> dict[str, Bound]:
 @cache
 def average_record(fields: tuple[str, ...]) -> type[Any]:
     """The summand of a method that needs the weighted means of these fields."""
+    make: Any = NamedTuple  # whose fields a type checker wants to read
     changes = [(field, Vector[Tensor]) for field in fields]
-    kind: Any = NamedTuple("Average", [*changes, ("weight", Weight[Tensor])])  # type: ignore[misc]
+    kind: type[Any] = make("Average", [*changes, ("weight", Weight[Tensor])])
     kind.__doc__ = "How far the client moved what it was sent, times its weight."
-    return kind  # type: ignore[no-any-return]
+    return kind
 
 
 def over(total: Tensor, weight: Tensor) -> Tensor:
