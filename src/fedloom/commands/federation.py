@@ -463,8 +463,8 @@ def _of_sums(
     if secure is not None:
         if not 2 <= secure <= _MOST_CLIENTS:
             raise ConfigError(
-                "join: --secure must be the fewest clients that a sum may be over, from "
-                f"2 to {_MOST_CLIENTS}, found {shown(secure)}."
+                "join: --secure must be the fewest clients that a sum may be over, "
+                f"from 2 to {_MOST_CLIENTS}, found {shown(secure)}."
             )
         node["secure"] = secure
     if peers is not None:

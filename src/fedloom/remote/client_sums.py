@@ -121,9 +121,9 @@ class ClientSums:
         kept = self._read(header.run)
         if kept is not None and header.number <= self._last_opened(header.run, kept):
             raise MessageError(
-                f"{header.name}: the sum of exchange {header.number} was opened, and no "
-                "exchange is summed twice. Resume the server from a later checkpoint, "
-                "or start a new run."
+                f"{header.name}: the sum of exchange {header.number} was opened, and "
+                "no exchange is summed twice. Resume the server from a later "
+                "checkpoint, or start a new run."
             )
 
     def begin(
