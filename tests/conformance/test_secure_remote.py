@@ -16,7 +16,7 @@ from remote_runs import CLIENTS, HASTY, RUN, RemoteRun, make_node, rounds, simul
 from safetensors.numpy import load_file
 from variants import VARIANTS, describe
 
-from fedloom.algorithms import REGISTRY, FedAvg, FedNova, FedPer, PFedMT, Scaffold
+from fedloom.algorithms import REGISTRY, FedAvg, FedNova, FedPer, PFedMT
 from fedloom.config import parse, to_tables
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, MessageError

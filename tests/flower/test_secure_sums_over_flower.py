@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.flower, pytest.mark.timeout(1200)]
 COUNT = 10
 NEEDED = 7
 SIZE = 8 * 4 + 4  # of the model
-POLICY = {"deadline_s": 40.0, "retry_s": 30.0, "patience_s": 40.0, "quorum": 0.5}
+POLICY = {"deadline_s": 30.0, "retry_s": 20.0, "patience_s": 90.0, "quorum": 0.5}
 RUN = "summed"
 CHANGES: dict[str, Any] = {
     "rounds": 3,
