@@ -30,6 +30,7 @@ from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS, Model
 from fedloom.models.imported import ImportedModel, is_imported, missing_attribute
+from fedloom.privacy import Privacy
 from fedloom.server.schedule import Schedule
 
 
@@ -51,6 +52,8 @@ class RunConfig:
     sampling: Sampling = field(default_factory=Sampling)
     faults: Faults = field(default_factory=Faults)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    privacy: Privacy | None = None
+    """None: nobody is hidden."""
     secure: SecureSums | None = None
     """None: what clients send comes to the server as it is."""
 
@@ -73,8 +76,8 @@ _PLAIN: dict[str, type[Any]] = {
 }
 """Sections that only set one component."""
 
-_OPTIONAL: dict[str, type[Any]] = {"secure": SecureSums}
-"""Sections that do something by being there."""
+_OPTIONAL: dict[str, type[Any]] = {"privacy": Privacy, "secure": SecureSums}
+"""The same, of what a run has only where its file has the section."""
 
 AUTO = "auto"
 """In the place of the learning rate in [algorithm]: a range test finds it."""
@@ -240,7 +243,9 @@ def to_tables(config: RunConfig) -> dict[str, Any]:
         tables[section] = {"name": name, **_plain(component)}
     if config.finds_lr:
         tables["algorithm"]["lr"] = AUTO
-    for section in (*_PLAIN, *_OPTIONAL):
+    for section in _PLAIN:
+        tables[section] = _plain(getattr(config, section))
+    for section in _OPTIONAL:
         if getattr(config, section) is not None:
             tables[section] = _plain(getattr(config, section))
     return tables

@@ -24,6 +24,7 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation, LabelSkew, Natural, Sampling, divide
+from fedloom.clients.counts import floor_share
 from fedloom.config import (
     RunConfig,
     parse,
@@ -49,6 +50,7 @@ from fedloom.core.version import VERSION
 from fedloom.core.wording import counted
 from fedloom.data.dataset import Dataset
 from fedloom.engine.choice import Choice, EngineSettings, choose, trained_clients
+from fedloom.engine.effort import gradients_of_a_sample
 from fedloom.engine.footprint import footprint, memory_bytes
 from fedloom.engine.loop import Loop
 from fedloom.engine.probe import probe
@@ -57,6 +59,8 @@ from fedloom.engine.weave import Weave
 from fedloom.models import MODELS, Model, TokenModel
 from fedloom.models.imported import ImportedModel, is_imported
 from fedloom.models.sizes import foresee
+from fedloom.privacy import accounted
+from fedloom.privacy.private import Private, PrivateSteps
 from fedloom.results.directory import RunDirectory
 from fedloom.server import checkpoint
 from fedloom.server.resume import refuse_other_data
@@ -229,6 +233,7 @@ def plan_for(
         bundle_size: how many such runs will train in the same passes.
         found_rate: what `lr = "auto"` came to, if it is known already.
     """
+    config = _with_privacy(config)
     _refuse_classes(config, loss)
     data, engine = clients.dataset, config.engine
     loss = loss or default_loss(data)
@@ -236,9 +241,10 @@ def plan_for(
     probe(task, data, is_woven=engine.runner == "weave")
     schedule, sampling = config.schedule, config.sampling
     _refuse_too_large(config.algorithm, task, clients.count, sampling, schedule.rounds)
+    method = _private(config, task, clients)
     choice = choose(
         engine,
-        config.algorithm,
+        method,
         task,
         clients,
         sampling,
@@ -251,13 +257,14 @@ def plan_for(
         algorithm = with_rate(config.algorithm, found_rate)
         config = replace(config, algorithm=algorithm, finds_lr=False)
         choice = replace(choice, reason=_joined(choice.reason, str(found_rate)))
+        method = _private(config, task, clients)
     elif config.finds_lr:
         kept = f"lr = auto: {config.algorithm.lr:g} as before, since the steps of "
         kept += f"{config.algorithm.name} are not a rate times a gradient"
         config = replace(config, finds_lr=False)
         choice = replace(choice, reason=_joined(choice.reason, kept))
     simulation = Simulation(
-        config.algorithm,
+        method,
         task,
         clients,
         choice.runner,
@@ -344,6 +351,45 @@ def _find_rate(
     runner = Loop() if is_loop else Weave(choice.chunk)
     seed = config.schedule.seed
     return find_rate(config.algorithm, task, clients, runner, seed=seed)
+
+
+def _with_privacy(config: RunConfig) -> RunConfig:
+    """The same with a private method from Python as a method and [privacy]."""
+    method = config.algorithm
+    if not isinstance(method, Private | PrivateSteps):
+        return config
+    return replace(config, algorithm=method.algorithm, privacy=method.settings)
+
+
+def _private(config: RunConfig, task: Task, clients: Federation) -> AnyAlgorithm:
+    """The method as [privacy] has it, with its accounts.
+
+    Raises:
+        ConfigError: It cannot be done, or would pass the budget.
+    """
+    privacy, sampling = config.privacy, config.sampling
+    if privacy is None:
+        return config.algorithm
+    sizes = torch.as_tensor(clients.train.sizes)
+
+    def gradients(algorithm: AnyAlgorithm) -> float:
+        some = clients.train.indices[:1]
+        data = clients.dataset
+        inputs = tuple(x[some] for x in data.inputs)
+        return gradients_of_a_sample(algorithm, task, inputs, data.targets[some], sizes)
+
+    fixed = max(floor_share(sampling.rate, clients.count), 1)
+    return accounted(
+        config.algorithm,
+        privacy,
+        clients=clients.count,
+        called=fixed if sampling.kind == "fixed" else clients.count,
+        rate=sampling.rate,
+        kind=sampling.kind,
+        parameters=task.d,
+        rounds=config.schedule.rounds,
+        gradients=gradients,
+    )
 
 
 def _joined(*reasons: str) -> str:
@@ -683,10 +729,21 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "data": simulation.federation.dataset.hash,
             "loss": plan.loss,
             "is_own": plan.is_own,
+            **_privacy_manifest(simulation.algorithm),
             **({"auto_lr": asdict(plan.found_rate)} if plan.found_rate else {}),
             **({"split_warning": warning} if warning else {}),
         }
     )
+
+
+def _privacy_manifest(algorithm: AnyAlgorithm) -> dict[str, Any]:
+    """What stands beside every epsilon of a run, if it has any."""
+    accountant = getattr(algorithm, "accountant", None)
+    if accountant is None:
+        return {}
+    settings = algorithm.settings  # type: ignore[attr-defined]
+    table = accountant.mechanism.as_json() | {"secret": settings.secret is not None}
+    return {"privacy": table}
 
 
 def common_manifest(training: Training, config: str) -> dict[str, Any]:
@@ -739,9 +796,14 @@ def _records(algorithm: AnyAlgorithm) -> dict[str, str]:
     """What the method's own columns, scalars and arrays mean, by name."""
     calls = algorithm.client_log, algorithm.download, algorithm.aggregate
     logs = returned(calls[0]), logged(calls[1]), logged(calls[2])
-    return {
+    docs = {
         name: doc.replace("\n", " ") for log in logs for name, doc in record_fields(log)
     }
+    if algorithm.spent(0) is not None:
+        docs["epsilon"] = (
+            "Epsilon after this round. What it covers, and of whom, is in privacy.json."
+        )
+    return docs
 
 
 def _device_name(task: Task) -> str:

@@ -24,10 +24,11 @@ class Sampling:
 
     rate: Rate = 1.0
     """Share of the clients that a round samples."""
-    kind: Literal["fixed", "bernoulli"] = "fixed"
+    kind: Literal["fixed", "bernoulli", "poisson"] = "fixed"
     """How many a round samples. `fixed`: always floor(rate * clients), at least 1.
     `bernoulli`: each client on its own with probability rate, drawn anew until there
-    are at least 2."""
+    are at least 2. `poisson`: the same and never drawn anew, so that a round may have
+    nobody; what [privacy] can account for."""
     protocol: Literal["train-selected", "train-all"] = "train-selected"
     """Who trains: only the cohort downloads, trains and uploads; or all clients
     download and train and the cohort uploads."""
@@ -51,7 +52,9 @@ class Sampling:
                 f"{population}."
             )
         draw = generator(seed, "cohort", round)
-        if self.kind == "fixed":
+        if self.kind == "poisson":
+            size = int(draw.binomial(population, self.rate))
+        elif self.kind == "fixed":
             size = max(floor_share(self.rate, population), 1)
         else:
             size = self._bernoulli_size(population, draw)

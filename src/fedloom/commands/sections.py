@@ -75,12 +75,14 @@ def _plain() -> dict[str, Section]:
     from fedloom.core.secure_sums import SecureSums
     from fedloom.engine.choice import EngineSettings
     from fedloom.fleet import Faults
+    from fedloom.privacy import Privacy
 
     kinds: dict[str, type[Any]] = {
         "split": Split,
         "sampling": Sampling,
         "faults": Faults,
         "engine": EngineSettings,
+        "privacy": Privacy,
         "secure": SecureSums,
     }
     return {

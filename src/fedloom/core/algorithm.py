@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core import sums
+from fedloom.core.clip import PerSample
 from fedloom.core.describe import returned
 from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.optimizers import SGD, Optimizer, adam_move
@@ -193,6 +194,12 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     why_single: ClassVar[str] = "its file does not say what a client adds to a sum"
     """Why a server must see every client's upload by itself, as the end of a sentence
     that begins with the method's name; of methods that need `single models`."""
+
+    releases_always: ClassVar[bool] = False
+    """Whether the server takes in a round in which nobody was there: what it then makes
+    is noise, and who was there stays hidden."""
+    per_sample: ClassVar[PerSample | None] = None
+    """How gradients of local steps hide single samples; none hides none."""
 
     lr: Positive = 0.05
     """Learning rate of local gradient steps (eta); `"auto"`, in a run's file or as an
@@ -359,7 +366,7 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         changes of what the method `averages`, times the client's weight.
         """
         kind = self.summand_record
-        weight = counts_of(client.size, self._weighting)
+        weight = counts_of(client.size, self.weighting)
         changes = [
             weight * (getattr(upload, name) - getattr(down, source))
             for name, source in self._averaged
@@ -431,10 +438,14 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
         return tuple(pairs)
 
     @property
-    def _weighting(self) -> Weighting:
+    def weighting(self) -> Weighting:
         """How clients count in the means that a method `averages`."""
         by: Weighting = getattr(self, "weights", "size")
         return by
+
+    def spent(self, rounds: int) -> float | None:
+        """Epsilon after so many rounds; None for a method that hides nobody."""
+        return None
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
         """Close the round after its last exchange; nothing to do for most methods."""

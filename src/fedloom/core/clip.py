@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,15 @@ from torch import Tensor
 from fedloom.core.records import leaves, map_record
 
 T = TypeVar("T")
+
+
+class PerSample(NamedTuple):
+    """How gradients hide samples: each is shortened, and their sum gets noise."""
+
+    clip: float
+    """Largest norm of the gradient of one sample's loss."""
+    noise: float
+    """Standard deviation of the noise, in multiples of `clip`."""
 
 
 def clip_factor(parts: Iterable[Tensor], clip: float) -> Tensor:

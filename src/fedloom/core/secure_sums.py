@@ -94,6 +94,11 @@ def refuse_insecure(algorithm: AnyAlgorithm) -> None:
             "of them. Leave one of the two out, or take the norm bound, which each "
             "client keeps by itself."
         )
+    if isinstance(algorithm, Summed) and algorithm.most_samples is None:
+        raise ConfigError(
+            "[secure]: what is added must have a bound, and weights by numbers of "
+            "samples have none. Set most_samples in [privacy]."
+        )
     if algorithm.needs == "single models":
         raise ConfigError(f"[secure]: {needs_single_models(algorithm)}")
     for field, bound in bounds(algorithm.summand_record).items():

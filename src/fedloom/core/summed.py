@@ -22,7 +22,8 @@ from torch import Tensor
 from fedloom.core import streams
 from fedloom.core.algorithm import Algorithm, AnyAlgorithm, Client, Cohort
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import stack, take
+from fedloom.core.messages import CohortDownload
+from fedloom.core.records import map_record, stack, take, without_log
 from fedloom.core.sums import add, only_present
 from fedloom.core.task import Task
 
@@ -57,7 +58,7 @@ class Wrapped(Algorithm[Any, Any, Any, Any, Any]):
         return type(other) is type(self) and vars(other) == vars(self)
 
     def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
+        return hash((type(self), self.algorithm))
 
     def __repr__(self) -> str:
         parts = (f"{name}={value}" for name, value in self.parts.items())
@@ -71,6 +72,13 @@ class Wrapped(Algorithm[Any, Any, Any, Any, Any]):
             name: getattr(value, "__qualname__", repr(value))
             for name, value in values.items()
         }
+
+
+def unwrapped(algorithm: AnyAlgorithm) -> AnyAlgorithm:
+    """The method itself, without what is wrapped around it."""
+    return (
+        unwrapped(algorithm.algorithm) if isinstance(algorithm, Wrapped) else algorithm
+    )
 
 
 class Leaving(NamedTuple):
@@ -191,13 +199,38 @@ class Summed(Wrapped):
         return method.correct_memory(kept, memory, summand, bounded, weighed), sent
 
     def aggregate(self, server: Any, uploads: Any, cohort: Cohort) -> Any:
-        """Take in the total of a cohort; `uploads` may be a `Total`."""
+        """Take in the total of a cohort; `uploads` may be a `Total`.
+
+        None stands for those of nobody, where a round is released in any case.
+        """
         cohort = self._weighed(cohort)
+        if uploads is None:
+            uploads = self._no_rows(server, cohort)
         if isinstance(uploads, Total):
             return self._take_in(server, uploads.record, cohort)
         present = cohort.sizes > 0
         rows, cohort = only_present(uploads, cohort.sizes), cohort.only(present)
         return self._take_in(server, self._total(rows, cohort), cohort)
+
+    def _no_rows(self, server: Any, cohort: Cohort) -> Any:
+        """The summands of nobody: no rows, of the shape that a client's would have."""
+        method, task = self.algorithm, cohort.population.task
+        zero = torch.zeros((), dtype=torch.int64, device=task.device)
+        first = replace(
+            cohort,
+            clients=zero[None],
+            sizes=cohort.population.sizes[:1],
+            teams=cohort.population.teams[:1],
+        )
+        record, _ = without_log(method.download(server, first))
+        down = CohortDownload.of(record).take(0).record
+        size = torch.zeros((), dtype=task.dtype, device=task.device)
+        client = Client(size, zero, zero, zero == 0, zero, zero)
+        memory = method.initial_memory(down, client, task)
+        work = method.begin(down, memory, client, task)
+        _, upload = method.finish(work, down, memory, client, task)
+        summand = method.summand(upload, down, client, task)
+        return map_record(lambda value: value[None][:0], summand)
 
     def _take_in(self, server: Any, total: Any, cohort: Cohort) -> Any:
         noise = None

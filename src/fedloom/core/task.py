@@ -15,10 +15,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call, grad_and_value, vmap
 
 from fedloom.core import streams
-from fedloom.core.clip import clip_factor, clipped
+from fedloom.core.clip import PerSample, clip_factor, clipped
+from fedloom.core.errors import ConfigError
 from fedloom.core.layout import ParameterLayout
 from fedloom.core.losses import (
     Loss,
@@ -32,6 +33,10 @@ from fedloom.core.reprs import without_values
 from fedloom.core.scaling import PerChannel, Scaling, along, give_units, in_units
 
 T = TypeVar("T")
+
+_SAMPLE_NOISE = 1 << 33
+"""Which stream below a batch's key noise on gradients comes from; see
+`fedloom.core.gaussians`."""
 
 
 @without_values
@@ -353,14 +358,20 @@ class Task(ParameterLayout):
         return module
 
     def watched(
-        self, scaling: Scaling | None = None, clip: float | None = None
+        self,
+        scaling: Scaling | None = None,
+        clip: float | None = None,
+        per_sample: PerSample | None = None,
     ) -> WatchedTask:
         """A twin that keeps the losses its gradients met, for one step.
 
         Args:
             scaling: that of one client, where clients of several runs are together.
             clip: the largest norm of its gradients; None leaves them as they are.
+            per_sample: how gradients hide single samples; None hides none.
         """
+        if per_sample is not None:
+            return PrivateTask(self, scaling, per_sample)
         return WatchedTask(self, scaling, clip)
 
     def above_base(self, inputs: tuple[Tensor, ...]) -> HeadTask | None:
@@ -474,6 +485,75 @@ class WatchedTask(Task):
     def _meet(self, loss: Tensor, samples: Tensor) -> None:
         self._losses.append(loss)
         self._samples.append(samples)
+
+
+class PrivateTask(WatchedTask):
+    """A watched task whose gradients hide single samples, and which shows no more.
+
+    The gradient of each sample is shortened, and noise is added to their sum before it
+    is divided by their number. Noise comes from the batch's key, which a fleet draws
+    from the client's own secret then.
+    """
+
+    def __init__(
+        self, task: Task, scaling: Scaling | None, per_sample: PerSample
+    ) -> None:
+        super().__init__(task, scaling, None)
+        self.per_sample = per_sample
+
+    def grad(self, theta: Tensor, batch: Batch) -> Tensor:
+        """The mean gradient of a batch, (d,), with noise in it."""
+        params = self.unflatten(theta)
+
+        def of_sample(inputs: tuple[Tensor, ...], target: Tensor) -> tuple[Any, Tensor]:
+            def loss(params: dict[str, Tensor]) -> Tensor:
+                one = tuple(x[None] for x in inputs)
+                single = batch._replace(inputs=one, targets=target[None])
+                return self._losses_at(params, single)[0]
+
+            gradient, value = grad_and_value(loss)(params)
+            return self.flatten(gradient), value
+
+        rows, losses = vmap(of_sample)(batch.inputs, batch.targets)
+        clip, noise = self.per_sample
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        is_used = torch.isfinite(norms) & (batch.mask > 0)
+        factors = torch.where(is_used, (clip / norms).clamp(max=1.0), 0.0)
+        rows = torch.where(is_used[:, None], rows, 0.0)
+        total = (factors[:, None] * rows).sum(0)
+        if noise:
+            key = streams.fold(batch.key, _SAMPLE_NOISE + len(self._losses))
+            total = total + noise * clip * streams.normal(key, total.shape, total.dtype)
+        samples = batch.mask.sum()
+        self._meet(batch.mean(losses), samples)
+        return total / samples.clamp(min=1.0)
+
+    def grad_of(
+        self, objective: Callable[[T], Tensor], at: T, batch: Batch, *, passes: int = 1
+    ) -> T:
+        """Refused: nobody knows what one sample does to it."""
+        raise self._refusal("a gradient of its own making")
+
+    def losses(self, theta: Tensor, batch: Batch) -> Tensor:
+        """Refused: there is no noise in them."""
+        raise self._refusal("losses of samples")
+
+    def losses_of(self, base: Tensor, head: Tensor, batch: Batch) -> Tensor:
+        """Refused: there is no noise in them."""
+        raise self._refusal("losses of samples")
+
+    def measure(
+        self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
+    ) -> Outcome:
+        """Refused: there is no noise in it."""
+        raise self._refusal("scores of samples")
+
+    def _refusal(self, what: str) -> ConfigError:
+        return ConfigError(
+            'privacy: unit = "sample" hides samples in gradients of the mean loss, and '
+            f"a step of this method also takes {what}. Take a method whose steps do "
+            "not, such as fedavg, ditto, fedper or self-fl."
+        )
 
 
 class HeadTask(Task):

@@ -18,6 +18,7 @@ from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.models.imported import ImportedModel
 from fedloom.plan import built_in_module, make_clients, make_module, make_task
+from fedloom.privacy import private, refuse_simulated_noise
 from fedloom.remote import Node
 
 OWN_SETTINGS = "set"
@@ -140,9 +141,13 @@ def make_node(
         if model is None
         else make_module(model, client, config.schedule.seed)
     )
+    method = config.algorithm
+    if config.privacy is not None:
+        refuse_simulated_noise(config.privacy)
+        method = private(method, replace(config.privacy, secret=None))
     return Node(
         client,
-        config.algorithm,
+        method,
         lambda clients: make_task(module, clients, config.engine, loss=loss, head=head),
         home,
         seed=config.schedule.seed,

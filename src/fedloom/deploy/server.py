@@ -18,8 +18,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedloom.clients import Federation
+from fedloom.clients.counts import floor_share
 from fedloom.clients.ragged import Ragged
 from fedloom.config import RunConfig, read_toml, refuse_changes, to_tables, to_toml
+from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.digests import read_checked_json, write_checked_json
 from fedloom.core.errors import ConfigError, NumericalError, with_resume_hint
 from fedloom.core.files import atomic_write
@@ -38,6 +40,7 @@ from fedloom.plan import (
     make_module,
     make_task,
 )
+from fedloom.privacy import accounted, refuse_simulated_noise
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
 from fedloom.results.directory import RunDirectory
@@ -150,6 +153,40 @@ def serve(
         return opened.history
 
 
+def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
+    """The method as [privacy] has it, with its accounts.
+
+    Raises:
+        ConfigError: It is for simulations only, or the server's noise has no secret.
+    """
+    privacy, sampling = config.privacy, config.sampling
+    if privacy is None:
+        return config.algorithm
+    refuse_simulated_noise(privacy)
+    if tier != "only":
+        raise ConfigError(
+            "privacy: expected one server for all clients, found team servers. Serve "
+            "it without teams, or without [privacy]."
+        )
+    if privacy.noise and privacy.secret is None:
+        raise ConfigError(
+            "privacy: secret must name a file when clients are real, found none: noise "
+            "that follows from the seed hides nobody. It is made if it is not there."
+        )
+    fixed = max(floor_share(sampling.rate, clients), 1)
+    return accounted(
+        config.algorithm,
+        privacy,
+        clients=clients,
+        called=fixed if sampling.kind == "fixed" else clients,
+        rate=sampling.rate,
+        kind=sampling.kind,
+        parameters=0,
+        rounds=config.schedule.rounds,
+        gradients=lambda _: 1.0,
+    )
+
+
 def _with_checkpoints(config: RunConfig) -> RunConfig:
     """A server writes one after every exchange."""
     schedule = replace(
@@ -187,7 +224,7 @@ def open_run(
         head: as for `fedloom.run`.
     """
     policy = policy if policy is not None else Policy()
-    algorithm = config.algorithm
+    algorithm = _private(config, clients, tier)
     if tier != "only":
         _refuse_secure_tiers(config)
         above = global_tier(config)  # or it is refused

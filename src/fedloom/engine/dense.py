@@ -127,6 +127,7 @@ def has_dense_steps(job: Job, phase: Phase, work: object) -> bool:
         and (phase.batches, phase.until) == (1, None)
         and isinstance(work, SGDState)
         and algorithm.optimizer == "sgd"
+        and job.per_sample is None
         and not algorithm.momentum
         and task.device.type == "cuda"
         and task.dtype == torch.float32

@@ -11,9 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from fedloom.clients.batches import steps_per_epoch
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.task import Batch, Task
 from fedloom.engine.footprint import first_download, made_up_client
+from fedloom.engine.job import planned_steps
 
 
 class Effort(NamedTuple):
@@ -59,13 +61,41 @@ def efforts(
     work = algorithm.begin(down, memory, client, task)
     found = []
     for phase in algorithm.phases:
-        watched = task.watched(clip=algorithm.clip)
+        watched = task.watched(clip=algorithm.clip, per_sample=algorithm.per_sample)
         step = getattr(algorithm, phase.step)
         batches = batch if phase.batches == 1 else (batch,) * phase.batches
         work, counted = count(step, work, down, batches, watched)
         passes = round(float(watched.met_samples()))
         found.append(Effort(counted.calls, counted.flops, counted.widest, passes))
     return tuple(found)
+
+
+def gradients_of_a_sample(
+    algorithm: AnyAlgorithm,
+    task: Task,
+    inputs: tuple[Tensor, ...],
+    targets: Tensor,
+    sizes: Tensor,
+) -> float:
+    """In how many gradients of a round a sample enters at most.
+
+    In each pass over its client's data it enters those of one step.
+
+    Args:
+        algorithm: the method.
+        task: model and loss.
+        inputs: one sample, whatever it says.
+        targets: its target.
+        sizes: (M,) training samples of every client.
+    """
+    taken = efforts(algorithm, task, inputs, targets)
+    total = torch.zeros_like(sizes)
+    for phase, effort in zip(algorithm.phases, taken, strict=True):
+        steps = planned_steps(phase, sizes, algorithm.batch_size)
+        a_pass = steps_per_epoch(sizes, algorithm.batch_size).clamp(min=1)
+        passes = steps if phase.passes is not None else -(-steps // a_pass)
+        total += passes * effort.passes
+    return float(algorithm.exchanges * int(total.max()))
 
 
 def count(function: Callable[..., Any], *args: Any) -> tuple[Any, Counter]:

@@ -20,13 +20,14 @@ from fedloom.clients.batches import (
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import AnyAlgorithm, Client, Phase
+from fedloom.core.clip import PerSample
 from fedloom.core.errors import ContractError
 from fedloom.core.messages import CohortDownload, Report
 from fedloom.core.records import Empty, take
 from fedloom.core.reprs import without_values
 from fedloom.core.scaling import Scaling
 from fedloom.core.streams import fold
-from fedloom.core.task import Task
+from fedloom.core.task import Task, WatchedTask
 
 
 @without_values
@@ -137,6 +138,9 @@ class Job:
     together; none is the task's own."""
     run_of: Tensor | None = None
     """(M,) the run of each row of the data, where there is a scaling of each."""
+    per_sample: PerSample | None = None
+    """How gradients hide single samples. A model that a client adapts for itself is
+    never sent, and its gradients hide none."""
 
     def scaling_at(self, rows: Tensor) -> Scaling | None:
         """The scaling of some rows of the data; None if it is the task's own."""
@@ -145,10 +149,23 @@ class Job:
         scaling: Scaling = take(self.scaling, self.run_of[rows])
         return scaling
 
+    def watched(self, scaling: Scaling | None) -> WatchedTask:
+        """The task as one step sees it; `scaling` is that of its client."""
+        return self.task.watched(scaling, self.algorithm.clip, self.per_sample)
+
+    def noise_keys(self, participants: Participants, number: int) -> Tensor:
+        """(n,) the streams of the noise in steps of the `number`-th phase.
+
+        They come from the clients' secrets where noise hides samples.
+        """
+        hides = self.per_sample is not None
+        keys = participants.client.secret if hides else participants.keys
+        return phase_key(keys, number)
+
     @cached_property
     def above_base(self) -> Job | None:
         """The same work on what the head of the model takes, if the task allows it."""
-        if self.scaling is not None:
+        if self.scaling is not None or self.per_sample is not None:
             return None
         some = self.train.indices[:2]
         task = self.task.above_base(tuple(x[some] for x in self.train.inputs))
@@ -251,7 +268,15 @@ def train_job(
         log = algorithm.client_log(work, down, memory, client, task)
         return TrainingResult(kept, if_lost, upload, log)
 
-    return Job(algorithm.begin, algorithm.phases, finish, algorithm, task, train)
+    return Job(
+        algorithm.begin,
+        algorithm.phases,
+        finish,
+        algorithm,
+        task,
+        train,
+        per_sample=algorithm.per_sample,
+    )
 
 
 def personal_job(algorithm: AnyAlgorithm, task: Task, train: Samples) -> Job:

@@ -82,6 +82,7 @@ class Loop:
                 steps = torch.minimum(steps, own[None].to(steps)).clamp(min=0)
             keys = phase_key(participant.keys, number)
             plan = plan_phase(phase, keys, size[None], steps, job.batch_size)
+            noise = noise_key(job.noise_keys(participant, number), phase)
             for index in range(int(steps)):
                 if phase.until is not None and bool(job.method(phase.until)(work)):
                     break
@@ -89,9 +90,9 @@ class Loop:
                     self._batch(job, row, plan, index, which, client.round)
                     for which in range(phase.batches)
                 )
-                key = fold(noise_key(keys, phase)[0], index)
+                key = fold(noise[0], index)
                 batches = tuple(b._replace(key=key) for b in batches)
-                task = job.task.watched(job.scaling_at(row), job.algorithm.clip)
+                task = job.watched(job.scaling_at(row))
                 batch = batches if phase.batches > 1 else batches[0]
                 work = step(work, down, batch, task)
                 if self.culprit is not None:

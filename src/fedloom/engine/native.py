@@ -274,6 +274,7 @@ def has_native_steps(job: Job, phase: Phase) -> bool:
         isinstance(job.algorithm, Algorithm)
         and getattr(job.method(phase.step), "is_plain_descent", False)
         and job.algorithm.optimizer == "sgd"
+        and job.per_sample is None
         and not has_own(job.algorithm, "sgd_step")
         and not has_own(job.algorithm, "decayed")
         and (phase.batches, phase.until) == (1, None)

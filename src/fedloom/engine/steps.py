@@ -460,7 +460,7 @@ def chunk_steps(
             for which in range(phase.batches)
         )
         scaling = Scaling(*levels) if levels else None
-        task = job.task.watched(scaling, job.algorithm.clip)
+        task = job.watched(scaling)
         new = step(work, down, batches if phase.batches > 1 else batches[0], task)
         if until is not None:
             active = active & ~until(work)

@@ -302,6 +302,7 @@ class Weave:
         phase, (work, *met) = job.phases[number], progress
         sizes = job.train.sizes[participants.rows]
         keys = phase_key(participants.keys, number)
+        noise = job.noise_keys(participants, number)
         plan = plan_phase(phase, keys, sizes, lengths, job.batch_size, extents)
         offsets = job.train.offsets[participants.rows][:, None, None, None]
         samples = job.train.indices[offsets + plan.positions]
@@ -324,7 +325,7 @@ class Weave:
             samples=samples,
             mask=plan.mask.to(job.task.dtype),
             ends_epoch=plan.ends_epoch,
-            keys=fold(noise_key(keys, phase)[:, None], index),
+            keys=fold(noise_key(noise, phase)[:, None], index),
             active=index < lengths[:, None],
         )
         known = features_of(job, phase, work, sent, participants.rows, extents)

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedloom.algorithms import REGISTRY
 from fedloom.core.foreign_text import markdown_text
 from fedloom.core.settings import settings_of
+from fedloom.core.summed import unwrapped
 from fedloom.core.task import Task
 from fedloom.core.version import VERSION
 from fedloom.data.licences import LICENCES
@@ -48,7 +49,7 @@ def write_card(run: RunInfo, model: ExportedModel) -> str:
     )
     filters = {"markdown": markdown_text, "shorten": _shorten, "spell": _spell}
     environment.filters |= filters
-    task, method, dataset = run.task, run.algorithm, run.dataset
+    task, method, dataset = run.task, unwrapped(run.algorithm), run.dataset
     constructor, imports = _constructor(run, model)
     return environment.get_template("card.md.jinja").render(
         run=run,
@@ -56,6 +57,7 @@ def write_card(run: RunInfo, model: ExportedModel) -> str:
         dataset=dataset,
         task=task,
         method=method,
+        privacy=run.config.get("privacy"),
         origins=_ORIGINS,
         about=inspect.getdoc(type(method)),
         reference=_reference(type(method)),

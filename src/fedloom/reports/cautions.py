@@ -49,6 +49,7 @@ def cautions(
         evidence: what their held-out data say.
         about: the method that the answer speaks of.
     """
+    yield from _privacy(collection)
     yield from _sampled_clients(collection)
     yield from _one_stretch(collection)
     yield from _few_samples(collection, evidence)
@@ -66,6 +67,30 @@ def cautions(
     yield from _not_tuned(collection)
     yield from _curves(collection)
     yield from _unequal_work(collection, gains)
+
+
+def _privacy(collection: Collection) -> Iterator[str]:
+    """What has been spent, of whom, and what that does not cover."""
+    told = set()
+    for run in collection.runs.values():
+        table = run.manifest.get("privacy")
+        epsilon = run.rounds[-1].server_log.get("epsilon") if run.rounds else None
+        if table is None or epsilon is None:
+            continue
+        text = (
+            f"Privacy: epsilon {epsilon:.3g} at delta {table['delta']:g} for one "
+            f"{table['unit']} ({table['adjacency']}; {table['sampling']}). It covers "
+            "what clients uploaded, not scores, losses, sizes, tuning or what a "
+            "client does with its own model."
+        )
+        if not table["secret"]:
+            text += (
+                " The noise follows from the seed: scores are as they would be at "
+                "this epsilon, and nobody is protected by it."
+            )
+        if text not in told:
+            told.add(text)
+            yield text
 
 
 def _sampled_clients(collection: Collection) -> Iterator[str]:

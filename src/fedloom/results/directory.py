@@ -124,6 +124,7 @@ class RunDirectory:
         self.checkpoint = path / "checkpoint.safetensors"
         self.failure = path / "failure.json"
         self.remarks = path / "remarks.json"
+        self.ledger = path / "privacy.json"
         self.gain = path / "gain.parquet"
         self.outcomes = path / "outcomes"
         self.alone_outcomes = path / "outcomes" / "alone.npz"
@@ -272,7 +273,7 @@ class RunDirectory:
             *(file.path for file in self.rows.files.values()),
             self.checkpoint,
             checkpoint_before(self.checkpoint),
-            *filter(_is_checked, (self.failure, self.remarks)),
+            *filter(_is_checked, (self.failure, self.remarks, self.ledger)),
             self.gain,
             self.alone_outcomes,
             *(at for at in map(self.outcomes_at, self.outcome_rounds()) if _holds(at)),
@@ -489,6 +490,16 @@ class RunDirectory:
             raise MessageError(
                 f"{error} Remove it and resume, to come to the same failure again."
             ) from error
+
+    def write_ledger(self, spent: Sequence[float | None]) -> None:
+        """What the rounds have cost of privacy: epsilon after each of them."""
+        mechanism = self.read_manifest().get("privacy", {})
+        rows = [{"round": n, "epsilon": e} for n, e in enumerate(spent, start=1)]
+        write_checked_json(self.ledger, {**mechanism, "rounds": rows})
+
+    def read_ledger(self) -> dict[str, Any]:
+        """The same, as it was written; what it covers stands beside it."""
+        return read_checked_json(self.ledger, "a privacy ledger", ("rounds",))
 
     def write_remarks(self, remarks: Sequence[Remark]) -> None:
         """Keep what the method has to say of the run; no file if that is nothing."""

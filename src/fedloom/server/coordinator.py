@@ -206,7 +206,7 @@ class Coordinator:
         state, algorithm = self.state, self.algorithm
         server_log: Any = Empty()
         server, uploaders = state.server, arrivals.uploaders
-        if len(uploaders):
+        if len(uploaders) or algorithm.releases_always:
             server, server_log = without_log(
                 algorithm.aggregate(server, arrivals.uploads, self.cohort(uploaders))
             )

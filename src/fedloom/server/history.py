@@ -98,11 +98,23 @@ class History:
             round=number,
             train_loss=loss if cost.steps else None,
             **costs,
-            server_log=self._scalars,
+            server_log=self._scalars | self._record_spent(number),
             **(self.evaluate(has_train=has_train) if has_scores else {}),
         )
         self._keep(row)
         return row
+
+    def _record_spent(self, rounds: int) -> dict[str, float]:
+        """What the rounds so far have cost of privacy, if anybody is hidden."""
+        algorithm = self.training.algorithm
+        epsilon = algorithm.spent(rounds)
+        if epsilon is None:
+            return {}
+        if self.directory is not None:
+            # All of it every time: a round that is done again is released once.
+            spent = [algorithm.spent(number) for number in range(1, rounds + 1)]
+            self.directory.write_ledger(spent)
+        return {"epsilon": epsilon}
 
     def close_run(self) -> None:
         """Record what there is to say of the run, whose last round is over."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.measures import PersonalOutcomes
-from fedloom.core.messages import Order
+from fedloom.core.messages import Arrivals, Order
 from fedloom.core.records import map_record, message_bytes
 from fedloom.core.streams import generator
 from fedloom.core.task import Task
@@ -99,7 +99,8 @@ class Training:
             clients = self.called(self.state.round)
             uploads = torch.ones_like(clients, dtype=torch.bool)
             self._order = self.coordinator.order(clients, uploads)
-        self.fleet.send(self._order)
+        if len(self._order.clients):
+            self.fleet.send(self._order)
 
     def receive(self, *, bundle_size: int = 1) -> RoundCost | None:
         """Take in what they came to; see `run_exchange`.
@@ -112,7 +113,10 @@ class Training:
                 was before.
         """
         assert self._order is not None, "receive before send"
-        arrivals = self.fleet.receive()
+        if len(self._order.clients):
+            arrivals = self.fleet.receive()
+        else:
+            arrivals = Arrivals.nobody(self._order.clients)
         seconds = (time.perf_counter() - self._started) / bundle_size
         cost = self.coordinator.apply_results(self._order, arrivals, seconds)
         log = self.fleet.client_log(arrivals.clients)

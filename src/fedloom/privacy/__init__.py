@@ -1,0 +1,133 @@
+"""Differential privacy: bounds, noise and accounting around any method by sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.errors import ConfigError
+from fedloom.privacy.accounting import Accountant, mechanism_of
+from fedloom.privacy.private import Private, PrivateSteps
+from fedloom.privacy.settings import Privacy as Privacy
+
+__all__ = ["Privacy", "accounted", "private", "refuse_simulated_noise"]
+
+
+def private(
+    algorithm: AnyAlgorithm, settings: Privacy | None = None, **values: Any
+) -> Private | PrivateSteps:
+    """A method with differential privacy: a method again.
+
+    `fedloom.run(fedloom.private(fedloom.Ditto(), noise=1, delta=1e-5), ...)` is what
+    `[privacy]` in a run's file is; who is hidden and how is in `Privacy`.
+
+    Args:
+        algorithm: the method.
+        settings: all settings, or
+        **values: single ones of `Privacy`.
+
+    Raises:
+        ConfigError: A setting is wrong, or the method needs single models.
+    """
+    chosen = settings if settings is not None else Privacy(**values)
+    if chosen.unit == "sample":
+        return PrivateSteps(algorithm, chosen)
+    # Who will be called is not known yet; `accounted` puts it right.
+    return Private(algorithm, chosen, called=chosen.least_clients or 1)
+
+
+def accounted(
+    algorithm: AnyAlgorithm,
+    settings: Privacy,
+    *,
+    clients: int,
+    called: int,
+    rate: float,
+    kind: str,
+    parameters: int,
+    rounds: int,
+    gradients: Callable[[AnyAlgorithm], float],
+) -> Private | PrivateSteps:
+    """The same for a run, with an accountant; refused if it would pass its budget.
+
+    Args:
+        algorithm: the method.
+        settings: those of the run.
+        clients: how many there are.
+        called: how many a round calls at most.
+        rate: share of them that it calls.
+        kind: how they are drawn, as in `Sampling`.
+        parameters: numbers of the model.
+        rounds: how many the run has.
+        gradients: in how many gradients of a round a sample is at most, given the
+            method with private steps.
+
+    Raises:
+        ConfigError: Nobody can account for it, sums could overflow, or it would pass
+            the budget.
+    """
+    share = called / clients if kind == "fixed" else rate
+    made: Private | PrivateSteps
+    if settings.unit == "sample":
+        made = PrivateSteps(algorithm, settings)
+        releases = gradients(made) if settings.noise else 1.0
+    else:
+        made = Private(algorithm, settings, rate=share, called=called)
+        made.check_sums(parameters, called)
+        releases = float(algorithm.exchanges)
+    if not settings.noise or (
+        algorithm.needs == "nothing" and settings.unit == "client"
+    ):
+        return made
+    mechanism = mechanism_of(
+        settings, clients=clients, rate=share, kind=kind, releases=releases
+    )
+    accountant = Accountant(mechanism)
+    vars(made)["accountant"] = accountant
+    _refuse_beyond_budget(settings, accountant, rounds)
+    return made
+
+
+def refuse_simulated_noise(settings: Privacy) -> None:
+    """Refuse noise of clients where clients are real.
+
+    Raises:
+        ConfigError: It is asked for: its streams are of 64 bits, good for simulations.
+    """
+    if settings.noise and (settings.unit == "sample" or settings.at != "server"):
+        raise ConfigError(
+            "privacy: noise that clients add is for simulations so far, for it comes "
+            "from a generator that is no cipher; found "
+            f"unit = {settings.unit!r}, at = {settings.at!r}. Have the server add it: "
+            'unit = "client", at = "server".'
+        )
+
+
+def _refuse_beyond_budget(
+    settings: Privacy, accountant: Accountant, rounds: int
+) -> None:
+    """Refuse a run that would come to more than its budget.
+
+    Raises:
+        ConfigError: It would; the message says how far it could go.
+    """
+    budget = settings.budget
+    if budget is None:
+        return
+    epsilon = accountant.foreseen(rounds)
+    if epsilon <= budget:
+        return
+    low, high = 0, rounds
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (
+            (middle, high) if accountant.foreseen(middle) <= budget else (low, middle)
+        )
+    shown = f"{epsilon:.4g}" if math.isfinite(epsilon) else "infinity"
+    raise ConfigError(
+        f"privacy: {rounds} rounds would come to epsilon {shown}, more than budget = "
+        f"{budget:g}. {low} rounds stay below it; or raise privacy.noise, found "
+        f"{settings.noise:g}."
+    )

@@ -1,0 +1,202 @@
+"""What a client does to its summand: every field shortened to its bound.
+
+A summand that has a number that is not finite is withheld: zeros leave, as of a client
+that is not there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.core import streams
+from fedloom.core.algorithm import AnyAlgorithm, Client
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import rebuild
+from fedloom.core.summed import Leaving
+from fedloom.core.sums import bounds
+from fedloom.privacy.discrete import discrete_gaussian
+from fedloom.privacy.settings import Privacy
+
+_NOISE = 1 << 40
+"""Which streams below a client's secret noise comes from."""
+
+_MARGIN = 1e-6
+"""By so much of itself a clipped vector stays below its bound, whatever is rounded."""
+
+
+@dataclass(frozen=True)
+class FieldBound:
+    """How one field of a summand is bounded."""
+
+    name: str
+    norm: float
+    kind: Literal["vector", "share", "weight"]
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether noise hides it; a weight is known beforehand and needs none."""
+        return self.kind != "weight"
+
+    def shorten(self, value: Tensor) -> Tensor:
+        """The value, no longer than the bound."""
+        if self.kind != "vector":
+            value = value.clamp(min=0.0)
+        # The largest number first: the square of a huge one would be infinite.
+        wide = value.double()
+        largest = wide.abs().amax().clamp(min=1e-300) if value.numel() else 1.0
+        norm = largest * torch.linalg.vector_norm(wide / largest)
+        limit = self.norm * (1.0 - _MARGIN)
+        factor = torch.where(norm > limit, limit / norm.clamp(min=1e-300), 1.0)
+        return torch.where(norm > limit, wide * factor, wide).to(value.dtype)
+
+
+def field_bounds(algorithm: AnyAlgorithm, privacy: Privacy) -> tuple[FieldBound, ...]:
+    """How the fields of a method's summand are bounded.
+
+    Raises:
+        ConfigError: A field has no bound.
+    """
+    found = bounds(algorithm.summand_record) if algorithm.needs != "nothing" else {}
+    vectors = [name for name, bound in found.items() if bound.kind == "vector"]
+    for name in privacy.clips:
+        if name not in vectors:
+            raise ConfigError(
+                f"privacy: clips.{name} is no vector of {algorithm.name}'s sums. "
+                f"Known: {', '.join(vectors) or 'none'}."
+            )
+    for name, bound in found.items():
+        if bound.setting is not None and getattr(algorithm, bound.setting) is None:
+            raise ConfigError(
+                f"{algorithm.name}: {name} has no bound, which privacy needs. Set "
+                f"algorithm.{bound.setting}; `fedloom describe {algorithm.name}` says "
+                "what it is."
+            )
+    assert privacy.clip is not None
+    return tuple(
+        FieldBound(
+            name,
+            float(privacy.clips.get(name, privacy.clip))
+            if bound.kind == "vector"
+            else 1.0,
+            bound.kind,
+        )
+        for name, bound in found.items()
+    )
+
+
+@dataclass(frozen=True)
+class Bounding:
+    """A `Leave`: bounds, and the client's own part of the noise if there is any."""
+
+    fields: tuple[FieldBound, ...]
+
+    def __call__(self, summand: Any, client: Client) -> Leaving:
+        """The bounded summand, and what is sent of it."""
+        bounded = self.bounded(summand)
+        return Leaving(bounded, bounded)
+
+    def bounded(self, summand: Any) -> Any:
+        """The summand with every field shortened; zeros if a number is not finite."""
+        finite = torch.stack([torch.isfinite(value).all() for value in summand]).all()
+        return rebuild(
+            summand,
+            [
+                bound.shorten(torch.where(finite, value, 0.0))
+                for bound, value in zip(self.fields, summand, strict=True)
+            ],
+        )
+
+
+@dataclass(frozen=True)
+class LocalNoise(Bounding):
+    """The same with all of the noise on every upload, drawn by the client."""
+
+    noise: float
+    """Standard deviation, in multiples of each field's bound."""
+
+    def __call__(self, summand: Any, client: Client) -> Leaving:
+        """The bounded summand, and the same with noise."""
+        bounded = self.bounded(summand)
+        sent = [
+            value + self.noise * bound.norm * _normal(client, place, value)
+            if bound.is_hidden
+            else torch.zeros_like(value)
+            for place, (bound, value) in enumerate(
+                zip(self.fields, bounded, strict=True)
+            )
+        ]
+        return Leaving(bounded, rebuild(summand, sent))
+
+
+def _stream(client: Client, place: int) -> Tensor:
+    """The client's stream for the noise of a field."""
+    return streams.fold(client.secret, _NOISE + place)
+
+
+def _normal(client: Client, place: int, like: Tensor) -> Tensor:
+    return streams.normal(_stream(client, place), like.shape, like.dtype)
+
+
+@dataclass(frozen=True)
+class DiscreteNoise(Bounding):
+    """The same in whole numbers, each client with its part of the noise.
+
+    A field is rounded at random to multiples of its grid, so that it is right on
+    average; that may lengthen it by grid * sqrt(numbers), for which there is noise too.
+    """
+
+    noise: float
+    """Standard deviation in the total, in multiples of each field's bound."""
+    bits: int
+    least: int
+    """How many clients have enough noise together."""
+
+    def __call__(self, summand: Any, client: Client) -> Leaving:
+        """The bounded summand, and whole numbers of its grid with noise."""
+        bounded = self.bounded(summand)
+        sent = [
+            self._numbers(bound, value, client, place)
+            if bound.is_hidden
+            else torch.zeros_like(value)
+            for place, (bound, value) in enumerate(
+                zip(self.fields, bounded, strict=True)
+            )
+        ]
+        return Leaving(bounded, rebuild(summand, sent))
+
+    def grid(self, bound: FieldBound) -> float:
+        """What the whole numbers of a field are multiples of."""
+        return bound.norm / float(1 << (self.bits - 1))
+
+    def scale(self, bound: FieldBound, numbers: int) -> float:
+        """Standard deviation of the noise in the total of a field, in grid steps."""
+        longest = bound.norm + self.grid(bound) * math.sqrt(numbers)
+        return self.noise * longest / self.grid(bound)
+
+    def largest(self, numbers: int) -> float:
+        """Most that a client's whole number comes to, but for one time in 10^30."""
+        return max(
+            (1 << (self.bits - 1)) + 1 + 12.0 * self.scale(b, numbers) / self._root
+            for b in self.fields
+            if b.is_hidden
+        )
+
+    @property
+    def _root(self) -> float:
+        return math.sqrt(self.least)
+
+    def _numbers(
+        self, bound: FieldBound, value: Tensor, client: Client, place: int
+    ) -> Tensor:
+        steps = value.double() / self.grid(bound)
+        own = _stream(client, place)
+        chance = streams.uniform(streams.fold(own, 0), value.shape, torch.float64)
+        whole = torch.floor(steps + chance)
+        scale = self.scale(bound, value.numel()) / self._root
+        noise = discrete_gaussian(streams.fold(own, 1), value.shape, scale)
+        return (whole + noise).to(value.dtype)

@@ -1,0 +1,238 @@
+"""A method with differential privacy: a method around a method."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import AnyAlgorithm, Cohort
+from fedloom.core.clip import PerSample
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import leaves, rebuild
+from fedloom.core.summed import Reduce, Summed, Wrapped, plain_sum
+from fedloom.privacy.accounting import Accountant
+from fedloom.privacy.bounding import (
+    Bounding,
+    DiscreteNoise,
+    FieldBound,
+    LocalNoise,
+    field_bounds,
+)
+from fedloom.privacy.releasing import ClientNoise, Release, ServerNoise, SharedNoise
+from fedloom.privacy.secret import Secret
+from fedloom.privacy.settings import Privacy
+
+_LARGEST = 2**31 - 1
+_EXACT = 2**24
+"""Whole numbers up to here are exact in float32."""
+
+
+class Private(Summed):
+    """A method whose clients are hidden: bounds on the way out, noise in the total.
+
+    Args:
+        algorithm: the method.
+        settings: those of the section [privacy].
+        reduce: what the server makes of the rows; a robust rule may stand here that
+            does not move further for one client than the sum does.
+        accountant: what tells epsilon; nobody accounts if absent.
+        rate: share of the clients that a round calls; that of the population if absent.
+        called: how many clients a round calls, where the noise comes from them.
+
+    Raises:
+        ConfigError: The method needs more than sums, a field has no bound, or the sums
+            could overflow.
+    """
+
+    settings: Privacy
+    accountant: Accountant | None
+
+    def __init__(
+        self,
+        algorithm: AnyAlgorithm,
+        settings: Privacy,
+        *,
+        reduce: Reduce = plain_sum,
+        accountant: Accountant | None = None,
+        rate: float | None = None,
+        called: int | None = None,
+    ) -> None:
+        super().__init__(algorithm, reduce=reduce, most_samples=settings.most_samples)
+        vars(self).update(settings=settings, accountant=accountant)
+        if algorithm.needs == "nothing":
+            return
+        if settings.clip is not None:
+            fields = field_bounds(algorithm, settings)
+            vars(self)["leave"] = Bounding(fields)
+            if settings.noise:
+                self._add_noise(fields, rate, called)
+
+    def _add_noise(
+        self, fields: tuple[FieldBound, ...], rate: float | None, called: int | None
+    ) -> None:
+        settings, method = self.settings, self.algorithm
+        if settings.most_samples is None:
+            raise ConfigError(
+                "privacy: most_samples must be a number where there is noise, found "
+                "none: clients that count by all their samples have no bound."
+            )
+        # Each of F fields with noise z b_f sqrt(F) is one Gaussian of multiplier z.
+        noise = settings.noise * math.sqrt(sum(bound.is_hidden for bound in fields))
+        if settings.at == "server":
+            path, secret = settings.secret, None
+            if path is not None:
+                secret = Secret.of_file(Path(path).expanduser())
+            release: Release = ServerNoise(method, fields, rate, noise, secret)
+        elif settings.at == "local":
+            vars(self)["leave"] = LocalNoise(fields, noise)
+            release = ClientNoise(method, fields, rate, noise)
+        elif method.needs == "sums per team":
+            raise ConfigError(
+                f'{method.name}: privacy.at = "clients" needs one sum of all, and this '
+                "method has one for each team, whose members would be too few to have "
+                'enough noise. Set privacy.at = "server".'
+            )
+        else:
+            least = settings.least_clients or called
+            if least is None:
+                raise ConfigError(
+                    'privacy: at = "clients" needs least_clients, how many clients '
+                    "have enough noise together, found none."
+                )
+            parts = DiscreteNoise(fields, noise, settings.bits, least)
+            vars(self).update(leave=parts, reduce=_whole_numbers)
+            release = SharedNoise(method, fields, rate, parts)
+        vars(self)["release"] = release
+
+    def download(self, server: Any, cohort: Cohort) -> Any:
+        """The method's, unless the round would pass the budget.
+
+        Raises:
+            ConfigError: It would.
+        """
+        refuse_beyond(self.settings.budget, self.accountant, cohort)
+        return self.algorithm.download(server, cohort)
+
+    def spent(self, rounds: int) -> float | None:
+        """Epsilon after so many rounds; None where there is no noise."""
+        return self.accountant.epsilon(rounds) if self.accountant is not None else None
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The settings that server and clients share; where the secret is, is not."""
+        return shared_settings(self.settings)
+
+    @property
+    def releases_always(self) -> bool:  # type: ignore[override]
+        """Whether a round in which nobody was there is released too: it has noise."""
+        return self.release is not None
+
+    def check_sums(self, parameters: int, clients: int) -> None:
+        """Refuse sums of whole numbers that could overflow.
+
+        Args:
+            parameters: numbers of the largest field.
+            clients: most that add up.
+
+        Raises:
+            ConfigError: They could.
+        """
+        if not isinstance(self.leave, DiscreteNoise):
+            return
+        largest = self.leave.largest(parameters)
+        if largest > _EXACT or clients * largest > _LARGEST:
+            limit = _EXACT if largest > _EXACT else _LARGEST
+            raise ConfigError(
+                f"privacy: {clients} clients with whole numbers up to {largest:.3g} "
+                f"could come to {clients * largest:.3g}; what one sends must stay "
+                f"below {_EXACT:,}, the total below {_LARGEST:,}, and {limit:,} is "
+                f"passed. Lower privacy.bits, found {self.settings.bits}."
+            )
+
+
+def _whole_numbers(rows: Any, cohort: Cohort, key: Tensor) -> Any:
+    """The exact sum of whole numbers: a `Reduce`."""
+    values = [row.to(torch.int64).sum(0).to(torch.float64) for row in leaves(rows)]
+    kinds = [row.dtype for row in leaves(rows)]
+    return rebuild(rows, [v.to(k) for v, k in zip(values, kinds, strict=True)])
+
+
+class PrivateSteps(Wrapped):
+    """A method whose clients' samples are hidden, in every gradient of local steps.
+
+    What a client keeps, sends and uses follows from these gradients, the model and its
+    number of samples. A method that also looks at its samples in another way, such as a
+    loss that decides, is refused when it does.
+
+    Args:
+        algorithm: the method.
+        settings: those of the section [privacy].
+        accountant: what tells epsilon; nobody accounts if absent.
+    """
+
+    settings: Privacy
+    accountant: Accountant | None
+
+    def __init__(
+        self,
+        algorithm: AnyAlgorithm,
+        settings: Privacy,
+        *,
+        accountant: Accountant | None = None,
+    ) -> None:
+        super().__init__(algorithm)
+        assert settings.clip is not None
+        vars(self).update(settings=settings, accountant=accountant)
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The settings that server and clients share."""
+        return shared_settings(self.settings)
+
+    @property
+    def per_sample(self) -> PerSample:  # type: ignore[override]
+        """How the gradients of local steps are taken."""
+        assert self.settings.clip is not None
+        return PerSample(self.settings.clip, self.settings.noise)
+
+    def download(self, server: Any, cohort: Cohort) -> Any:
+        """The method's, unless the round would pass the budget.
+
+        Raises:
+            ConfigError: It would.
+        """
+        refuse_beyond(self.settings.budget, self.accountant, cohort)
+        return self.algorithm.download(server, cohort)
+
+    def spent(self, rounds: int) -> float | None:
+        """Epsilon after so many rounds; None where there is no noise."""
+        return self.accountant.epsilon(rounds) if self.accountant is not None else None
+
+
+def shared_settings(settings: Privacy) -> dict[str, str]:
+    """Settings of which a server and its clients must have the same."""
+    plain = asdict(replace(settings, secret=None))
+    return {f"privacy.{name}": repr(value) for name, value in plain.items()}
+
+
+def refuse_beyond(
+    budget: float | None, accountant: Accountant | None, cohort: Cohort
+) -> None:
+    """Stop before a round that would pass the budget.
+
+    Raises:
+        ConfigError: It would.
+    """
+    if budget is None or accountant is None or cohort.exchange:
+        return
+    epsilon = accountant.epsilon(cohort.round + 1)
+    if epsilon > budget:
+        raise ConfigError(
+            f"round {cohort.round + 1} would come to epsilon {epsilon:.4g}, more than "
+            f"privacy.budget = {budget:g}. Nothing of it was sent."
+        )
