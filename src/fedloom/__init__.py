@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from fedloom.engine.choice import EngineSettings
     from fedloom.export import Newcomer, load_model
     from fedloom.fleet import Faults
+    from fedloom.privacy import Privacy, private
     from fedloom.reports import report
     from fedloom.runs import Result, load, resume, run
     from fedloom.server.schedule import Progress
@@ -117,6 +118,7 @@ _NAMES = {
     "fedloom.engine.choice": "EngineSettings",
     "fedloom.export": "Newcomer load_model",
     "fedloom.fleet": "Faults",
+    "fedloom.privacy": "Privacy private",
     "fedloom.reports": "report",
     "fedloom.runs": "Result load resume run",
     "fedloom.server.schedule": "Progress",
@@ -207,6 +209,7 @@ __all__ = [
     "Phase",
     "Population",
     "PowerLaw",
+    "Privacy",
     "Progress",
     "RandomTeams",
     "RaySettings",
@@ -230,6 +233,7 @@ __all__ = [
     "from_partitioner",
     "load",
     "load_model",
+    "private",
     "report",
     "resume",
     "run",

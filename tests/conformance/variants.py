@@ -26,6 +26,7 @@ from fedloom.core.algorithm import AnyAlgorithm, Cohort, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import named
 from fedloom.core.streams import seeded
+from fedloom.core.summed import Wrapped
 from fedloom.core.task import Task
 from fedloom.data.dataset import Dataset
 from fedloom.engine.job import (
@@ -40,6 +41,8 @@ from fedloom.engine.job import (
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.fleet import Faults
+from fedloom.privacy import Privacy, private
+from fedloom.privacy.private import shared_settings
 from fedloom.server.simulation import Simulation
 
 COMMON: list[dict[str, Any]] = [
@@ -157,6 +160,10 @@ VARIANTS: dict[str, list[AnyAlgorithm]] = {name: _variants(name) for name in REG
 
 def describe(algorithm: AnyAlgorithm) -> str:
     """The name and whatever is not a default: `fedavg(tuning=2)`."""
+    if isinstance(algorithm, Wrapped):
+        usual = shared_settings(DEFAULTS)
+        own = (f"{n}={v}" for n, v in algorithm.parts.items() if v != usual.get(n))
+        return f"private({describe(algorithm.algorithm)}, {', '.join(own)})"
     changed = [
         f"{field.name}={getattr(algorithm, field.name)}"
         for field in dataclasses.fields(algorithm)
@@ -167,7 +174,32 @@ def describe(algorithm: AnyAlgorithm) -> str:
 
 ALL = [variant for variants in VARIANTS.values() for variant in variants]
 
-over_variants = pytest.mark.parametrize("algorithm", ALL, ids=describe)
+DEFAULTS = Privacy(delta=1e-5)
+
+
+def _private(name: str, privacy: dict[str, Any], **settings: Any) -> AnyAlgorithm:
+    method = REGISTRY[name](**SHORT.get(name, {}) | settings)
+    return private(method, **{"delta": 1e-5, "noise": 0.1} | privacy)
+
+
+PRIVATE: list[AnyAlgorithm] = [
+    _private("fedavg", {}, tuning=1),
+    _private("fedadam", {"most_samples": 10.0}),
+    _private("ditto", {"at": "local"}),
+    _private("fedper", {"at": "clients", "least_clients": 1}),
+    _private("scaffold", {"clip": 0.1, "clips": {"variate": 0.5}}),
+    _private("fednova", {}, most_length=5.0),
+    _private("ifca", {"noise": 0.01}),
+    _private("pfedmt", {}),
+    _private("pfedvem", {}, most_confidence=500.0),
+    _private("fedavg", {"unit": "sample"}),
+    _private("ditto", {"unit": "sample"}, momentum=0.9),
+    _private("self-fl", {"unit": "sample"}),
+    _private("fedamp", {"unit": "sample"}),
+]
+"""Methods in which somebody is hidden; what their noise comes from is the seed."""
+
+over_variants = pytest.mark.parametrize("algorithm", ALL + PRIVATE, ids=describe)
 """A law for every method in every setting."""
 
 over_variants_in_time = pytest.mark.parametrize(
@@ -176,7 +208,7 @@ over_variants_in_time = pytest.mark.parametrize(
         pytest.param(
             variant, marks=[pytest.mark.slow] if n else [], id=describe(variant)
         )
-        for variants in VARIANTS.values()
+        for variants in (*VARIANTS.values(), PRIVATE)
         for n, variant in enumerate(variants)
     ],
 )

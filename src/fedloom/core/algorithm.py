@@ -228,8 +228,9 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Read the record types off the type arguments."""
         super().__init_subclass__(**kwargs)
-        if "records" not in vars(cls):
-            cls.records = get_args(cls.__orig_bases__[0])  # type: ignore[attr-defined]
+        own = vars(cls)
+        if "__orig_bases__" in own and "records" not in own:
+            cls.records = get_args(own["__orig_bases__"][0])
 
     def __post_init__(self) -> None:
         rate: Any = self.lr

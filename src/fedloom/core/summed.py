@@ -43,6 +43,11 @@ class Wrapped(Algorithm[Any, Any, Any, Any, Any]):
     def __init__(self, algorithm: AnyAlgorithm) -> None:
         vars(self)["algorithm"] = algorithm
 
+    @property
+    def records(self) -> tuple[type[Any], ...]:  # type: ignore[override]
+        """The other's."""
+        return self.algorithm.records
+
     def __getattribute__(self, name: str) -> Any:
         own = object.__getattribute__
         if name.startswith("__") or name in own(self, "__dict__"):
