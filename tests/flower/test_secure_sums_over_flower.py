@@ -198,7 +198,7 @@ def test_the_server_learns_totals_and_nothing_else(
         federation.flwr.wait(run, 600)
     assert np.abs(federation.shared() - model).max() < 1e-6
     for n in (4, 6, 7, 9):
-        assert list(federation.sums(n).glob("*.mask"))
+        assert list(federation.sums(n).glob("*.share"))
         assert not list(federation.sums(n).glob("*.agree"))
         assert not list(federation.sums(n).glob("*.open"))
     refuse_single_summands(federation)

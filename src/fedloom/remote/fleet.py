@@ -15,7 +15,7 @@ from torch import Tensor
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import ContractError, MessageError
+from fedloom.core.errors import ContractError
 from fedloom.core.measures import PersonalOutcomes, Sums
 from fedloom.core.messages import (
     NOT_TOLD,
@@ -61,7 +61,7 @@ from fedloom.remote.summands import SummandForm, by_sums, most_samples
 from fedloom.remote.wire import STAGES, Header, Kind, WireMessage
 
 if TYPE_CHECKING:
-    from fedloom.remote.server_sums import Accept, ServerSums
+    from fedloom.remote.server_sums import ServerSums, Stage
 
 _log = logging.getLogger(__name__)
 _LATECOMERS_S = 20.0
@@ -289,62 +289,35 @@ class RemoteFleet:
     ) -> Arrivals:
         """Have the clients who trained add up what they send, and take in the total."""
         at = prepared.at
-        others = prepared.results.keys() - prepared.uploaders
-        try:
-            if not sums.choose():
-                raise MessageError("some clients have opened it before.")
-            for stage in sums.stages():
-                messages = {
-                    client: self._message(stage.kind, client, tensors, plain=True, **at)
-                    for client, tensors in stage.tensors.items()
-                }
-                exchange = Exchange(
-                    self.book,
-                    self._policy_for(len(messages), stage.needed),
-                    messages,
-                    STAGES[stage.kind],
-                    self._counted(stage.accept, sums),
-                    needs_quorum=True,
-                )
-                sums.bytes_down += sum(_size(message) for message in messages.values())
-                exchange.send()
-                refused += exchange.wait()
-            teams = int(self.roster.enrolments.team.max()) + 1
-            total = sums.total(self.algorithm, teams)
-        except MessageError as error:
-            if not sums.is_second:
-                raise MessageError(
-                    f"round {at['round']}, exchange {at['exchange']}: there is no "
-                    f"secure sum, and no single upload was seen. {error}"
-                ) from error
-            # The total of an exchange is opened once. If the server was killed before
-            # it had written what came of it, the exchange counts for nothing.
-            _log.warning(
-                "Round %d, exchange %d: its secure sum was opened before the server "
-                "was started again, and is not opened for other clients. The exchange "
-                "counts for nothing. %s",
-                *(at["round"], at["exchange"], error),
+
+        def ask(stage: Stage) -> tuple[Refusal, ...]:
+            messages = {
+                client: self._message(stage.kind, client, tensors, plain=True, **at)
+                for client, tensors in stage.tensors.items()
+            }
+            exchange = Exchange(
+                self.book,
+                self._policy_for(len(messages), stage.needed),
+                messages,
+                STAGES[stage.kind],
+                stage.accept,
+                needs_quorum=True,
             )
-            return self._arrivals(prepared, sorted(others), [], None, refused)
-        arrived = sorted(others | set(sums.summed))
+            exchange.send()
+            return exchange.wait()
+
+        teams = int(self.roster.enrolments.team.max()) + 1
+        result = sums.run(ask, self.algorithm, teams)
+        others = prepared.results.keys() - prepared.uploaders
         return self._arrivals(
             prepared,
-            arrived,
-            sums.summed,
-            total,
-            refused,
+            sorted(others | set(result.summed)),
+            result.summed,
+            result.total,
+            refused + result.refused,
             sum_bytes_down=sums.bytes_down,
             sum_bytes_up=sums.bytes_up,
         )
-
-    def _counted(self, accept: Accept, sums: ServerSums) -> Accept:
-        """Take in an answer, and count its bytes."""
-
-        def counted(client: int, message: WireMessage) -> None:
-            accept(client, message)
-            sums.bytes_up += _size(message)
-
-        return counted
 
     def _policy_for(self, asked: int, needed: int) -> Policy:
         """How long to wait for so many of those who are asked."""
@@ -579,8 +552,3 @@ class RemoteFleet:
 
     def _here(self, record: Any) -> Any:
         return map_record(lambda tensor: tensor.to(self.task.device), record)
-
-
-def _size(message: WireMessage) -> int:
-    """Bytes of a message's tensors."""
-    return sum(tensor.nbytes for tensor in message.tensors.values())

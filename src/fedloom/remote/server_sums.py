@@ -5,12 +5,16 @@ One sum over all who upload, or one for each team.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.errors import MessageError
+from fedloom.core.messages import Refusal
 from fedloom.core.records import map_record, stack
 from fedloom.core.secure_sums import SecureSums
 from fedloom.core.summed import Total
@@ -34,7 +38,7 @@ from fedloom.secure.primitives import SIGNATURE_BYTES
 from fedloom.secure.server import SumServer
 from fedloom.secure.shamir import SHARE_BYTES
 
-Accept = Callable[[int, WireMessage], None]
+_log = logging.getLogger(__name__)
 
 
 class Stage(NamedTuple):
@@ -45,8 +49,18 @@ class Stage(NamedTuple):
     """By client, what it is sent."""
     needed: int
     """How many must answer."""
-    accept: Accept
+    accept: Callable[[int, WireMessage], None]
     """Takes in an answer."""
+
+
+class Result(NamedTuple):
+    """What came of the sums of an exchange."""
+
+    total: Total | None
+    """None where an earlier session of the server may have had it."""
+    summed: list[int]
+    """Whose summands are in it, by number."""
+    refused: tuple[Refusal, ...]
 
 
 class ServerSums:
@@ -118,30 +132,61 @@ class ServerSums:
         if is_opened:
             self._opened.add(client)
 
-    def choose(self) -> bool:
-        """Leave out those who cannot take part any more, or say that nobody can.
+    def run(
+        self,
+        ask: Callable[[Stage], tuple[Refusal, ...]],
+        algorithm: AnyAlgorithm,
+        teams: int,
+    ) -> Result:
+        """All stages, and the total.
 
-        Those who opened the exchange before help to the very same total and to no
-        other. Where all have opened it, it is opened again; where so few have that
-        there was no total, the others make one.
+        Those who opened the exchange before, for an earlier session of the server, help
+        to the very same total and to no other. Where all have opened it, it is opened
+        again; where so few have that there was no total, the others make one. Else the
+        server may have had it, and was killed before it had written what came of it:
+        then the exchange counts for nothing.
 
-        Returns:
-            Whether a total can still come of it.
+        Args:
+            ask: does a stage, and gives what was refused.
+            algorithm: the method.
+            teams: how many there are.
+
+        Raises:
+            MessageError: Too few clients were there to the end.
+        """
+        refused: tuple[Refusal, ...] = ()
+        try:
+            self._leave_out_spent()
+            for stage in self._stages():
+                self.bytes_down += sum(map(_size, stage.tensors.values()))
+                refused += ask(stage)
+            summed = [client for sum_ in self._sums.values() for client in sum_.alive]
+            return Result(self._total(algorithm, teams), sorted(summed), refused)
+        except MessageError as error:
+            if not self._opened:
+                raise MessageError(
+                    f"there is no secure sum, and no single upload was seen. {error}"
+                ) from error
+            _log.warning(
+                "A secure sum was opened before the server was started again, and is "
+                "not opened for other clients: the exchange counts for nothing. %s",
+                error,
+            )
+            return Result(None, [], refused)
+
+    def _leave_out_spent(self) -> None:
+        """Leave out who has opened the exchange, if the others are enough.
+
+        Raises:
+            MessageError: They are not.
         """
         for sum_ in self._sums.values():
             fresh = sum_.keys.keys() - self._opened
             if fresh and len(fresh) < len(sum_.keys):
-                if len(fresh) < sum_.plan.threshold:
-                    return False
+                sum_.plan.refuse_few(fresh, "have not opened it before")
                 sum_.keys = {client: sum_.keys[client] for client in fresh}
-        return True
 
-    @property
-    def is_second(self) -> bool:
-        """Whether an earlier session of the server may have had the total."""
-        return bool(self._opened)
-
-    def stages(self) -> Iterator[Stage]:
+    def _stages(self) -> Iterator[Stage]:
         """The stages after the keys; each is to be done before the next is asked for.
 
         Raises:
@@ -155,7 +200,12 @@ class ServerSums:
             for sum_ in sums:
                 sum_.plan.refuse_few(clients(sum_), "are still there")
             tensors = {c: make(sum_, c) for sum_ in sums for c in clients(sum_)}
-            return Stage(kind, tensors, self.needed, lambda c, m: take(of[c], c, m))
+
+            def accept(client: int, message: WireMessage) -> None:
+                take(of[client], client, message)
+                self.bytes_up += _size(message.tensors)
+
+            return Stage(kind, tensors, self.needed, accept)
 
         yield stage(
             "share",
@@ -182,21 +232,8 @@ class ServerSums:
             lambda s, c, m: s.take_opened(c, read_rows(m, SHARE_BYTES)),
         )
 
-    @property
-    def summed(self) -> list[int]:
-        """Whose summands are in the totals, by number."""
-        return sorted(client for sum_ in self._sums.values() for client in sum_.alive)
-
-    def total(self, algorithm: AnyAlgorithm, teams: int) -> Total:
-        """What the method's server takes in.
-
-        Args:
-            algorithm: the method.
-            teams: how many there are.
-
-        Raises:
-            MessageError: Too few opened it, or a share was wrong.
-        """
+    def _total(self, algorithm: AnyAlgorithm, teams: int) -> Total:
+        """What the method's server takes in."""
         records = {}
         for team, sum_ in self._sums.items():
             code = FixedPoint(self._bits[team], self._form.bounds)
@@ -206,3 +243,8 @@ class ServerSums:
             return Total(record)
         nothing = map_record(torch.zeros_like, next(iter(records.values())))
         return Total(stack([records.get(team, nothing) for team in range(teams)]))
+
+
+def _size(tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of a message's tensors."""
+    return sum(tensor.nbytes for tensor in tensors.values())
