@@ -18,6 +18,7 @@ from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet import Faults
 from fedloom.models import MODELS
+from fedloom.privacy import Privacy
 from fedloom.server.schedule import Schedule
 
 FOLDER = "reference/settings"
@@ -46,6 +47,7 @@ PLAIN: Mapping[str, tuple[type[Any], str]] = {
         "has the server of a federation learn sums of what clients send, and no single "
         "upload",
     ),
+    "privacy": (Privacy, "bounds and hides what clients send; without it nobody is"),
 }
 """Sections with settings of one kind, and what each of them does."""
 

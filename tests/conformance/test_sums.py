@@ -93,7 +93,8 @@ def rows_of(
     algorithm: AnyAlgorithm, uploads: Any, down: Any, cohort: Cohort, task: Task
 ) -> Any:
     zero = torch.zeros_like(cohort.clients)
-    client = Client(cohort.sizes, zero, zero, zero == 0, zero, zero)
+    at = zero + cohort.round, zero + cohort.exchange
+    client = Client(cohort.sizes, *at, zero == 0, zero, zero)
     each = CohortDownload.of(down).over(
         lambda d, upload, c: algorithm.summand(upload, d, c, task)
     )

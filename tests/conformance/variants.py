@@ -101,9 +101,11 @@ OWN: dict[str, list[dict[str, Any]]] = {
         {"target": "posterior", "step_scale": "batch", "normalise": "sum"},
         {"least_steps": 1, "stale_init": "correct"},
         {"least_steps": 2, "stale_init": "recent"},
+        {"weigh_by": "last", "warm_rounds": 1},
     ],
     "self-fl-augmented": [
         {"scope": "all", "warm_rounds": 1, "use_steps": False},
+        {"weigh_by": "last", "scope": "all"},
         {"least_steps": 1, "stale_init": "correct"},
     ],
     "self-fl-cluster": [
@@ -192,6 +194,7 @@ PRIVATE: list[AnyAlgorithm] = [
     _private("ifca", {"noise": 0.01}),
     _private("pfedmt", {}),
     _private("pfedvem", {}, most_confidence=500.0),
+    _private("self-fl", {"noise": 0.01}, weigh_by="last"),
     _private("fedavg", {"unit": "sample"}),
     _private("ditto", {"unit": "sample"}, momentum=0.9),
     _private("self-fl", {"unit": "sample"}),

@@ -398,7 +398,7 @@ def balance(
 def at_hand(
     s: float, s0: float, rest: float, seen: int = 2
 ) -> tuple[Download, self_fl.Memory]:
-    down = Download(f64(0.0), f64(s0)[0], f64(rest)[0], torch.tensor(True))
+    down = Download(f64(0.0), f64(s0)[0], f64(rest)[0], torch.tensor(True), f64())
     return down, self_fl.Memory(f64(0.0), past(s, seen))
 
 

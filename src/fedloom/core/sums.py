@@ -12,7 +12,7 @@ sum, a sum that the server learns without its terms.
 
 A vector in a summand is u = trained minus downloaded, times the client's weight w: it
 is short, and zero stands for a client that is not there. Every field is a `Vector`, a
-`Share` or a `Weight`, so that it can be bounded by its type.
+`Share`, a `Square` or a `Weight`, so that it can be bounded by its type.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ team, where the server knows who is in which."""
 class Bound(NamedTuple):
     """How a field of a summand is bounded: in the Euclidean norm of all its numbers."""
 
-    kind: Literal["vector", "share", "weight"]
+    kind: Literal["vector", "share", "weight", "square"]
     """`vector`: to a norm that whoever bounds it says. `share`: its numbers are 0 or
     more and their norm is at most 1. `weight`: the same, and it follows from the number
-    of training samples alone, so that its sum can be foreseen."""
+    of training samples alone, so that its sum can be foreseen. `square`: 0 or more, and
+    at most the square of the norm of vectors."""
     setting: str | None = None
     """The method's setting without which a share has no bound; none if it has one."""
 
@@ -48,6 +49,9 @@ Vector = Annotated[T, Bound("vector")]
 
 Share = Annotated[T, Bound("share")]
 """Numbers from 0 to 1 that follow from a client's data: `Share[Tensor]`."""
+
+Square = Annotated[T, Bound("square")]
+"""The squared length of a client's change, times its weight: `Square[Tensor]`."""
 
 Weight = Annotated[T, Bound("weight")]
 """How much a client counts: 1, or its training samples. Where sizes are capped, the

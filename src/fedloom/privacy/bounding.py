@@ -35,7 +35,7 @@ class FieldBound:
 
     name: str
     norm: float
-    kind: Literal["vector", "share", "weight"]
+    kind: Literal["vector", "share", "weight", "square"]
 
     @property
     def is_hidden(self) -> bool:
@@ -50,9 +50,9 @@ class FieldBound:
         wide = value.double()
         largest = wide.abs().amax().clamp(min=1e-300) if value.numel() else 1.0
         norm = largest * torch.linalg.vector_norm(wide / largest)
-        limit = self.norm * (1.0 - _MARGIN)
-        factor = torch.where(norm > limit, limit / norm.clamp(min=1e-300), 1.0)
-        return torch.where(norm > limit, wide * factor, wide).to(value.dtype)
+        is_long = norm > self.norm
+        factor = self.norm * (1.0 - _MARGIN) / torch.where(is_long, norm, 1.0)
+        return torch.where(is_long, wide * factor, wide).to(value.dtype)
 
 
 def field_bounds(algorithm: AnyAlgorithm, privacy: Privacy) -> tuple[FieldBound, ...]:
@@ -77,12 +77,11 @@ def field_bounds(algorithm: AnyAlgorithm, privacy: Privacy) -> tuple[FieldBound,
                 "what it is."
             )
     assert privacy.clip is not None
+    norms = {"share": 1.0, "weight": 1.0, "square": privacy.clip**2}
     return tuple(
         FieldBound(
             name,
-            float(privacy.clips.get(name, privacy.clip))
-            if bound.kind == "vector"
-            else 1.0,
+            norms.get(bound.kind, float(privacy.clips.get(name, privacy.clip))),
             bound.kind,
         )
         for name, bound in found.items()

@@ -27,11 +27,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.algorithms.self_fl import stale_start, step_rule, uncertainty
+from fedloom.algorithms.self_fl import lagged, stale_start, step_rule, uncertainty
+from fedloom.algorithms.self_fl.lagged import Summand, WeighBy
 from fedloom.algorithms.self_fl.self_fl import (
     Server,
     ServerLog,
     Smoothing,
+    advanced,
     begun,
     freshness,
     weigh,
@@ -47,6 +49,7 @@ from fedloom.core import client_models
 from fedloom.core.algorithm import Client, Cohort, Phase, Population, SGDState
 from fedloom.core.records import Logged
 from fedloom.core.settings import NonNegative, Whole
+from fedloom.core.sums import Needs
 from fedloom.core.task import Batch, Task
 
 
@@ -113,6 +116,18 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
     """Weigh clients by uncertainty, Eq. (23); off weighs by training samples."""
     warm_rounds: Whole = 0
     """Rounds of plain FedAvg before Self-FL begins; no variance is taken from them."""
+    weigh_by: WeighBy = "round"
+    """Whose sigma_0^2 weighs the models of a round: its own, as in the paper, or that
+    of the `last` round. Then the server needs sums alone, as for privacy; see
+    lagged.py."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lagged.refuse_other_divisors(self.name, self.weigh_by, self.normalise)
+
+    @property
+    def needs(self) -> Needs:
+        return "sums" if self.weigh_by == "last" else "single models"
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -128,7 +143,10 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
             server.between, server.reports, cohort, self.scope
         )
         corrects = stale_start.corrects(self.stale_init, server.last, cohort, terms)
-        return Download(server.shared, server.between, others, corrects)
+        within = others[:0]
+        if self.weigh_by == "last":
+            within = lagged.mean_within(server.reports)[None]
+        return Download(server.shared, server.between, others, corrects, within)
 
     def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
         return ModelDownload(server.shared)
@@ -137,6 +155,14 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
         self, server: Server, uploads: Upload, cohort: Cohort
     ) -> Logged[Server, ServerLog]:
         models, reports = uploads
+        if self.weigh_by == "last":
+            within = lagged.mean_within(server.reports)
+            own = self._own_weight(server.between, within, reports, cohort.sizes)
+            weight = cohort.sizes if cohort.round < self.warm_rounds else own
+            before = server.shared, server.between, within
+            made = lagged.from_uploads(models, reports, *before, weight.double())
+            new = advanced(self, server, made, cohort)
+            return Logged(new, ServerLog(weight / weight.sum(), made.between))
         log = weigh(models, reports, cohort, server.between, self.normalise)
         if cohort.round < self.warm_rounds or not self.use_weights:
             log = log._replace(weight=cohort.weights("size"))
@@ -151,6 +177,37 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
             last=stale_start.with_round(server.last, cohort),
         )
         return Logged(new, log)
+
+    def summand(
+        self, upload: Upload, down: Download, client: Client, task: Task
+    ) -> Summand:
+        model, report = upload
+        within = down.within.sum()
+        own = self._own_weight(down.between, within, report, client.size)
+        weight = torch.where(client.round < self.warm_rounds, client.size.double(), own)
+        return lagged.summand(model, report, down.shared, down.between, weight)
+
+    def _own_weight(
+        self, between: Tensor, within: Tensor, report: Report, size: Tensor
+    ) -> Tensor:
+        """What a client weighs itself by; 0 without training samples."""
+        if not self.use_weights:
+            return size.double()
+        own = lagged.weights(between, within, report)
+        return torch.where(size > 0, own, 0.0)
+
+    def from_sum(self, server: Server, total: Summand, cohort: Cohort) -> Server:
+        return self.from_noisy_sum(server, total, cohort, None)
+
+    def from_noisy_sum(
+        self, server: Server, total: Summand, cohort: Cohort, noise: Summand | None
+    ) -> Server:
+        within, count = (
+            lagged.mean_within(server.reports),
+            int((cohort.sizes > 0).sum()),
+        )
+        made = lagged.from_sum(total, server.between, within, count, noise)
+        return advanced(self, server, made, cohort)
 
     def initial_memory(
         self, down: Download | ModelDownload, client: Client, task: Task

@@ -120,7 +120,8 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
         others = precisions.sum() - precisions[server.member[cohort.clients]]
         terms = server.has_model.sum()
         corrects = stale_start.corrects(self.stale_init, server.last, cohort, terms)
-        return Download(server.shared, server.between, others, corrects)
+        nothing = others[:0]
+        return Download(server.shared, server.between, others, corrects, nothing)
 
     def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
         return ModelDownload(server.shared)

@@ -29,24 +29,30 @@ server sends each client its S_m, so that nobody learns another's variance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
-from fedloom.algorithms.self_fl import stale_start, step_rule, uncertainty
+from fedloom.algorithms.self_fl import lagged, stale_start, step_rule, uncertainty
+from fedloom.algorithms.self_fl.lagged import Summand, WeighBy
 from fedloom.algorithms.self_fl.step_rule import (
     Download,
     ModelDownload,
     Scope,
     StepRule,
 )
-from fedloom.algorithms.self_fl.uncertainty import Normalise, Past, Report
+from fedloom.algorithms.self_fl.uncertainty import Normalise, Past, Report, is_warm
 from fedloom.core import client_models
 from fedloom.core.algorithm import Client, Cohort, Phase, Population, SGDState
 from fedloom.core.phases import plain_descent
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import Rate, Whole
+from fedloom.core.sums import Needs
 from fedloom.core.task import Batch, Task
+
+if TYPE_CHECKING:
+    from fedloom.algorithms.self_fl.augmented import SelfFLAugmented
 
 Smoothing = Rate | Literal["activity"]
 """Weight of the new estimate of the shared model, or the sampling rate."""
@@ -102,6 +108,24 @@ def begun(population: Population) -> Server:
     return Server(shared, reports.within.sum(), reports, last)
 
 
+def advanced(
+    algorithm: SelfFL | SelfFLAugmented,
+    server: Server,
+    made: lagged.Estimate,
+    cohort: Cohort,
+) -> Server:
+    """The server after a round that it knows the sums of."""
+    fresh = freshness(algorithm.smoothing, cohort, algorithm.warm_rounds)
+    has_warm = (made.within > 0) | is_warm(server.reports.seen).any()
+    return Server(
+        # Section 4.1: theta^t = (1 - C) theta^{t-1} + C theta_hat
+        shared=server.shared + fresh * made.change,
+        between=made.between,
+        reports=lagged.pooled(server.reports, made.within, has_warm),
+        last=stale_start.with_round(server.last, cohort),
+    )
+
+
 def freshness(smoothing: Smoothing, cohort: Cohort, warm_rounds: int) -> float:
     """C of section 4.1, the weight of a new estimate; 1 in the rounds of FedAvg."""
     if cohort.round < warm_rounds:
@@ -150,6 +174,18 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
     """Weigh clients by uncertainty, Eq. (11); off weighs by training samples."""
     warm_rounds: Whole = 0
     """Rounds of plain FedAvg before Self-FL begins; no variance is taken from them."""
+    weigh_by: WeighBy = "round"
+    """Whose sigma_0^2 weighs the models of a round: its own, as in the paper, or that
+    of the `last` round. Then the server needs sums alone, as for privacy; see
+    lagged.py."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        lagged.refuse_other_divisors(self.name, self.weigh_by, self.normalise)
+
+    @property
+    def needs(self) -> Needs:
+        return "sums" if self.weigh_by == "last" else "single models"
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -163,7 +199,10 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
             server.between, server.reports, cohort, self.scope
         )
         corrects = stale_start.corrects(self.stale_init, server.last, cohort, terms)
-        return Download(server.shared, server.between, others, corrects)
+        within = others[:0]
+        if self.weigh_by == "last":
+            within = lagged.mean_within(server.reports)[None]
+        return Download(server.shared, server.between, others, corrects, within)
 
     def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
         return ModelDownload(server.shared)
@@ -172,6 +211,14 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
         self, server: Server, uploads: Upload, cohort: Cohort
     ) -> Logged[Server, ServerLog]:
         models, reports = uploads
+        if self.weigh_by == "last":
+            within = lagged.mean_within(server.reports)
+            own = self._own_weight(server.between, within, reports, cohort.sizes)
+            weight = cohort.sizes if cohort.round < self.warm_rounds else own
+            before = server.shared, server.between, within
+            made = lagged.from_uploads(models, reports, *before, weight.double())
+            new = advanced(self, server, made, cohort)
+            return Logged(new, ServerLog(weight / weight.sum(), made.between))
         log = weigh(models, reports, cohort, server.between, self.normalise)
         if cohort.round < self.warm_rounds or not self.use_weights:
             log = log._replace(weight=cohort.weights("size"))
@@ -186,6 +233,37 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
             last=stale_start.with_round(server.last, cohort),
         )
         return Logged(new, log)
+
+    def summand(
+        self, upload: Upload, down: Download, client: Client, task: Task
+    ) -> Summand:
+        model, report = upload
+        within = down.within.sum()
+        own = self._own_weight(down.between, within, report, client.size)
+        weight = torch.where(client.round < self.warm_rounds, client.size.double(), own)
+        return lagged.summand(model, report, down.shared, down.between, weight)
+
+    def _own_weight(
+        self, between: Tensor, within: Tensor, report: Report, size: Tensor
+    ) -> Tensor:
+        """What a client weighs itself by; 0 without training samples."""
+        if not self.use_weights:
+            return size.double()
+        own = lagged.weights(between, within, report)
+        return torch.where(size > 0, own, 0.0)
+
+    def from_sum(self, server: Server, total: Summand, cohort: Cohort) -> Server:
+        return self.from_noisy_sum(server, total, cohort, None)
+
+    def from_noisy_sum(
+        self, server: Server, total: Summand, cohort: Cohort, noise: Summand | None
+    ) -> Server:
+        within, count = (
+            lagged.mean_within(server.reports),
+            int((cohort.sizes > 0).sum()),
+        )
+        made = lagged.from_sum(total, server.between, within, count, noise)
+        return advanced(self, server, made, cohort)
 
     def initial_memory(
         self, down: Download | ModelDownload, client: Client, task: Task

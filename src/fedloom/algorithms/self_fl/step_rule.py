@@ -62,6 +62,9 @@ class Download(NamedTuple):
     others: PerClient[Tensor]
     corrects: PerClient[Tensor]
     """Whether the client starts beyond the shared model, Eq. (10)."""
+    within: Tensor
+    """Mean variance of the clients, (1,), where they weigh themselves by it
+    (`weigh_by = "last"`); empty, as in all other cases, costs nothing."""
 
 
 class ModelDownload(NamedTuple):

@@ -1,0 +1,260 @@
+"""Runs in which somebody is hidden: what they release, spend and refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from survivors import SMALL, Death, Killed, assert_same
+
+import fedloom
+from fedloom.config import parse
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import leaves
+from fedloom.core.summed import Summed
+from fedloom.plan import make_clients, make_plan
+from fedloom.privacy import Privacy, private
+from fedloom.privacy.accounting import gaussian_epsilon
+from fedloom.privacy.private import Private
+from fedloom.runs import resume, run_config
+
+HIDDEN: dict[str, Any] = {**SMALL, "privacy": {"noise": 0.5, "delta": 1e-4}}
+
+
+def plan_of(**changes: Any) -> Any:
+    tables = {**HIDDEN, **changes}
+    return make_plan(*make_clients(parse(tables)))
+
+
+def settings_of(**changes: Any) -> dict[str, Any]:
+    return {**HIDDEN["privacy"], **changes}
+
+
+def test_without_clip_and_noise_it_is_the_method() -> None:
+    plain = Privacy(clip=None, noise=0.0, most_samples=None)
+    for method in (fedloom.Ditto(), fedloom.PFedMT(), fedloom.Scaffold()):
+        made = private(method, plain)
+        assert isinstance(made, Private)
+        assert (made.leave, made.release) == (None, None)
+        assert made.reduce is Summed(method).reduce
+
+
+def test_a_killed_run_goes_on_with_the_same_bits_and_the_same_ledger(
+    tmp_path: Path, death: Death, hasty: None
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    run_config(parse(HIDDEN), out=whole)
+    with (
+        death.comes(out, "checkpoint.safetensors", after=1),
+        pytest.raises(Killed),
+    ):
+        run_config(parse(HIDDEN), out=out)
+    assert len(json.loads((out / "privacy.json").read_text())["rounds"]) == 2
+    resume(out)
+    assert_same(out, whole)
+    rows = json.loads((out / "privacy.json").read_text())["rounds"]
+    assert [row["round"] for row in rows] == [1, 2, 3]
+    written = [json.loads(x) for x in (out / "rounds.jsonl").read_text().splitlines()]
+    spent = [r["server_log"]["epsilon"] for r in written if r["round"]]
+    assert spent == [row["epsilon"] for row in rows]
+
+
+def test_a_total_has_the_noise_that_it_should() -> None:
+    method = private(fedloom.FedAvg(), clip=0.5, noise=2.0, delta=1e-5)
+    assert isinstance(method, Private)
+    assert method.release is not None
+    simulation = plan_of(algorithm={"name": "fedavg"}).simulation
+    cohort = simulation.coordinator.cohort(torch.arange(2))
+    record = method.summand_record
+    zeros = record(torch.zeros(100_000), torch.zeros(()))
+    total, noise = method.release(zeros, cohort)
+    assert float(total.shared.std()) == pytest.approx(1.0, rel=0.02)
+    assert float(noise.shared) == pytest.approx(1.0)
+    # What it is on average, whoever was there.
+    weight = cohort.population.counts("size").sum() * cohort.population.rate
+    assert float(total.weight) == pytest.approx(float(weight))
+
+
+def test_two_fields_share_one_gaussian() -> None:
+    method = private(fedloom.PFedBayes(), clip=0.5, noise=2.0, delta=1e-5)
+    assert isinstance(method, Private)
+    release: Any = method.release
+    assert release.noise == pytest.approx(2.0 * 2**0.5)
+
+
+def test_a_round_in_which_nobody_was_there_is_released_too() -> None:
+    """Or the release would tell that nobody was there."""
+    sampling = {"rate": 1e-9, "kind": "poisson"}
+    plan = plan_of(sampling=sampling, algorithm={"name": "fedavg"})
+    simulation = plan.simulation
+    before = [t.clone() for t in leaves(simulation.state.server)]
+    cost = simulation.run_exchange()
+    assert cost is not None
+    assert cost.participants == 0
+    after = leaves(simulation.state.server)
+    assert not any(map(torch.equal, before, after))
+
+
+def test_the_spent_epsilon_stands_in_every_row_and_in_the_report(
+    tmp_path: Path,
+) -> None:
+    run_config(parse(HIDDEN), out=tmp_path / "run")
+    fedloom.report(tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    spent = gaussian_epsilon(0.5 / 3**0.5, 1e-4)
+    assert f"epsilon {spent:.3g} at delta 0.0001 for one client" in page
+    assert "add or remove one client" in page
+    assert "nobody is protected by it" in page
+
+
+def test_a_budget_that_would_be_passed_is_refused_with_the_figure() -> None:
+    two, three = (gaussian_epsilon(0.5 / n**0.5, 1e-4) for n in (2, 3))
+    message = rf"3 rounds would come to epsilon {three:.4g}, .* 2 rounds stay below"
+    with pytest.raises(ConfigError, match=message):
+        plan_of(privacy=settings_of(budget=(two + three) / 2))
+    assert plan_of(privacy=settings_of(budget=three)).simulation is not None
+
+
+def test_a_round_beyond_the_budget_is_never_sent() -> None:
+    budget = gaussian_epsilon(0.5 / 3**0.5, 1e-4)
+    simulation = plan_of(privacy=settings_of(budget=budget)).simulation
+    for _ in range(3):
+        simulation.run_exchange()
+    with pytest.raises(ConfigError, match=r"round 4 .* more than privacy\.budget"):
+        simulation.run_exchange()
+    assert simulation.state.round == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"noise": 0.0, "delta": 1e-5}, "noise = 0 with delta = 1e-05"),
+        ({"noise": 0.0, "budget": 1.0}, "noise = 0 with budget"),
+        ({"noise": 1.0}, "delta must be given"),
+        ({"noise": 1.0, "delta": 1e-5, "clip": None}, "clip must be a number"),
+        ({"delta": 1e-5, "clips": {"x": 0}}, r"clips\.x must be a number above 0"),
+        ({"delta": 1e-5, "unit": "sample", "at": "local"}, "leave out at"),
+        ({"delta": 1e-5, "at": "local", "secret": "x"}, "Leave it out"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Privacy(**settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "field"),
+    [
+        (fedloom.FedACS, "personal"),
+        (fedloom.FedAMP, "personal"),
+        (fedloom.HeurFedAMP, "personal"),
+        (fedloom.FedFomo, "personal"),
+    ],
+)
+def test_a_method_of_single_models_is_refused_with_the_field_and_others(
+    method: Any, field: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"`{field}`.*ditto, apfl or fedper"):
+        private(method(), delta=1e-5)
+
+
+def test_weights_by_samples_need_a_cap() -> None:
+    with pytest.raises(ConfigError, match="most_samples must be a number"):
+        private(fedloom.FedAvg(), delta=1e-5, most_samples=None)
+
+
+def test_sums_that_could_overflow_are_refused_with_the_figure() -> None:
+    with pytest.raises(ConfigError, match=r"could come to .*Lower privacy\.bits"):
+        plan_of(privacy=settings_of(at="clients", bits=24, noise=5.0))
+
+
+def test_too_few_clients_have_too_little_noise() -> None:
+    privacy = settings_of(at="clients", least_clients=3)
+    simulation = plan_of(privacy=privacy).simulation
+    with pytest.raises(fedloom.MessageError, match=r"at least 3 clients.*found 2"):
+        simulation.run_exchange()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "gradients"),
+    [
+        ({"name": "fedavg", "epochs": 3}, 3),
+        ({"name": "ditto", "epochs": 2}, 4),
+        ({"name": "per-fedavg"}, 2),
+        ({"name": "pfedmt", "steps": 1, "team_iterations": 2}, 2),
+    ],
+)
+def test_a_sample_is_counted_in_every_gradient_of_a_round(
+    algorithm: dict[str, Any], gradients: float
+) -> None:
+    privacy = {"unit": "sample", "noise": 2.0, "delta": 1e-5}
+    method = plan_of(algorithm=algorithm, privacy=privacy).simulation.algorithm
+    assert method.accountant.mechanism.releases == gradients
+    assert method.accountant.mechanism.unit == "sample"
+
+
+def test_a_private_gradient_is_the_mean_of_shortened_ones() -> None:
+    plan = plan_of(algorithm={"name": "fedavg"})
+    task, data = plan.simulation.task, plan.simulation.federation.dataset
+    from fedloom.core.clip import PerSample
+    from fedloom.core.task import Batch
+
+    zero = torch.zeros((), dtype=torch.int64)
+    theta = task.start + 0.1
+    mask = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=task.dtype)
+    few = tuple(x[:4] for x in data.inputs)
+    batch = Batch(few, data.targets[:4], mask, zero, zero, zero > 0, zero)
+
+    def gradient(clip: float, noise: float = 0.0, key: int = 0) -> torch.Tensor:
+        watched = task.watched(per_sample=PerSample(clip, noise))
+        return watched.grad(theta, batch._replace(key=torch.tensor(key)))
+
+    assert torch.allclose(gradient(1e9), task.grad(theta, batch), atol=1e-5)
+    single = [
+        task.grad(theta, batch._replace(mask=torch.eye(4, dtype=task.dtype)[n]))
+        for n in range(3)
+    ]
+    clip = float(single[0].norm()) / 2
+    shortened = [g * min(1.0, clip / float(g.norm())) for g in single]
+    assert torch.allclose(gradient(clip), sum(shortened) / 3, atol=1e-5)
+    noises = torch.stack(
+        [gradient(clip, 2.0, key) - gradient(clip) for key in range(40)]
+    )
+    assert float(noises.std()) == pytest.approx(2.0 * clip / 3, rel=0.05)
+
+
+def test_a_missing_extra_says_which_command_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    privacy = settings_of(cohorts="secret", budget=1.0)
+    with pytest.raises(ConfigError, match=r"pip install 'fedloom\[privacy\]'"):
+        plan_of(privacy=privacy)
+
+
+def test_python_takes_a_private_method(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 2, 80)
+    x = (draw.normal(size=(80, 3)) + y[:, None]).astype("float32")
+    clients = fedloom.federation(x, y, partition=fedloom.Iid(clients=4))
+    method = fedloom.private(fedloom.Ditto(), noise=1.0, delta=1e-4)
+    model = torch.nn.Linear(3, 2)
+    out = tmp_path / "run"
+    fedloom.run(method, model, clients, rounds=2, out=out, progress=False)
+    assert parse_privacy(out)["noise"] == 1.0
+    ledger = json.loads((out / "privacy.json").read_text())
+    assert ledger["rounds"][-1]["epsilon"] > 0
+
+
+def parse_privacy(out: Path) -> dict[str, Any]:
+    import tomllib
+
+    table: dict[str, Any] = tomllib.loads((out / "config.toml").read_text())["privacy"]
+    return table
