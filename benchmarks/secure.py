@@ -40,7 +40,7 @@ from fedloom.remote.wire import WireMessage
 from fedloom.server.coordinator import Coordinator
 from fedloom.server.training import Training
 
-CLASSES, ROUNDS = 10, 3
+CLASSES = 10
 HASTY = Policy(deadline_s=0.01, patience_s=0.01, retry_s=1000.0)
 """Answers are there at once; who has not answered is gone."""
 
@@ -104,9 +104,9 @@ class Lossy(InProcessChannel):
 
 
 def measure(
-    parameters: int, count: int, secure: SecureSums | None, gone: int
+    parameters: int, count: int, secure: SecureSums | None, gone: int, rounds: int
 ) -> dict[str, Any]:
-    """Seconds and bytes of a round."""
+    """Seconds and bytes of a round, the median of some after the first."""
     everyone = make_clients(parameters, count)
     algorithm = FedAvg(steps=1, batch_size=2)
     config = RunConfig(
@@ -157,7 +157,7 @@ def measure(
             clients[n].gone_at = "mask"
         staying = list(clients.values())[gone:]
         rows = []
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for client in clients.values():
                 client.seconds, client.bytes_up = 0.0, 0
             started = time.perf_counter()
@@ -188,6 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--parameters", type=int, nargs="*", default=[10**4, 10**6])
     parser.add_argument("--clients", type=int, nargs="*", default=[10, 50])
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     print(f"{platform.machine()}, PyTorch {torch.__version__}, one thread")
@@ -201,7 +202,7 @@ def main() -> None:
                 (SecureSums(), 0),
                 (SecureSums(), count // 5),
             ):
-                row = measure(parameters, count, secure, gone)
+                row = measure(parameters, count, secure, gone, options.rounds)
                 rows.append(row)
                 how = "without" if secure is None else f"with, {gone} gone"
                 each = f"{row['bytes_up']:.0f}, {row['bytes_up_per_parameter']:.2f}"

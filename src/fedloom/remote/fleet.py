@@ -97,7 +97,7 @@ class _PreparedExchange(NamedTuple):
     exchange: Exchange
     results: dict[int, tuple[Report, Any]]
     uploaders: set[int]
-    at: dict[str, int]
+    at: dict[str, Any]
     """Round, exchange and number of it."""
     sums: ServerSums | None
     """The secure sums of it; None where uploads come as they are."""
@@ -182,7 +182,11 @@ class RemoteFleet:
             ConfigError: A secure sum would be over too few clients, or too many.
         """
         clients = order.clients.tolist()
-        at = {"round": order.round, "exchange": order.exchange, "number": order.number}
+        at: dict[str, Any] = {
+            "round": order.round,
+            "exchange": order.exchange,
+            "number": order.number,
+        }
         uploaders = {
             c for c, is_one in zip(clients, order.uploads, strict=True) if is_one
         }
@@ -265,7 +269,7 @@ class RemoteFleet:
         )
 
     def _begin_sums(
-        self, uploaders: list[int], like: Any, **at: int
+        self, uploaders: list[int], like: Any, **at: Any
     ) -> ServerSums | None:
         """The secure sums of an exchange, or None."""
         if self.secure is None or not uploaders:
