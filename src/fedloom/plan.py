@@ -451,7 +451,9 @@ def plan_from_directory(
             config = replace(config, model=_moved(config.model, model, directory))
         config, clients = make_clients(config, data_dir)
         refuse_other_data(directory.path, manifest, clients)
-        return make_plan(config, clients, data_dir, start=start)
+        plan = make_plan(config, clients, data_dir, start=start)
+        expect_secret(plan.simulation.algorithm, manifest)
+        return plan
     if model is None or clients is None:
         raise ConfigError(
             f"{directory.path}: this run was made from Python with its own model and "
@@ -463,6 +465,7 @@ def plan_from_directory(
     if start is not None:
         _take_start(module, start)
     plan = plan_for(config, module, clients, loss=loss, head=head, is_own=True)
+    expect_secret(plan.simulation.algorithm, manifest)
     parts = {"loss": plan.loss, "head": plan.simulation.task.head_name}
     for what, value in parts.items():
         if manifest.get(what, value) != value:
@@ -706,6 +709,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
         DataError: it cannot be written; there is no run then.
     """
     simulation, task = plan.simulation, plan.simulation.task
+    refuse_secret_inside(simulation.algorithm, directory.path)
     config, warning = to_toml(plan.tables), simulation.federation.split_warning
     directory.write_text(directory.config, config)
     simulation.federation.save(directory.split)
@@ -729,7 +733,6 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
             "data": simulation.federation.dataset.hash,
             "loss": plan.loss,
             "is_own": plan.is_own,
-            **_privacy_manifest(simulation.algorithm),
             **({"auto_lr": asdict(plan.found_rate)} if plan.found_rate else {}),
             **({"split_warning": warning} if warning else {}),
         }
@@ -741,9 +744,31 @@ def _privacy_manifest(algorithm: AnyAlgorithm) -> dict[str, Any]:
     accountant = getattr(algorithm, "accountant", None)
     if accountant is None:
         return {}
-    settings = algorithm.settings  # type: ignore[attr-defined]
-    table = accountant.mechanism.as_json() | {"secret": settings.secret is not None}
-    return {"privacy": table}
+    secret = getattr(algorithm, "secret", None)
+    own = None if secret is None else secret.fingerprint
+    return {"privacy": accountant.mechanism.as_json() | {"secret": own}}
+
+
+def expect_secret(algorithm: AnyAlgorithm, manifest: Mapping[str, Any]) -> None:
+    """See to it that a run goes on with the secret that it began with."""
+    secret = getattr(algorithm, "secret", None)
+    if secret is not None:
+        secret.expected = manifest.get("privacy", {}).get("secret")
+
+
+def refuse_secret_inside(algorithm: AnyAlgorithm, directory: Path) -> None:
+    """Refuse a secret that would be copied with the run that it protects.
+
+    Raises:
+        ConfigError: It lies in the run's directory.
+    """
+    secret = getattr(algorithm, "secret", None)
+    if secret is None or not secret.path.resolve().is_relative_to(directory.resolve()):
+        return
+    raise ConfigError(
+        f"{secret.path}: privacy.secret must lie outside of the run's directory, found "
+        f"it in {directory}, where whoever gets the run gets it too. Name another file."
+    )
 
 
 def common_manifest(training: Training, config: str) -> dict[str, Any]:
@@ -770,6 +795,7 @@ def common_manifest(training: Training, config: str) -> dict[str, Any]:
         "parameters": task.d,
         "metric": task.metric,
         "seed": training.seed,
+        **_privacy_manifest(training.algorithm),
         "head": task.head_name,
         "records": _records(training.algorithm),
         "config": tomllib.loads(config),

@@ -25,6 +25,7 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ContractError, DataError
 from fedloom.core.records import named
 from fedloom.engine.loop import Loop
+from fedloom.privacy.private import Private
 from fedloom.server.simulation import Simulation
 from fedloom.server.visit import Visit
 
@@ -88,7 +89,8 @@ def test_a_server_has_room_as_if_the_visit_had_always_been_there(
     algorithm: AnyAlgorithm,
 ) -> None:
     host, visit = host_and_visit(algorithm)
-    if algorithm.name not in COUNTS_EVERYBODY:
+    # A private sum is divided by what everybody weighs, there or not.
+    if algorithm.name not in COUNTS_EVERYBODY and not isinstance(algorithm, Private):
         there = trained(algorithm, small_federation(), Absent())
         assert_identical(
             named(visit.coordinator.state.server), named(there.state.server)

@@ -72,9 +72,16 @@ def average_record(fields: tuple[str, ...]) -> type[Any]:
     """The summand of a method that needs the weighted means of these fields."""
     make: Any = NamedTuple  # whose fields a type checker wants to read
     changes = [(field, Vector[Tensor]) for field in fields]
-    kind: type[Any] = make("Average", [*changes, ("weight", Weight[Tensor])])
+    kind: Any = make("Average", [*changes, ("weight", Weight[Tensor])])
     kind.__doc__ = "How far the client moved what it was sent, times its weight."
-    return kind
+    # A class that no module holds goes to another process by what it is made of.
+    kind.__reduce__ = lambda self: (_average, (fields, *self))
+    record: type[Any] = kind
+    return record
+
+
+def _average(fields: tuple[str, ...], *values: Tensor) -> Any:
+    return average_record(fields)(*values)
 
 
 def over(total: Tensor, weight: Tensor) -> Tensor:

@@ -37,8 +37,10 @@ from fedloom.plan import (
     built_in_module,
     common_manifest,
     default_loss,
+    expect_secret,
     make_module,
     make_task,
+    refuse_secret_inside,
 )
 from fedloom.privacy import accounted, refuse_simulated_noise
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
@@ -245,6 +247,8 @@ def open_run(
             if tier == "team":
                 known = _as_one_team(known)
             refuse_other_run(out, config)
+            expect_secret(algorithm, directory.read_manifest())
+        refuse_secret_inside(algorithm, out)
         seed, secure = config.schedule.seed, config.secure
         enrolled = enrol(
             channel,

@@ -9,6 +9,7 @@ from typing import Any
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
 from fedloom.privacy.accounting import Accountant, mechanism_of
+from fedloom.privacy.extra import optional
 from fedloom.privacy.private import Private, PrivateSteps
 from fedloom.privacy.settings import Privacy as Privacy
 
@@ -77,10 +78,11 @@ def accounted(
         made = Private(algorithm, settings, rate=share, called=called)
         made.check_sums(parameters, called)
         releases = float(algorithm.exchanges)
-    if not settings.noise or (
-        algorithm.needs == "nothing" and settings.unit == "client"
-    ):
+    is_sent = settings.unit == "sample" or algorithm.needs != "nothing"
+    if not (settings.noise and is_sent):
         return made
+    if (settings.unit, settings.at) == ("client", "server"):
+        optional("cryptography.hazmat.primitives.ciphers", "Noise of the server")
     mechanism = mechanism_of(
         settings, clients=clients, rate=share, kind=kind, releases=releases
     )

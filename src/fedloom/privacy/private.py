@@ -86,7 +86,7 @@ class Private(Summed):
         if settings.at == "server":
             path, secret = settings.secret, None
             if path is not None:
-                secret = Secret.of_file(Path(path).expanduser())
+                secret = Secret(path=Path(path).expanduser())
             release: Release = ServerNoise(method, fields, rate, noise, secret)
         elif settings.at == "local":
             vars(self)["leave"] = LocalNoise(fields, noise)
@@ -126,6 +126,11 @@ class Private(Summed):
     def parts(self) -> dict[str, str]:
         """The settings that server and clients share; where the secret is, is not."""
         return shared_settings(self.settings)
+
+    @property
+    def secret(self) -> Secret | None:
+        """What the server's noise comes from; None if that is the seed."""
+        return getattr(self.release, "secret", None)
 
     @property
     def releases_always(self) -> bool:  # type: ignore[override]

@@ -25,71 +25,58 @@ _WORD = 8
 
 
 class Secret:
-    """256 bits, expanded by ChaCha20.
+    """256 bits, expanded by ChaCha20; those of a file are read when they are needed.
 
     Args:
-        key: 32 bytes.
-        is_simulated: whether they follow from the run's seed.
+        key: 32 bytes, or
+        path: the file that has them.
     """
 
-    def __init__(self, key: bytes, *, is_simulated: bool) -> None:
+    def __init__(self, key: bytes | None = None, *, path: Path | None = None) -> None:
         self._key = key
-        self.is_simulated = is_simulated
+        self.path = path
+        self.expected: str | None = None
+        """The fingerprint that it had when a run began, if it is to go on."""
 
     @classmethod
     def of_seed(cls, seed: int) -> Secret:
         """What a simulation takes: known to whoever knows the seed."""
         text = f"fedloom privacy {seed}".encode()
-        return cls(
-            hashlib.blake2b(text, digest_size=_BYTES).digest(), is_simulated=True
-        )
+        return cls(hashlib.blake2b(text, digest_size=_BYTES).digest())
 
-    @classmethod
-    def of_file(cls, path: Path) -> Secret:
-        """That of a file, which is made if it is not there.
+    @property
+    def is_simulated(self) -> bool:
+        """Whether it follows from the run's seed."""
+        return self.path is None
+
+    def key(self) -> bytes:
+        """The bytes; a file is made if it is not there and no run has begun with it.
 
         Raises:
-            ConfigError: It cannot be read or written, others may read it, or it is not
-                32 bytes.
+            ConfigError: It cannot be read or made, others may read it, it is not 32
+                bytes, or not what the run began with.
         """
-        try:
-            if not path.exists():
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-                with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-                    file.write(secrets.token_bytes(_BYTES))
-            mode = stat.S_IMODE(path.stat().st_mode)
-            key = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(
-                f"{path}: privacy.secret cannot be read or made ({error.strerror})."
-            ) from error
-        if os.name == "posix" and mode & 0o077:
-            raise ConfigError(
-                f"{path}: privacy.secret must be readable by its owner alone, found "
-                f"mode {mode:04o}. Run: chmod 600 {path}"
-            )
-        if len(key) != _BYTES:
-            raise ConfigError(
-                f"{path}: privacy.secret must be {_BYTES} bytes, found {len(key)}. "
-                "Name a file that is not there, and it is made."
-            )
-        return cls(key, is_simulated=False)
+        if self._key is None:
+            assert self.path is not None
+            self._key = _read(self.path, may_make=self.expected is None)
+            found = self.fingerprint
+            if self.expected not in (None, found):
+                self._key = None
+                raise ConfigError(
+                    f"{self.path}: privacy.secret is not the one that the run began "
+                    "with: the noise of rounds that are done again would be other "
+                    "noise, which is a second release. Put the file back."
+                )
+        return self._key
 
     @property
     def fingerprint(self) -> str:
         """What tells two secrets apart and says nothing of either."""
-        digest = hashlib.blake2b(self._key, digest_size=8, person=b"fingerprint")
+        digest = hashlib.blake2b(self.key(), digest_size=8, person=b"fingerprint")
         return digest.hexdigest()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._key == self._key
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint)
-
     def __repr__(self) -> str:
-        kind = "of the seed" if self.is_simulated else self.fingerprint
-        return f"Secret({kind})"
+        return "Secret(of the seed)" if self.path is None else f"Secret({self.path})"
 
     def normal(self, count: int, purpose: str, *counters: int) -> Tensor:
         """(count,) standard normal numbers in float64 (Box and Muller)."""
@@ -107,7 +94,38 @@ class Secret:
         place = [purpose_word(purpose), len(counters), *counters]
         # A key of its own for each stream: a nonce alone has too few bits for all.
         text = b"".join(number.to_bytes(_WORD, "big") for number in place)
-        own = hashlib.blake2b(text, key=self._key, digest_size=_BYTES).digest()
+        own = hashlib.blake2b(text, key=self.key(), digest_size=_BYTES).digest()
         cipher = ciphers.Cipher(ciphers.algorithms.ChaCha20(own, bytes(16)), mode=None)
         stream = cipher.encryptor().update(bytes(_WORD * count))
         return np.frombuffer(stream, dtype="<u8")
+
+
+def _read(path: Path, *, may_make: bool) -> bytes:
+    """The bytes of a file, made if it is not there and may be.
+
+    Raises:
+        ConfigError: It cannot be read or made, others may read it, or it is not 32
+            bytes.
+    """
+    try:
+        if may_make and not path.exists():
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(_BYTES))
+        mode = stat.S_IMODE(path.stat().st_mode)
+        key = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: privacy.secret cannot be read or made ({error.strerror})."
+        ) from error
+    if os.name == "posix" and mode & 0o077:
+        raise ConfigError(
+            f"{path}: privacy.secret must be readable by its owner alone, found mode "
+            f"{mode:04o}. Run: chmod 600 {path}"
+        )
+    if len(key) != _BYTES:
+        raise ConfigError(
+            f"{path}: privacy.secret must be {_BYTES} bytes, found {len(key)}. Name a "
+            "file that is not there, and it is made."
+        )
+    return key

@@ -253,6 +253,39 @@ def test_python_takes_a_private_method(tmp_path: Path) -> None:
     assert ledger["rounds"][-1]["epsilon"] > 0
 
 
+def test_a_run_begins_and_goes_on_with_a_secret_outside_of_its_directory(
+    tmp_path: Path, death: Death, hasty: None
+) -> None:
+    out, secret = tmp_path / "out", tmp_path / "secret"
+    inside = {**HIDDEN, "privacy": settings_of(secret=str(out / "secret"))}
+    with pytest.raises(ConfigError, match="outside of the run's directory"):
+        run_config(parse(inside), out=out)
+    tables = {**HIDDEN, "privacy": settings_of(secret=str(secret))}
+    whole = tmp_path / "whole"
+    run_config(parse(tables), out=whole)
+    with death.comes(out, "checkpoint.safetensors", after=1), pytest.raises(Killed):
+        run_config(parse(tables), out=out)
+    kept = secret.read_bytes()
+    secret.write_bytes(kept[::-1])
+    with pytest.raises(ConfigError, match="second release"):
+        resume(out)
+    secret.write_bytes(kept)
+    resume(out)
+    assert_same(out, whole)
+    assert kept.hex() not in (out / "manifest.json").read_text()
+
+
+def test_the_card_of_a_personal_model_says_whom_it_does_not_hide(
+    tmp_path: Path,
+) -> None:
+    run_config(parse(HIDDEN), out=tmp_path / "run")
+    result = fedloom.load(tmp_path / "run")
+    folder = result.export(tmp_path / "models", clients=["0"])
+    (card,) = (path.read_text(encoding="utf-8") for path in folder.rglob("README.md"))
+    assert "Its own client's samples are not" in card
+    assert "whoever knows the seed" in card
+
+
 def parse_privacy(out: Path) -> dict[str, Any]:
     import tomllib
 

@@ -36,23 +36,25 @@ def test_noise_is_standard_normal() -> None:
 
 def test_a_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "secret"
-    made = Secret.of_file(path)
+    made = Secret(path=path)
+    assert not path.exists()
+    own = made.fingerprint
     assert not made.is_simulated
     assert len(path.read_bytes()) == 32
     if os.name == "posix":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Secret.of_file(path) == made
+    assert Secret(path=path).fingerprint == own
     assert path.read_bytes().hex() not in repr(made)
-    assert Secret.of_file(tmp_path / "another") != made
+    assert Secret(path=tmp_path / "another").fingerprint != own
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no such modes")
 def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret"
-    Secret.of_file(path)
+    Secret(path=path).key()
     path.chmod(0o644)
     with pytest.raises(ConfigError, match=r"mode 0644.*chmod 600"):
-        Secret.of_file(path)
+        Secret(path=path).key()
 
 
 def test_a_secret_of_another_length_is_refused(tmp_path: Path) -> None:
@@ -60,4 +62,18 @@ def test_a_secret_of_another_length_is_refused(tmp_path: Path) -> None:
     path.touch(0o600)
     path.write_bytes(b"short")
     with pytest.raises(ConfigError, match="32 bytes, found 5"):
-        Secret.of_file(path)
+        Secret(path=path).key()
+
+
+def test_a_run_goes_on_with_the_secret_that_it_began_with_alone(tmp_path: Path) -> None:
+    began = Secret(path=tmp_path / "secret").fingerprint
+    other = Secret(path=tmp_path / "other")
+    other.expected = began
+    with pytest.raises(ConfigError, match="cannot be read or made"):
+        other.key()
+    Secret(path=tmp_path / "other").key()
+    with pytest.raises(ConfigError, match="second release"):
+        other.key()
+    same = Secret(path=tmp_path / "secret")
+    same.expected = began
+    assert same.fingerprint == began
