@@ -23,6 +23,7 @@ from fedloom.core.errors import ConfigError, MessageError
 from fedloom.core.records import named
 from fedloom.core.secure_sums import SecureSums, refuse_insecure
 from fedloom.core.summed import Summed
+from fedloom.privacy import Privacy, private
 from fedloom.remote import InProcessChannel
 from fedloom.remote.channel import Address
 from fedloom.remote.codec.secure import masked_tensors
@@ -113,6 +114,21 @@ def test_a_run_by_secure_sums_is_that_of_the_simulation(
     rounds(simulation, 2)
     assert_close(remote.state.server, simulation.state.server, 2000)
     assert torch.equal(remote.state.taken, simulation.state.taken)
+
+
+def test_a_private_method_by_secure_sums_is_what_it_is_by_plain_ones(
+    tmp_path: Path,
+) -> None:
+    """Clients bound what they add, and the server releases the total alone."""
+    method = private(FedAvg(), clip=0.05, noise=0.0)
+    summed = secure_run(method, tmp_path / "secure")
+    plain = secure_run(method, tmp_path / "plain", secure=None)
+    rounds(summed, 2)
+    rounds(plain, 2)
+    assert_close(summed.state.server, plain.state.server)
+    unbounded = replace(Privacy(clip=0.05, noise=0.0), most_samples=None)
+    with pytest.raises(ConfigError, match=r"Set most_samples in \[privacy\]"):
+        refuse_insecure(private(FedAvg(), unbounded))
 
 
 def test_nothing_single_is_sent(tmp_path: Path) -> None:
