@@ -11,17 +11,21 @@ import torch
 from variants import (
     ALL,
     COUNT,
+    PRIVATE,
     VARIANTS,
     Watch,
     advance,
     assert_same,
     describe,
     set_up,
+    small_federation,
+    small_task,
     specification,
     standing,
 )
 
 from fedloom.algorithms import Ditto, FedAMP, FedNova, PFedVEM
+from fedloom.clients import Sampling
 from fedloom.core.algorithm import AnyAlgorithm, Client, Cohort
 from fedloom.core.errors import ConfigError
 from fedloom.core.messages import CohortDownload
@@ -30,6 +34,8 @@ from fedloom.core.summed import Leaving, Summed, Total
 from fedloom.core.sums import add, add_by_team, bounds
 from fedloom.core.task import Task
 from fedloom.engine.weave import Weave
+from fedloom.privacy.private import Private
+from fedloom.server.simulation import Simulation
 
 NEEDS = {
     "local": "nothing",
@@ -211,3 +217,22 @@ def test_what_a_client_sends_can_be_bounded_on_its_way_out() -> None:
 def test_a_method_that_needs_single_models_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match=r"fedamp: .*`personal`.*ditto"):
         Summed(FedAMP())
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [a for a in PRIVATE if isinstance(a, Private) and a.settings.at == "server"],
+    ids=describe,
+)
+def test_rounds_in_which_nobody_is_there_are_noise_and_nothing_else(
+    algorithm: Private,
+) -> None:
+    task = small_task()
+    sampling = Sampling(rate=1e-9, kind="poisson")
+    simulation = Simulation(
+        algorithm, task, small_federation(), Weave(COUNT), sampling=sampling, seed=3
+    )
+    advance(simulation, 2)
+    server = named(simulation.state.server)
+    assert all(bool(torch.isfinite(t).all()) for t in server.values())
+    assert not bool(simulation.clients.memory.seen.any())

@@ -16,7 +16,15 @@ Complete = Callable[[str], list[str]]
 _PACKAGE = Path(__file__).parent.parent
 SECTIONS = (
     *("algorithm", "data", "partition", "transform", "teams", "model", "split"),
-    *("sampling", "faults", "engine", "schedule", "evaluation", "checkpoint"),
+    *(
+        "sampling",
+        "faults",
+        "engine",
+        "privacy",
+        "schedule",
+        "evaluation",
+        "checkpoint",
+    ),
     *("ray", "serve", "compare", "tune"),
 )
 """What `fedloom describe` knows besides methods and components."""

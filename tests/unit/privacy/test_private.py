@@ -214,7 +214,8 @@ def test_a_private_gradient_is_the_mean_of_shortened_ones() -> None:
 
     def gradient(clip: float, noise: float = 0.0, key: int = 0) -> torch.Tensor:
         watched = task.watched(per_sample=PerSample(clip, noise))
-        return watched.grad(theta, batch._replace(key=torch.tensor(key)))
+        found: torch.Tensor = watched.grad(theta, batch._replace(key=torch.tensor(key)))
+        return found
 
     assert torch.allclose(gradient(1e9), task.grad(theta, batch), atol=1e-5)
     single = [
