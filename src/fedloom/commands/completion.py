@@ -21,6 +21,7 @@ SECTIONS = (
         "faults",
         "engine",
         "privacy",
+        "secure",
         "schedule",
         "evaluation",
         "checkpoint",

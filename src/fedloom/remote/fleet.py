@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -158,6 +159,7 @@ class RemoteFleet:
         """The method whose uploads come, for the coordinator: with secure sums, that of
         their totals."""
         if self.secure is not None:
+            import_module("fedloom.secure")  # or it says which extra is missing
             refuse_insecure(algorithm)
             self._most = most_samples(self.secure, enrolled.roster)
             self.method = by_sums(algorithm, self._most)
