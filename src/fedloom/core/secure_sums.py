@@ -24,9 +24,9 @@ class SecureSums:
     """
 
     threshold: Annotated[float, Interval(least=0.5, most=1.0)] = 0.7
-    """Share of the clients of a sum, always more than half of them, without whom no
-    total is opened; as many may not work together with the server against the rest,
-    and the others may drop out."""
+    """Share of the clients of a sum without whom no total is opened; always more than
+    half. With 0.7 of them 30 % may drop out, and it takes the server and 40 % together
+    to learn what one of the others sent."""
     fewest: Annotated[int, Interval(least=2)] = 3
     """Fewest clients that a total may be over; a sum for which the threshold would
     allow fewer is refused. A total over few says much of each."""
