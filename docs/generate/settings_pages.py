@@ -12,6 +12,7 @@ from fedloom.comparison import Comparison
 from fedloom.config import RunConfig, to_tables, to_toml
 from fedloom.core.algorithm import Algorithm
 from fedloom.core.describe import field_docs, first_line
+from fedloom.core.secure_sums import SecureSums
 from fedloom.core.settings import Setting, settings_of
 from fedloom.data import SOURCES
 from fedloom.engine.choice import EngineSettings
@@ -44,6 +45,11 @@ PLAIN: Mapping[str, tuple[type[Any], str]] = {
     "robust": (Robust, "chooses the rule that holds against clients who lie"),
     "attack": (Attack, "simulates clients who lie"),
     "engine": (EngineSettings, "says how the work is done; it changes no result"),
+    "secure": (
+        SecureSums,
+        "has the server of a federation learn sums of what clients send, and no single "
+        "upload",
+    ),
     "privacy": (Privacy, "bounds and hides what clients send; without it nobody is"),
 }
 """Sections with settings of one kind, and what each of them does."""

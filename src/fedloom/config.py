@@ -23,6 +23,7 @@ from fedloom.clients import (
 )
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, shown, unknown
+from fedloom.core.secure_sums import SecureSums, refuse_insecure
 from fedloom.core.settings import build
 from fedloom.data import SOURCES, Source
 from fedloom.engine.choice import EngineSettings
@@ -56,6 +57,8 @@ class RunConfig:
     engine: EngineSettings = field(default_factory=EngineSettings)
     privacy: Privacy | None = None
     """None: nobody is hidden."""
+    secure: SecureSums | None = None
+    """None: what clients send comes to the server as it is."""
 
     def __post_init__(self) -> None:
         if self.privacy is not None:
@@ -91,7 +94,7 @@ _PLAIN: dict[str, type[Any]] = {
 }
 """Sections that only set one component."""
 
-_OPTIONAL: dict[str, type[Any]] = {"privacy": Privacy}
+_OPTIONAL: dict[str, type[Any]] = {"privacy": Privacy, "secure": SecureSums}
 """The same, of what a run has only where its file has the section."""
 
 AUTO = "auto"
@@ -223,7 +226,10 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
     for section, kind in _OPTIONAL.items():
         if section in tables:
             parts[section] = build(kind, tables[section], f"{where} [{section}]")
-    return RunConfig(**parts)
+    config = RunConfig(**parts)
+    if config.secure is not None:
+        refuse_insecure(config.algorithm)
+    return config
 
 
 def _sections_with(key: str, tables: Mapping[str, Any]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from variants import NORMALISED, small_federation, small_task
 from fedloom.clients import Sampling
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.records import named
+from fedloom.core.secure_sums import SecureSums
 from fedloom.engine.weave import Weave
 from fedloom.fleet import LocalFleet, ShardedFleet
 from fedloom.remote import (
@@ -69,12 +70,16 @@ class RemoteRun(Training):
         session: int = 0,
         rate: float = 1.0,
         restarts: bool = False,
+        secure: SecureSums | None = None,
     ) -> None:
         policy = policy if policy is not None else Policy()
-        self.nodes = [make_node(algorithm, n, folder) for n in range(len(CLIENTS))]
+        own = {"secure": secure}
+        self.nodes = [
+            make_node(algorithm, n, folder, **own) for n in range(len(CLIENTS))
+        ]
         answers: dict[Any, Callable[[WireMessage], WireMessage]] = {
             f"address {n}": (
-                (lambda m, n=n: make_node(algorithm, n, folder).answer(m))
+                (lambda m, n=n: make_node(algorithm, n, folder, **own).answer(m))
                 if restarts
                 else node.answer
             )
@@ -82,10 +87,10 @@ class RemoteRun(Training):
         }
         self.channel: Any = channel(answers)
         task = task_for(algorithm)
-        settings = settings_digest(algorithm, task, SEED)
+        settings = settings_digest(algorithm, task, SEED, secure)
         enrolled = enrol(
             self.channel,
-            greeting_for(algorithm, run=RUN, seed=SEED, session=session),
+            greeting_for(algorithm, run=RUN, seed=SEED, session=session, secure=secure),
             len(CLIENTS),
             policy,
             lambda _: settings,
@@ -99,10 +104,11 @@ class RemoteRun(Training):
             seed=SEED,
             policy=policy,
             session=session,
+            secure=secure,
         )
         sampling = Sampling(rate=rate)
         coordinator = Coordinator(
-            algorithm, task, enrolled.roster, sampling=sampling, seed=SEED
+            fleet.method, task, enrolled.roster, sampling=sampling, seed=SEED
         )
         super().__init__(coordinator, fleet)
 

@@ -51,14 +51,20 @@ class SecuredLink:
 
 
 class Federation:
-    """A server and five clients, and how to start, end and kill each of them."""
+    """A server and clients, and how to start, end and kill each of them.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of its own.
+        count: how many clients there are.
+    """
+
+    def __init__(self, folder: Path, count: int = COUNT) -> None:
         self.folder = folder
+        self.count = count
         self.certificates = folder / "certificates"
         make_server_certificate(self.certificates, ["localhost", "127.0.0.1"])
         self.keys = [
-            make_client_key(self.certificates, f"client-{n}") for n in range(COUNT)
+            make_client_key(self.certificates, f"client-{n}") for n in range(count)
         ]
         self.app = write_app(folder / "app")
         secured = SecuredLink(folder, self.certificates)
@@ -68,7 +74,7 @@ class Federation:
         try:
             self.link.wait_until_ready()
             self.flwr.register({public.stem: public for _, public in self.keys})
-            self.nodes = [self.start_node(n) for n in range(COUNT)]
+            self.nodes = [self.start_node(n) for n in range(count)]
             for node in self.nodes:
                 node.wait_until_connected()
         except BaseException:
@@ -77,9 +83,13 @@ class Federation:
 
     def start_node(self, n: int) -> SuperNode:
         """Start a client; its home is the same every time."""
-        config = {"client": n, "home": str(self.home(n))}
+        config = {"client": n, "home": str(self.home(n)), **self.node_config(n)}
         folder = self.folder / f"node-{n}"
         return SuperNode(self.link.link, folder, config, key=self.keys[n][0])
+
+    def node_config(self, n: int) -> dict[str, Any]:
+        """What else a client's node config has."""
+        return {}
 
     def restart_server(self) -> None:
         """Start the SuperLink again where it was, after it was killed."""
@@ -102,7 +112,7 @@ class Federation:
             self.app,
             {
                 "config": to_toml(SETTINGS | changes),
-                "clients": COUNT,
+                "clients": self.count,
                 "out": str(self.out(run)),
                 "run": run,
                 **settings,

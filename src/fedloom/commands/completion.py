@@ -16,7 +16,7 @@ Complete = Callable[[str], list[str]]
 _PACKAGE = Path(__file__).parent.parent
 SECTIONS = (
     *("algorithm", "data", "partition", "transform", "teams", "model", "split"),
-    *("sampling", "faults", "robust", "attack", "privacy"),
+    *("sampling", "faults", "robust", "attack", "privacy", "secure"),
     *("engine", "schedule", "evaluation", "checkpoint"),
     *("ray", "serve", "compare", "tune"),
 )

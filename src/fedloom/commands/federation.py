@@ -220,6 +220,20 @@ def join_command(
             "Take part as a newcomer if the memory at home is gone.", "--begin-anew"
         ),
     ] = False,
+    secure: Annotated[
+        int | None,
+        option(
+            "Take part only if what is sent is summed securely, over at least so many "
+            "clients."
+        ),
+    ] = None,
+    peers: Annotated[
+        Path | None,
+        option(
+            "Folder with the public keys (*.pub) of the clients that may take part in "
+            "secure sums; by default whoever does."
+        ),
+    ] = None,
     data_dir: options.DataDir = None,
     settings: Annotated[
         list[str] | None,
@@ -240,6 +254,9 @@ def join_command(
     Examples:
         fedloom join server.example.org:9092 --home mine --data mine.csv \
                      --name north --client-key keys/client-1 --ca keys/ca.pem
+        fedloom join server.example.org:9092 --home mine --data mine.csv \
+                     --name north --client-key keys/client-1 --ca keys/ca.pem \
+                     --secure 5 --peers keys
         fedloom join localhost:9100 --home home-0 --client 0 --insecure
     """
     from fedloom.deploy import OWN_SETTINGS
@@ -254,6 +271,7 @@ def join_command(
         node["tells-log-odds"] = True
     if begin_anew:
         node["begins-anew"] = True
+    node |= _of_sums(secure, peers, client_key)
     if settings or device is not None:
         node[OWN_SETTINGS] = _own_settings(settings or [], device)
     joining = _flower("join", "joining")
@@ -435,6 +453,27 @@ def _node_config(
     if not 0 <= team < 1 << 20:
         raise ConfigError(f"join: --team must be a number from 0, found {shown(team)}.")
     return {"data": str(data.resolve()), "name": name or "", "team": team}
+
+
+def _of_sums(
+    secure: int | None, peers: Path | None, client_key: Path | None
+) -> dict[str, str | int]:
+    """How a client takes part in secure sums, as its node config says it."""
+    node: dict[str, str | int] = {}
+    if secure is not None:
+        if not 2 <= secure <= _MOST_CLIENTS:
+            raise ConfigError(
+                "join: --secure must be the fewest clients that a sum may be over, "
+                f"from 2 to {_MOST_CLIENTS}, found {shown(secure)}."
+            )
+        node["secure"] = secure
+    if peers is not None:
+        if not any(peers.glob("*.pub")):
+            raise ConfigError(f"--peers {peers}: expected public keys, *.pub, in it.")
+        node["peers"] = str(peers.resolve())
+    if client_key is not None:
+        node["client-key"] = str(client_key.resolve())
+    return node
 
 
 def _own_settings(settings: list[str], device: str | None) -> str:

@@ -72,6 +72,7 @@ def _choosing() -> dict[str, Section]:
 def _plain() -> dict[str, Section]:
     """Sections that only set one component."""
     from fedloom.clients import Sampling, Split
+    from fedloom.core.secure_sums import SecureSums
     from fedloom.engine.choice import EngineSettings
     from fedloom.fleet import Faults
     from fedloom.privacy import Privacy
@@ -85,6 +86,7 @@ def _plain() -> dict[str, Section]:
         "attack": Attack,
         "engine": EngineSettings,
         "privacy": Privacy,
+        "secure": SecureSums,
     }
     return {
         name: Section(_in_file(name, first_line(kind)), tuple(settings_of(kind)), {})

@@ -260,9 +260,14 @@ class Arrivals:
     uploaders: Tensor
     """(u,) those of `clients` who uploaded, in the same order."""
     uploads: Any
-    """u rows of the method's `Upload`; None where nobody uploaded."""
+    """u rows of the method's `Upload`; None where nobody uploaded; or a
+    `fedloom.core.summed.Total`, of which no row was seen."""
     refused: tuple[Refusal, ...] = ()
     """What could not be used, in the order in which it came."""
+    sum_bytes_down: int = 0
+    """What clients were sent for a secure sum, all together."""
+    sum_bytes_up: int | None = None
+    """What they sent for it in the place of uploads; None where uploads came."""
 
     @classmethod
     def nobody(cls, like: Tensor) -> Arrivals:
@@ -273,9 +278,11 @@ class Arrivals:
     @property
     def bytes_up(self) -> int:
         """What all of them sent together."""
+        reports = len(self.clients) * message_bytes(self.reports)
+        if self.sum_bytes_up is not None:
+            return reports + self.sum_bytes_up
         uploads = message_bytes(self.uploads) if self.uploads is not None else 0
-        reports = message_bytes(self.reports)
-        return len(self.uploaders) * uploads + len(self.clients) * reports
+        return reports + len(self.uploaders) * uploads
 
     def only(self, chosen: Tensor) -> Arrivals:
         """What came from the clients where `chosen`, (k,), holds."""

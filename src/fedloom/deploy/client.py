@@ -101,6 +101,9 @@ def make_node(
     tells_log_odds: bool = False,
     begins_anew: bool = False,
     secret: int | None = None,
+    at_least: int | None = None,
+    client_key: Path | None = None,
+    peers: Path | None = None,
 ) -> Node:
     """A client that answers the server of a run.
 
@@ -116,7 +119,17 @@ def make_node(
         tells_log_odds: as for `Node`.
         begins_anew: as for `Node`.
         secret: as for `Node`.
+        at_least: fewest clients that a sum with what this one sends may be over. It
+            then takes part in secure sums alone.
+        client_key: the key that it proves itself with to the server, by which it signs
+            in secure sums; by default one that follows from its secret.
+        peers: folder with the public keys of those who may take part in them; by
+            default whoever does.
+
+    Raises:
+        ConfigError: The run is not as this client wants it, or a key is no key.
     """
+    _refuse_insecure_run(config, at_least)
     if model is None and isinstance(config.model, ImportedModel):
         raise ConfigError(
             f"join: the server names {config.model.name} as the model, a module of its "
@@ -144,4 +157,44 @@ def make_node(
         tells_log_odds=tells_log_odds,
         begins_anew=begins_anew,
         secret=secret,
+        secure=config.secure,
+        **_signing(config, client_key, peers),
     )
+
+
+def _refuse_insecure_run(config: RunConfig, at_least: int | None) -> None:
+    """Refuse a run in which what a client sends would be seen, or in too small a sum.
+
+    Raises:
+        ConfigError: It would.
+    """
+    if at_least is None or config.algorithm.needs == "nothing":
+        return
+    if config.secure is None:
+        raise ConfigError(
+            "join --secure: the server's run has no secure sums, so that its people "
+            "would see what this client sends. Ask them for a [secure] section, or "
+            "join without --secure."
+        )
+    if config.secure.fewest < at_least:
+        raise ConfigError(
+            f"join --secure {at_least}: the server's run opens sums of "
+            f"{config.secure.fewest} clients (fewest in [secure]). Ask its people to "
+            f"set fewest to {at_least}, or give a lower number."
+        )
+
+
+def _signing(
+    config: RunConfig, client_key: Path | None, peers: Path | None
+) -> dict[str, Any]:
+    """What a client signs with in secure sums, and who may take part in them."""
+    if config.secure is None:
+        return {}
+    from fedloom.deploy.signing_keys import read_identities, read_signing_key
+
+    signing: dict[str, Any] = {}
+    if client_key is not None:
+        signing["signing_key"] = read_signing_key(client_key)
+    if peers is not None:
+        signing["admitted"] = read_identities(peers)
+    return signing

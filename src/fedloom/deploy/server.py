@@ -228,6 +228,7 @@ def open_run(
     policy = policy if policy is not None else Policy()
     algorithm = _private(config, clients, tier)
     if tier != "only":
+        _refuse_secure_tiers(config)
         above = global_tier(config)  # or it is refused
         algorithm = above if tier == "global" else algorithm
     refuse_what_needs_samples(config, "serve")
@@ -251,13 +252,15 @@ def open_run(
             refuse_other_run(out, config)
             expect_secret(algorithm, directory.read_manifest())
         refuse_secret_inside(algorithm, out)
-        seed = config.schedule.seed
+        seed, secure = config.schedule.seed, config.secure
         enrolled = enrol(
             channel,
-            greeting_for(algorithm, run=run, seed=seed, session=session),
+            greeting_for(algorithm, run=run, seed=seed, session=session, secure=secure),
             known.roster.count if known is not None else clients,
             policy,
-            lambda format_: settings_digest(algorithm, maker.task(format_, {}), seed),
+            lambda format_: settings_digest(
+                algorithm, maker.task(format_, {}), seed, secure
+            ),
             known=known,
             of_teams=tier == "global",
         )
@@ -273,10 +276,11 @@ def open_run(
             seed=seed,
             policy=policy,
             session=session,
+            secure=secure,
         )
         training = Training(
             Coordinator(
-                algorithm,
+                fleet.method,
                 task,
                 enrolled.roster,
                 sampling=config.sampling,
@@ -326,6 +330,14 @@ def refuse_what_needs_samples(config: RunConfig, where: str) -> None:
         raise ConfigError(
             f"{where}: warm_start is the folder of another run, which clients do not "
             "have. Leave it out."
+        )
+
+
+def _refuse_secure_tiers(config: RunConfig) -> None:
+    if config.secure is not None:
+        raise ConfigError(
+            "[secure]: a run with team servers has no secure sums, found both. Leave "
+            "out the section, or have one server for all."
         )
 
 

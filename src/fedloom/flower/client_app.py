@@ -14,6 +14,12 @@ Which client this is comes from the node config of its SuperNode
     tells-log-odds  whether, with two classes, scores tell how many samples have which
                 log-odds, in few bins; false by default
     begins-anew whether the client may go on without its memory; false by default
+    secure      fewest clients that a sum with what this one sends may be over: it takes
+                part in runs with secure sums alone
+    client-key  the key that it signs with in secure sums: its SuperNode's; by default
+                one that follows from the secret in its folder
+    peers       folder with the public keys of those who may take part in secure sums;
+                by default whoever does, each with one key for the whole run
     set         a JSON list of settings of [data] and [split] that are this client's own
 
 In Flower's own simulation nodes are numbered, and homes lie below `homes` of the run
@@ -66,6 +72,7 @@ _KEYS = (
     *("home", "data", "name", "team", "client", "data-dir", "tells-sizes"),
     OWN_SETTINGS,
     *("tells-log-odds", "begins-anew", "partition-id", "num-partitions"),
+    *("secure", "client-key", "peers"),
 )
 
 
@@ -329,7 +336,14 @@ def client_node(
         tells_sizes=bool(node_config.get("tells-sizes", True)),
         tells_log_odds=bool(node_config.get("tells-log-odds", False)),
         begins_anew=bool(node_config.get("begins-anew", False)),
+        at_least=int(node_config["secure"]) if "secure" in node_config else None,
+        client_key=_path(node_config, "client-key"),
+        peers=_path(node_config, "peers"),
     )
+
+
+def _path(node_config: Mapping[str, Any], key: str) -> Path | None:
+    return Path(str(node_config[key])) if key in node_config else None
 
 
 def _client(
@@ -339,8 +353,7 @@ def _client(
 ) -> Federation:
     """The client's data."""
     config = with_own_settings(config, node_config)
-    folder = node_config.get("data-dir")
-    data_dir = None if folder is None else Path(str(folder))
+    data_dir = _path(node_config, "data-dir")
     if "data" in node_config:
         if "name" not in node_config:
             raise ConfigError("node config: name must say what the client is called.")

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedloom.core.errors import MessageError, shown
 from fedloom.remote.wire import (
     LARGEST_BYTES,
+    STAGES,
     Kind,
     WireMessage,
     from_parts,
@@ -44,6 +45,7 @@ MESSAGE_TYPES: dict[Kind, str] = {
     "train": "train",
     "score": "evaluate",
     "end": "query",
+    **dict.fromkeys(STAGES, "query"),
 }
 """The type that Flower calls each of our messages to a client."""
 

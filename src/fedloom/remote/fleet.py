@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,12 +24,14 @@ from fedloom.core.messages import (
     Arrivals,
     ModelRequest,
     Order,
+    Refusal,
     Report,
     Roster,
     ScoreRequest,
 )
 from fedloom.core.policy import Policy
 from fedloom.core.records import Empty, leaves, map_record, rebuild, stack
+from fedloom.core.secure_sums import SecureSums, refuse_insecure
 from fedloom.core.task import Task
 from fedloom.core.tiers import GlobalTier
 from fedloom.engine.evaluate import sums_of_shared
@@ -55,7 +58,11 @@ from fedloom.remote.codec import (
 )
 from fedloom.remote.enrolment import Enrolled
 from fedloom.remote.exchange import AddressBook, Exchange
-from fedloom.remote.wire import Header, Kind, WireMessage
+from fedloom.remote.summands import SummandForm, by_sums, most_samples
+from fedloom.remote.wire import STAGES, Header, Kind, WireMessage
+
+if TYPE_CHECKING:
+    from fedloom.remote.server_sums import ServerSums, Stage
 
 _log = logging.getLogger(__name__)
 _LATECOMERS_S = 20.0
@@ -63,7 +70,12 @@ _LATECOMERS_S = 20.0
 
 
 def greeting_for(
-    algorithm: AnyAlgorithm, *, run: str, seed: int, session: int = 0
+    algorithm: AnyAlgorithm,
+    *,
+    run: str,
+    seed: int,
+    session: int = 0,
+    secure: SecureSums | None = None,
 ) -> Header:
     """The header of a message that asks a client to enrol.
 
@@ -72,8 +84,9 @@ def greeting_for(
         run: id of the run.
         seed: seed of the run.
         session: how often the server of this run has been started before.
+        secure: how uploads are summed securely; None if they are not.
     """
-    text = agreement(algorithm, seed)
+    text = agreement(algorithm, seed, secure)
     return Header(
         kind="enrol", run=run, settings="", name="", session=session, text=text
     )
@@ -85,6 +98,10 @@ class _PreparedExchange(NamedTuple):
     exchange: Exchange
     results: dict[int, tuple[Report, Any]]
     uploaders: set[int]
+    at: dict[str, Any]
+    """Round, exchange and number of it."""
+    sums: ServerSums | None
+    """The secure sums of it; None where uploads come as they are."""
 
 
 class RemoteFleet:
@@ -100,6 +117,7 @@ class RemoteFleet:
         policy: how long to wait, and for how many.
         session: how often the server of this run has been started before.
         first: number of the first client; that of a team's follows from its place.
+        secure: how uploads are summed securely; none has them come as they are.
     """
 
     def __init__(
@@ -114,6 +132,7 @@ class RemoteFleet:
         policy: Policy | None = None,
         session: int = 0,
         first: int = 0,
+        secure: SecureSums | None = None,
     ) -> None:
         self.run = run
         self.first = first
@@ -122,8 +141,10 @@ class RemoteFleet:
         self.enrolled = enrolled
         self.channel = channel
         self.policy = policy if policy is not None else Policy()
-        greeting = greeting_for(algorithm, run=run, seed=seed, session=session)
-        settings = settings_digest(algorithm, task, seed)
+        greeting = greeting_for(
+            algorithm, run=run, seed=seed, session=session, secure=secure
+        )
+        settings = settings_digest(algorithm, task, seed, secure)
         self._header = replace(greeting, settings=settings, text="")
         self.book = AddressBook(
             channel, greeting, settings, enrolled, self.policy.retry_s
@@ -131,7 +152,18 @@ class RemoteFleet:
         """Where clients can be reached."""
         self._prepared: _PreparedExchange | None = None
         self._scored: tuple[tuple[str, ...], dict[str, dict[str, Sums]]] = (), {}
-        self._ranges = upload_ranges(algorithm)
+        self.secure = secure if algorithm.needs != "nothing" else None
+        """How uploads are summed securely; None where they are not, or there is nothing
+        to sum."""
+        self.method: AnyAlgorithm = algorithm
+        """The method whose uploads come, for the coordinator: with secure sums, that of
+        their totals."""
+        if self.secure is not None:
+            import_module("fedloom.secure")  # or it says which extra is missing
+            refuse_insecure(algorithm)
+            self._most = most_samples(self.secure, enrolled.roster)
+            self.method = by_sums(algorithm, self._most)
+        self._ranges = upload_ranges(self.method)
         self._uploads_like: dict[tuple[Any, ...], Any] = {}
         self._sums_like = self._blank_sums()
 
@@ -146,62 +178,158 @@ class RemoteFleet:
         return {"settings": self._header.settings}
 
     def send(self, order: Order) -> None:
-        """Send each client its part; who does not answer is asked again."""
+        """Send each client its part; who does not answer is asked again.
+
+        Raises:
+            ConfigError: A secure sum would be over too few clients, or too many.
+        """
         clients = order.clients.tolist()
+        at: dict[str, Any] = {
+            "round": order.round,
+            "exchange": order.exchange,
+            "number": order.number,
+        }
+        uploaders = {
+            c for c, is_one in zip(clients, order.uploads, strict=True) if is_one
+        }
+        like = self._upload_like(order)
+        sums = self._begin_sums(sorted(uploaders), like, **at)
         messages = {
             client: self._message(
                 "train",
                 client,
-                order_tensors(order, row),
-                round=order.round,
-                exchange=order.exchange,
-                number=order.number,
+                order_tensors(order, row) | (sums.call(client) if sums else {}),
+                **at,
             )
             for row, client in enumerate(clients)
-        }
-        like = self._upload_like(order)
-        uploaders = {
-            c for c, is_one in zip(clients, order.uploads, strict=True) if is_one
         }
         results: dict[int, tuple[Report, Any]] = {}
 
         def accept(client: int, message: WireMessage) -> None:
-            results[client] = read_result(
+            sends_keys = sums is not None and client in uploaders
+            result = read_result(
                 message,
-                like if client in uploaders else None,
+                like if client in uploaders and not sends_keys else None,
                 self.task.dtype,
                 most=self._most_work(client),
                 largest_norm=self.policy.largest_norm,
                 largest_loss=self._largest,
                 ranges=self._ranges,
+                beside=("secure",) if sends_keys else (),
             )
+            if sums is not None and sends_keys:
+                sums.take_keys(client, message)
+            results[client] = result
 
         exchange = Exchange(
-            self.book, self.policy, messages, "trained", accept, needs_quorum=True
+            self.book,
+            self._policy_for(len(clients), sums.needed if sums else 0),
+            messages,
+            "trained",
+            accept,
+            needs_quorum=True,
         )
         exchange.send()
-        self._prepared = _PreparedExchange(exchange, results, uploaders)
+        self._prepared = _PreparedExchange(exchange, results, uploaders, at, sums)
 
     def receive(self) -> Arrivals:
         """What came back until the deadline, or until there is a quorum.
 
         Raises:
-            MessageError: There was no quorum in time.
+            MessageError: There was no quorum in time, or too few for a secure sum.
         """
         prepared, self._prepared = self._prepared, None
         assert prepared is not None, "receive before send"
         refused = prepared.exchange.wait()
+        if prepared.sums is not None:
+            return self._sum(prepared, prepared.sums, refused)
         arrived = sorted(prepared.results)
         uploaders = [client for client in arrived if client in prepared.uploaders]
-        reports = [prepared.results[client][0] for client in arrived]
         uploads = [prepared.results[client][1] for client in uploaders]
+        return self._arrivals(
+            prepared, arrived, uploaders, stack(uploads) if uploads else None, refused
+        )
+
+    def _arrivals(
+        self,
+        prepared: _PreparedExchange,
+        arrived: list[int],
+        uploaders: list[int],
+        uploads: Any,
+        refused: tuple[Refusal, ...],
+        **sums: Any,
+    ) -> Arrivals:
+        if not arrived:
+            return replace(Arrivals.nobody(self._numbers([])), refused=refused)
         return Arrivals(
             clients=self._numbers(arrived),
-            reports=self._here(stack(reports)),
+            reports=self._here(stack([prepared.results[c][0] for c in arrived])),
             uploaders=self._numbers(uploaders),
-            uploads=self._here(stack(uploads)) if uploads else None,
+            uploads=None if uploads is None else self._here(uploads),
             refused=refused,
+            **sums,
         )
+
+    def _begin_sums(
+        self, uploaders: list[int], like: Any, **at: Any
+    ) -> ServerSums | None:
+        """The secure sums of an exchange, or None."""
+        if self.secure is None or not uploaders:
+            return None
+        from fedloom.remote.server_sums import ServerSums  # it needs an extra
+
+        groups: dict[int, list[int]] = {}
+        per_team = self.algorithm.needs == "sums per team"
+        teams = self.roster.enrolments.team.tolist()
+        for client in uploaders:
+            groups.setdefault(teams[client] if per_team else 0, []).append(client)
+        header = replace(self._header, kind="train", **at)
+        form = SummandForm(self.method, like, self.secure)
+        return ServerSums(self.secure, header, groups, form, self._most)
+
+    def _sum(
+        self,
+        prepared: _PreparedExchange,
+        sums: ServerSums,
+        refused: tuple[Refusal, ...],
+    ) -> Arrivals:
+        """Have the clients who trained add up what they send, and take in the total."""
+        at = prepared.at
+
+        def ask(stage: Stage) -> tuple[Refusal, ...]:
+            messages = {
+                client: self._message(stage.kind, client, tensors, plain=True, **at)
+                for client, tensors in stage.tensors.items()
+            }
+            exchange = Exchange(
+                self.book,
+                self._policy_for(len(messages), stage.needed),
+                messages,
+                STAGES[stage.kind],
+                stage.accept,
+                needs_quorum=True,
+            )
+            exchange.send()
+            return exchange.wait()
+
+        teams = int(self.roster.enrolments.team.max()) + 1
+        result = sums.run(ask, self.algorithm, teams)
+        others = prepared.results.keys() - prepared.uploaders
+        return self._arrivals(
+            prepared,
+            sorted(others | set(result.summed)),
+            result.summed,
+            result.total,
+            refused + result.refused,
+            sum_bytes_down=sums.bytes_down,
+            sum_bytes_up=sums.bytes_up,
+        )
+
+    def _policy_for(self, asked: int, needed: int) -> Policy:
+        """How long to wait for so many of those who are asked."""
+        if needed <= self.policy.needed(asked):
+            return self.policy
+        return replace(self.policy, quorum=(needed - 0.5) / asked)
 
     def client_log(self, clients: Tensor) -> Any:
         """Nothing: logs stay with the clients."""
@@ -334,11 +462,20 @@ class RemoteFleet:
         }
 
     def _message(
-        self, kind: Kind, client: int, tensors: dict[str, Tensor], **at: Any
+        self,
+        kind: Kind,
+        client: int,
+        tensors: dict[str, Tensor],
+        *,
+        plain: bool = False,
+        **at: Any,
     ) -> WireMessage:
+        """A message to a client; a plain one has nothing beside its tensors."""
         name = self.roster.names[client]
         number = self.first + client
         header = replace(self._header, kind=kind, client=number, name=name, **at)
+        if plain:
+            return WireMessage(header, tensors)
         constants, team_sizes = self.enrolled.constants, self.enrolled.team_sizes
         if team_sizes:
             tensors |= place_tensors(team_sizes, client)
@@ -350,7 +487,7 @@ class RemoteFleet:
         down = order.download.take(0).record
         shapes = tuple((leaf.dtype, leaf.shape) for leaf in leaves(down))
         if shapes not in self._uploads_like:
-            upload = untrained_result(self.algorithm, self.task, down)[1]
+            upload = untrained_result(self.method, self.task, down)[1]
             blank = [torch.zeros_like(leaf, device="cpu") for leaf in leaves(upload)]
             self._uploads_like[shapes] = rebuild(upload, blank)
         return self._uploads_like[shapes]

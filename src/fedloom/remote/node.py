@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from fedloom.core.messages import (
     ScoreRequest,
 )
 from fedloom.core.records import take, tensors_digest
+from fedloom.core.secure_sums import SecureSums
 from fedloom.core.task import Task
 from fedloom.data.sample_format import SampleFormat
 from fedloom.engine.job import Runner
@@ -43,7 +44,12 @@ from fedloom.remote.codec import (
 )
 from fedloom.remote.home import DamagedMemoryError, Standing
 from fedloom.remote.participant import PATIENCE_S, Participant
-from fedloom.remote.wire import Header, WireMessage
+from fedloom.remote.summands import by_sums
+from fedloom.remote.wire import STAGES, Header, WireMessage
+
+if TYPE_CHECKING:
+    from fedloom.remote.client_sums import ClientSums
+    from fedloom.secure.primitives import SigningKey
 
 FRESH = -1
 """In the place of the number of an exchange: a client that has done none."""
@@ -74,6 +80,12 @@ class Node(Participant):
             SCAFFOLD, are then no longer exact.
         secret: what noise that protects the client is drawn from; by default a number
             that is drawn once and kept at home.
+        secure: how uploads are summed securely, as the server has it; none sends them
+            as they are.
+        signing_key: what this client signs with in secure sums; by default a key that
+            follows from the secret at home.
+        admitted: who may take part in them, by the public halves of these keys; by
+            default whoever does.
     """
 
     def __init__(
@@ -90,11 +102,14 @@ class Node(Participant):
         tells_log_odds: bool = False,
         begins_anew: bool = False,
         secret: int | None = None,
+        secure: SecureSums | None = None,
+        signing_key: SigningKey | None = None,
+        admitted: frozenset[bytes] = frozenset(),
     ) -> None:
         if federation.count != 1:
             raise DataError(f"a node is one client, found {federation.count}.")
         name, task = federation.names[0], make_task(federation)
-        super().__init__(name, home, algorithm, task, seed=seed, run=run)
+        super().__init__(name, home, algorithm, task, seed=seed, run=run, secure=secure)
         self.federation = federation
         self.algorithm = algorithm
         self.format = SampleFormat.of(federation.dataset)
@@ -106,6 +121,28 @@ class Node(Participant):
         self._begins_anew = begins_anew
         self._secret = secret
         self._fleets: dict[tuple[Any, ...], LocalFleet] = {}
+        self._sums: ClientSums | None = None
+        """This client's half of the secure sums, where anything is sent at all."""
+        self._most_samples: float | None = None
+        """Training samples that count as 1 in a secure sum; None as long as the server
+        has not said it."""
+        if secure is not None and algorithm.needs != "nothing":
+            self._sums = self._client_sums(secure, signing_key, admitted)
+
+    def _client_sums(
+        self,
+        secure: SecureSums,
+        signing_key: SigningKey | None,
+        admitted: frozenset[bytes],
+    ) -> ClientSums:
+        from fedloom.remote.client_sums import ClientSums  # they need an extra
+        from fedloom.secure.primitives import SigningKey
+
+        if signing_key is None:
+            secret = f"{self.home.secret():x}".encode()
+            signing_key = SigningKey.from_secret(secret)
+        folder = self.home.path
+        return ClientSums(folder, secure, self.settings, signing_key, admitted)
 
     def models(self, run: str) -> Tensor:
         """(k, d) the models that this client's predictions are averaged over.
@@ -171,8 +208,13 @@ class Node(Participant):
 
     def _train(self, message: WireMessage, standings: list[Standing]) -> WireMessage:
         header = message.header
+        members: list[int] = []
+        if self._sums is not None:
+            self._sums.refuse_opened(header)
+            members = self._read_call(message)
         fleet = self._fleet_for(message)
-        order = read_order(message, self.algorithm, fleet.task)
+        beside = () if self._sums is None else ("secure",)
+        order = read_order(message, self.algorithm, fleet.task, beside)
         standing = self._standing_before(header, int(order.taken), standings)
         goes_back = bool(standings) and standing is not standings[0]
         if goes_back and header.session <= standings[0].session:
@@ -190,8 +232,14 @@ class Node(Participant):
         if not bool(torch.isfinite(report.loss)):
             # Of a step that the method undid; it counts for nothing everywhere.
             report = report._replace(loss=torch.zeros_like(report.loss))
+        sent, keys = upload, {}
+        if self._sums is not None:
+            sent = None
+            if upload is not None:
+                method = by_sums(self.algorithm, self._most_samples or 1.0)
+                keys = self._sums.begin(message, method, upload, members)
         answer = WireMessage(
-            self._header(header, "trained"), result_tensors(report, upload)
+            self._header(header, "trained"), result_tensors(report, sent)
         )
         kept = Standing(
             client=header.client,
@@ -204,7 +252,30 @@ class Node(Participant):
             answer=answer,
         )
         self.home.keep(header.run, kept, replaces=goes_back)
-        return answer
+        return WireMessage(answer.header, {**answer.tensors, **keys})
+
+    def _read_call(self, message: WireMessage) -> list[int]:
+        """Whose summands are added, this client's among them if it is to upload."""
+        from fedloom.remote.codec.secure import read_call
+
+        members, most = read_call(message)
+        if most != self._most_samples:
+            self._most_samples, self._fleets = most, {}
+        return members
+
+    def _repeat(self, message: WireMessage, done: Standing) -> WireMessage:
+        answer = super()._repeat(message, done)
+        if self._sums is None or not bool(message.tensors["instruction.uploads"]):
+            return answer
+        keys = self._sums.again(message)
+        return WireMessage(answer.header, {**answer.tensors, **keys})
+
+    def _add(self, message: WireMessage) -> WireMessage:
+        if self._sums is None:
+            return super()._add(message)
+        tensors = self._sums.answer(message)
+        kind = STAGES[message.header.kind]
+        return WireMessage(self._header(message.header, kind), tensors)
 
     def _take_end(self, message: WireMessage, end: RunEnd) -> None:
         """Keep the notice once the message is sound, be the memory gone or damaged."""
@@ -324,8 +395,11 @@ class Node(Participant):
             teams=np.zeros(1, dtype=np.int64),
         )
         task = self._make_task(federation)
+        algorithm = self.algorithm
+        if self._most_samples is not None:
+            algorithm = by_sums(algorithm, self._most_samples)
         return LocalFleet(
-            self.algorithm,
+            algorithm,
             task,
             federation,
             self._runner,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import FedloomError, MessageError
+from fedloom.core.secure_sums import SecureSums
 from fedloom.core.task import Task
 from fedloom.remote.codec import (
     RunEnd,
@@ -22,6 +23,7 @@ from fedloom.remote.enrolment import enrolment_digest
 from fedloom.remote.home import Home, Standing
 from fedloom.remote.wire import (
     LONGEST_REASON,
+    STAGES,
     UNNUMBERED,
     Header,
     Kind,
@@ -29,7 +31,7 @@ from fedloom.remote.wire import (
 )
 
 _log = logging.getLogger(__name__)
-_DOWN = ("enrol", "train", "score", "end")
+_DOWN = ("enrol", "train", *STAGES, "score", "end")
 PATIENCE_S = 24 * 3600.0
 """Longest that a message waits for another one that the same client is still at."""
 
@@ -44,6 +46,7 @@ class Participant(ABC):
         task: model and loss.
         seed: seed of the run.
         run: id of the run that it takes part in; None if any is right.
+        secure: how uploads are summed securely; None if they are not.
     """
 
     def __init__(
@@ -55,12 +58,13 @@ class Participant(ABC):
         *,
         seed: int,
         run: str | None,
+        secure: SecureSums | None = None,
     ) -> None:
         self.name = name
         self.home = Home(home)
-        self.settings = settings_digest(algorithm, task, seed)
+        self.settings = settings_digest(algorithm, task, seed, secure)
         """Digest of what it must have the same as the server."""
-        self._agreement = agreement(algorithm, seed)
+        self._agreement = agreement(algorithm, seed, secure)
         self._exchanges = algorithm.exchanges
         self._run = run
 
@@ -80,6 +84,8 @@ class Participant(ABC):
                     return self._enrolment(header)
                 if header.kind == "train":
                     return self._train_once(message)
+                if header.kind in STAGES:
+                    return self._add(message)
                 if header.kind == "score":
                     return self._score(message)
                 return self._end(message)
@@ -155,7 +161,8 @@ class Participant(ABC):
             )
         if is_before:
             refuse_others(message.tensors, (), f"{self.name}, {header.kind!r}")
-        most = self._exchanges if header.kind == "train" else 1
+        is_exchange = header.kind == "train" or header.kind in STAGES
+        most = self._exchanges if is_exchange else 1
         number = header.round * self._exchanges + header.exchange
         if (
             header.exchange >= most
@@ -182,9 +189,17 @@ class Participant(ABC):
         standings = self.home.standings(message.header.run)
         for done in standings:
             if done.order == message.content_digest:
-                again = replace(done.answer.header, session=message.header.session)
-                return WireMessage(again, done.answer.tensors)
+                return self._repeat(message, done)
         return self._train(message, standings)
+
+    def _repeat(self, message: WireMessage, done: Standing) -> WireMessage:
+        """Answer an order that was done with what is stored."""
+        again = replace(done.answer.header, session=message.header.session)
+        return WireMessage(again, done.answer.tensors)
+
+    def _add(self, message: WireMessage) -> WireMessage:
+        """Do a stage of a secure sum."""
+        raise MessageError(f"{self.name}: takes part in no secure sums.")
 
     def _end(self, message: WireMessage) -> WireMessage:
         header = message.header

@@ -37,14 +37,30 @@ Kind = Literal[
     "enrolled",
     "train",
     "trained",
+    "share",
+    "shared",
+    "mask",
+    "masked",
+    "agree",
+    "agreed",
+    "open",
+    "opened",
     "score",
     "scored",
     "end",
     "ended",
     "refused",
 ]
-"""Down: enrol, train, score, end. Up: enrolled, trained, scored, ended, or refused and
-why."""
+"""Down: enrol, train, the stages of a secure sum, score, end. Up: enrolled, trained and
+so on, or refused and why."""
+
+STAGES: dict[Kind, Kind] = {
+    "share": "shared",
+    "mask": "masked",
+    "agree": "agreed",
+    "open": "opened",
+}
+"""Of a secure sum: what the server asks for after training, and what it is answered."""
 
 _WITH_TEXT = ("enrol", "enrolled", "end", "refused")
 """Kinds that say something in words."""

@@ -345,7 +345,7 @@ def _cost(
         participants=len(arrivals.clients),
         missing=missing,
         absent=[] if has_arrived is None else order.clients[~has_arrived].tolist(),
-        bytes_down=order.bytes_down,
+        bytes_down=order.bytes_down + arrivals.sum_bytes_down,
         bytes_up=arrivals.bytes_up,
         steps=int(steps),
         gradients=int(gradients),

@@ -9,17 +9,21 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.digests import table_digest
 from fedloom.core.errors import shown
 from fedloom.core.records import tensors_digest
+from fedloom.core.secure_sums import SecureSums
 from fedloom.core.summed import Wrapped
 from fedloom.core.task import Task
 from fedloom.core.tiers import GlobalTier
 from fedloom.core.version import VERSION
 
 
-def settings_digest(algorithm: AnyAlgorithm, task: Task, seed: int) -> str:
+def settings_digest(
+    algorithm: AnyAlgorithm, task: Task, seed: int, secure: SecureSums | None = None
+) -> str:
     """The digest of what server and clients must have the same, data apart.
 
     The version of Fedloom, the method with its settings, the model with its first
-    parameters, what is measured, and the seed.
+    parameters, what is measured, the seed, and how uploads are summed securely, if they
+    are.
     """
     return table_digest(
         {
@@ -32,14 +36,25 @@ def settings_digest(algorithm: AnyAlgorithm, task: Task, seed: int) -> str:
             "metric": task.metric,
             "dtype": str(task.dtype),
             "seed": seed,
+            **_of_sums(secure),
         }
     )
 
 
-def agreement(algorithm: AnyAlgorithm, seed: int) -> str:
+def agreement(
+    algorithm: AnyAlgorithm, seed: int, secure: SecureSums | None = None
+) -> str:
     """What server and clients must have the same, as text that a client compares."""
     table = {"fedloom": VERSION, "algorithm": algorithm.name, "seed": seed}
-    return json.dumps({**table, **_settings(algorithm)}, sort_keys=True)
+    settings = {**_settings(algorithm), **_of_sums(secure)}
+    return json.dumps({**table, **settings}, sort_keys=True)
+
+
+def _of_sums(secure: SecureSums | None) -> dict[str, str]:
+    """The settings of secure sums in words; nothing where there are none."""
+    if secure is None:
+        return {}
+    return {f"secure.{name}": repr(value) for name, value in asdict(secure).items()}
 
 
 def _settings(algorithm: AnyAlgorithm) -> dict[str, str]:

@@ -36,14 +36,26 @@ def order_tensors(order: Order, row: int) -> Tensors:
     }
 
 
-def read_order(message: WireMessage, algorithm: AnyAlgorithm, task: Task) -> Order:
+def read_order(
+    message: WireMessage,
+    algorithm: AnyAlgorithm,
+    task: Task,
+    beside: tuple[str, ...] = (),
+) -> Order:
     """The order for the one client that a message is for.
+
+    Args:
+        message: what came.
+        algorithm: the method.
+        task: model and loss.
+        beside: parts of it that somebody else reads.
 
     Raises:
         MessageError: It is not what its type declares.
     """
     header, where = message.header, where_of(message.header)
-    refuse_others(message.tensors, ("instruction", "download", "constants"), where)
+    parts = ("instruction", "download", "constants", *beside)
+    refuse_others(message.tensors, parts, where)
     instruction = below(message.tensors, "instruction")
     uploads = read_scalar(instruction, "uploads", torch.bool, where)
     taken = read_scalar(instruction, "taken", torch.int64, where)
@@ -75,6 +87,7 @@ def read_result(
     largest_norm: float = LARGEST_NORM,
     largest_loss: float = LARGEST_NORM,
     ranges: Mapping[str, range] = MappingProxyType({}),
+    beside: tuple[str, ...] = (),
 ) -> tuple[Report, Any]:
     """A client's report and upload, checked.
 
@@ -86,13 +99,14 @@ def read_result(
         largest_norm: longest tensor of an upload that is taken.
         largest_loss: largest training loss that is taken.
         ranges: by field of an upload, the whole numbers that are taken.
+        beside: parts of the message that somebody else reads.
 
     Raises:
         MessageError: It is not what was expected.
     """
     where = where_of(message.header)
     parts = ("report",) if upload is None else ("report", "upload")
-    refuse_others(message.tensors, parts, where)
+    refuse_others(message.tensors, (*parts, *beside), where)
     integer = torch.zeros((), dtype=torch.int64)
     like = Report(torch.zeros((), dtype=dtype), integer, integer)
     report = read_record(message.tensors, "report", like, where)

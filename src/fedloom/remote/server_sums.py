@@ -1,0 +1,250 @@
+"""The server's half of the secure sums of one exchange: stage by stage, and the total.
+
+One sum over all who upload, or one for each team.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.errors import MessageError
+from fedloom.core.messages import Refusal
+from fedloom.core.records import map_record, stack
+from fedloom.core.secure_sums import SecureSums
+from fedloom.core.summed import Total
+from fedloom.remote.client_sums import make_plan
+from fedloom.remote.codec.fields import Tensors
+from fedloom.remote.codec.secure import (
+    SEALED_PAIR_BYTES,
+    call_tensors,
+    lists_tensors,
+    read_keys,
+    read_masked,
+    read_rows,
+    read_signature,
+    rows_tensors,
+)
+from fedloom.remote.summands import SummandForm
+from fedloom.remote.wire import Header, Kind, WireMessage
+from fedloom.secure.fixed_point import FixedPoint
+from fedloom.secure.plan import KEYS_BYTES
+from fedloom.secure.primitives import SIGNATURE_BYTES
+from fedloom.secure.server import SumServer
+from fedloom.secure.shamir import SHARE_BYTES
+
+_log = logging.getLogger(__name__)
+
+
+class Stage(NamedTuple):
+    """One stage of the sums under way."""
+
+    kind: Kind
+    tensors: dict[int, Tensors]
+    """By client, what it is sent."""
+    needed: int
+    """How many must answer."""
+    accept: Callable[[int, WireMessage], None]
+    """Takes in an answer."""
+
+
+class Result(NamedTuple):
+    """What came of the sums of an exchange."""
+
+    total: Total | None
+    """None where an earlier session of the server may have had it."""
+    summed: list[int]
+    """Whose summands are in it, by number."""
+    refused: tuple[Refusal, ...]
+
+
+class ServerSums:
+    """The secure sums of one exchange.
+
+    Args:
+        settings: of the run's secure sums.
+        header: of messages of the exchange.
+        groups: by team, whose summands are added, by number; a single one for a sum
+            over everybody.
+        form: how summands lie in a vector.
+        most: training samples that count as 1 where clients count by samples.
+
+    Raises:
+        ConfigError: A sum has too few clients, or too many.
+    """
+
+    def __init__(
+        self,
+        settings: SecureSums,
+        header: Header,
+        groups: Mapping[int, Sequence[int]],
+        form: SummandForm,
+        most: float,
+    ) -> None:
+        self._form = form
+        self._most = most
+        self._bits = {team: settings.bits_for(len(c)) for team, c in groups.items()}
+        self._sums = {
+            team: SumServer(
+                make_plan(
+                    settings,
+                    header.run,
+                    header.settings,
+                    header.number,
+                    clients,
+                    form.length,
+                )
+            )
+            for team, clients in groups.items()
+        }
+        self._sum_of = {c: self._sums[team] for team, cs in groups.items() for c in cs}
+        self.bytes_down = 0
+        """What clients were sent in the stages."""
+        self.bytes_up = 0
+        """What they answered in them, and their keys."""
+        self._opened: set[int] = set()
+        """Who has opened this exchange for an earlier session of the server."""
+
+    @property
+    def needed(self) -> int:
+        """How many clients must be there at every stage."""
+        return sum(sum_.plan.threshold for sum_ in self._sums.values())
+
+    def call(self, client: int) -> Tensors:
+        """What an order says to a client of its sum."""
+        sum_ = self._sum_of.get(client)
+        return call_tensors(sum_.plan.clients if sum_ else (), self._most)
+
+    def take_keys(self, client: int, message: WireMessage) -> None:
+        """Take in what came beside a report.
+
+        Raises:
+            MessageError: It is not this client's keys for this sum.
+        """
+        keys, is_opened = read_keys(message)
+        self._sum_of[client].take_keys(client, keys)
+        self.bytes_up += KEYS_BYTES
+        if is_opened:
+            self._opened.add(client)
+
+    def run(
+        self,
+        ask: Callable[[Stage], tuple[Refusal, ...]],
+        algorithm: AnyAlgorithm,
+        teams: int,
+    ) -> Result:
+        """All stages, and the total.
+
+        Those who opened the exchange before, for an earlier session of the server, help
+        to the very same total and to no other. Where all have opened it, it is opened
+        again; where so few have that there was no total, the others make one. Else the
+        server may have had it, and was killed before it had written what came of it:
+        then the exchange counts for nothing.
+
+        Args:
+            ask: does a stage, and gives what was refused.
+            algorithm: the method.
+            teams: how many there are.
+
+        Raises:
+            MessageError: Too few clients were there to the end.
+        """
+        refused: tuple[Refusal, ...] = ()
+        try:
+            self._leave_out_spent()
+            for stage in self._stages():
+                self.bytes_down += sum(map(_size, stage.tensors.values()))
+                refused += ask(stage)
+            summed = [client for sum_ in self._sums.values() for client in sum_.alive]
+            return Result(self._total(algorithm, teams), sorted(summed), refused)
+        except MessageError as error:
+            if not self._opened:
+                raise MessageError(
+                    f"there is no secure sum, and no single upload was seen. {error}"
+                ) from error
+            _log.warning(
+                "A secure sum was opened before the server was started again, and is "
+                "not opened for other clients: the exchange counts for nothing. %s",
+                error,
+            )
+            return Result(None, [], refused)
+
+    def _leave_out_spent(self) -> None:
+        """Leave out who has opened the exchange, if the others are enough.
+
+        Raises:
+            MessageError: They are not.
+        """
+        for sum_ in self._sums.values():
+            fresh = sum_.keys.keys() - self._opened
+            if fresh and len(fresh) < len(sum_.keys):
+                sum_.plan.refuse_few(fresh, "have not opened it before")
+                sum_.keys = {client: sum_.keys[client] for client in fresh}
+
+    def _stages(self) -> Iterator[Stage]:
+        """The stages after the keys; each is to be done before the next is asked for.
+
+        Raises:
+            MessageError: Too few are still there, before anything is opened.
+        """
+        sums, of = self._sums.values(), self._sum_of
+
+        def stage(
+            kind: Kind, clients: Callable[[SumServer], Any], make: Any, take: Any
+        ) -> Stage:
+            for sum_ in sums:
+                sum_.plan.refuse_few(clients(sum_), "are still there")
+            tensors = {c: make(sum_, c) for sum_ in sums for c in clients(sum_)}
+
+            def accept(client: int, message: WireMessage) -> None:
+                take(of[client], client, message)
+                self.bytes_up += _size(message.tensors)
+
+            return Stage(kind, tensors, self.needed, accept)
+
+        yield stage(
+            "share",
+            lambda s: s.keys,
+            lambda s, c: rows_tensors(s.keys, KEYS_BYTES),
+            lambda s, c, m: s.take_shares(c, read_rows(m, SEALED_PAIR_BYTES)),
+        )
+        yield stage(
+            "mask",
+            lambda s: s.shares,
+            lambda s, c: rows_tensors(s.shares_for(c), SEALED_PAIR_BYTES),
+            lambda s, c, m: s.take_masked(c, read_masked(m, s.plan.length)),
+        )
+        yield stage(
+            "agree",
+            lambda s: s.alive,
+            lambda s, c: lists_tensors(s.alive, s.dead),
+            lambda s, c, m: s.take_signature(c, read_signature(m)),
+        )
+        yield stage(
+            "open",
+            lambda s: s.signatures,
+            lambda s, c: rows_tensors(s.signatures, SIGNATURE_BYTES),
+            lambda s, c, m: s.take_opened(c, read_rows(m, SHARE_BYTES)),
+        )
+
+    def _total(self, algorithm: AnyAlgorithm, teams: int) -> Total:
+        """What the method's server takes in."""
+        records = {}
+        for team, sum_ in self._sums.items():
+            code = FixedPoint(self._bits[team], self._form.bounds)
+            records[team] = self._form.rebuild(code.decode(sum_.total()))
+        if algorithm.needs != "sums per team":
+            (record,) = records.values()
+            return Total(record)
+        nothing = map_record(torch.zeros_like, next(iter(records.values())))
+        return Total(stack([records.get(team, nothing) for team in range(teams)]))
+
+
+def _size(tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of a message's tensors."""
+    return sum(tensor.nbytes for tensor in tensors.values())

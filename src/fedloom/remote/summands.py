@@ -1,0 +1,107 @@
+"""A summand as one vector, and what each of its numbers can be at most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.errors import ConfigError, MessageError
+from fedloom.core.messages import NOT_TOLD, Roster
+from fedloom.core.records import leaves, named, rebuild
+from fedloom.core.secure_sums import SecureSums
+from fedloom.core.summed import Summed
+from fedloom.core.sums import bounds
+
+Numbers = NDArray[np.float64]
+
+
+def by_sums(algorithm: AnyAlgorithm, most: float) -> AnyAlgorithm:
+    """A method whose uploads are summands.
+
+    Args:
+        algorithm: the method.
+        most: training samples from which on a client counts no more.
+    """
+    if isinstance(algorithm, Summed):
+        return algorithm
+    return Summed(algorithm, most_samples=most)
+
+
+def most_samples(settings: SecureSums, roster: Roster) -> float:
+    """Training samples that count as 1 where clients count by samples.
+
+    Raises:
+        ConfigError: It is not set, and some clients do not tell how many they have.
+    """
+    if settings.most_samples is not None:
+        return float(settings.most_samples)
+    samples = roster.enrolments.samples
+    if bool((samples == NOT_TOLD).any()):
+        raise ConfigError(
+            "[secure]: some clients do not tell how many samples they have, so that "
+            "most_samples must say from how many on a client counts no more."
+        )
+    return float(samples.max().clamp(min=1))
+
+
+class SummandForm:
+    """How the numbers of a method's summands lie in one vector.
+
+    Args:
+        algorithm: the method.
+        like: one summand, on the host.
+        settings: of the run's secure sums.
+    """
+
+    def __init__(
+        self, algorithm: AnyAlgorithm, like: Any, settings: SecureSums
+    ) -> None:
+        self._like = like
+        kinds = bounds(algorithm.summand_record)
+        self._fields = [
+            (name, tensor.numel(), kinds[name.partition(".")[0]].kind)
+            for name, tensor in named(like).items()
+        ]
+        self.length = sum(size for _, size, _ in self._fields)
+        """How many numbers there are."""
+        largest = [settings.bound if k == "vector" else 1.0 for *_, k in self._fields]
+        sizes = [size for _, size, _ in self._fields]
+        self.bounds: Numbers = np.repeat(np.array(largest), sizes)
+        """The largest that each may be, positive or negative."""
+
+    def flatten(self, summand: Any, where: str) -> Numbers:
+        """The numbers of a summand.
+
+        Raises:
+            MessageError: One is not finite or too large, so that it must not leave.
+        """
+        parts = [t.detach().double().cpu().reshape(-1).numpy() for t in leaves(summand)]
+        at = 0
+        for (name, size, _), part in zip(self._fields, parts, strict=True):
+            bound = self.bounds[at] if size else 0.0
+            at += size
+            if not np.isfinite(part).all():
+                problem = "numbers that are not finite"
+            elif (np.abs(part) > bound * (1 + 1e-6)).any():
+                problem = f"numbers beyond {bound:g}"
+            else:
+                continue
+            raise MessageError(
+                f"{where}: field {name!r} of its upload has {problem}. It is withheld."
+            )
+        return np.concatenate(parts).clip(-self.bounds, self.bounds)
+
+    def rebuild(self, numbers: Numbers) -> Any:
+        """A summand from its numbers."""
+        cuts = np.split(numbers, np.cumsum([size for _, size, _ in self._fields])[:-1])
+        return rebuild(
+            self._like,
+            [
+                torch.from_numpy(cut.copy()).reshape(leaf.shape).to(leaf.dtype)
+                for cut, leaf in zip(cuts, leaves(self._like), strict=True)
+            ],
+        )

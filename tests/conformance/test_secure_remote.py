@@ -1,0 +1,414 @@
+"""Laws of secure sums between clients elsewhere: totals as ever, and nothing single."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import remote_runs
+import torch
+from remote_runs import CLIENTS, HASTY, RUN, RemoteRun, make_node, rounds, simulated
+from safetensors.numpy import load_file
+from variants import VARIANTS, describe
+
+from fedloom.algorithms import REGISTRY, FedAvg, FedNova, FedPer, PFedMT
+from fedloom.config import parse, to_tables
+from fedloom.core.algorithm import AnyAlgorithm
+from fedloom.core.errors import ConfigError, MessageError
+from fedloom.core.records import named
+from fedloom.core.secure_sums import SecureSums, refuse_insecure
+from fedloom.core.summed import Summed
+from fedloom.privacy import Privacy, private
+from fedloom.remote import InProcessChannel
+from fedloom.remote.channel import Address
+from fedloom.remote.codec.secure import masked_tensors
+from fedloom.remote.summands import SummandForm
+from fedloom.remote.wire import STAGES, Header, WireMessage
+from fedloom.secure.primitives import SigningKey
+from fedloom.server import checkpoint
+
+TWO = SecureSums(threshold=0.5, fewest=2)
+"""Two of the three clients open a total."""
+
+
+@pytest.fixture(autouse=True)
+def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+class Tapped(InProcessChannel):
+    """Keeps all that crosses, and loses what some clients answer at some stages."""
+
+    def __init__(self, nodes: Any) -> None:
+        super().__init__(nodes)
+        self.asked: list[tuple[Address, WireMessage]] = []
+        self.answered: list[WireMessage] = []
+        self.lost: set[tuple[int, str, str]] = set()
+        """Number of the exchange, kind of what is asked, and address."""
+        self.twice = False
+
+    def send(self, messages: Iterable[tuple[Address, WireMessage]]) -> None:
+        for address, message in messages:
+            self.asked.append((address, message))
+            header = message.header
+            if (header.number, header.kind, address) in self.lost:
+                continue
+            for _ in range(1 + self.twice):
+                super().send([(address, message)])
+
+    def deliver(self, sender: Address, raw: bytes) -> None:
+        self.answered.append(WireMessage.from_bytes(raw))
+        super().deliver(sender, raw)
+
+
+def secure_run(algorithm: AnyAlgorithm, folder: Path, **settings: Any) -> RemoteRun:
+    return RemoteRun(algorithm, folder, **{"secure": TWO, "channel": Tapped} | settings)
+
+
+def assert_close(found: Any, expected: Any, steps: float = 20) -> None:
+    """Two servers' records, up to the rounding of some sums."""
+    step = TWO.bound / (2 ** (TWO.bits_for(len(CLIENTS)) - 1) - 1)
+    others = named(expected)
+    for name, tensor in named(found).items():
+        assert torch.allclose(tensor, others[name], rtol=0, atol=steps * step), name
+
+
+def words_of(folder: Path, n: int) -> np.ndarray[Any, Any]:
+    file = folder / f"home-{n}" / RUN / "secure" / "summand.safetensors"
+    return load_file(file)["words"]
+
+
+def lasting(folder: Path, stage: str) -> list[Path]:
+    return sorted(folder.glob(f"home-*/{RUN}/secure/*.{stage}"))
+
+
+def summing_variants() -> list[Any]:
+    """Every method that goes by sums; a few of them among the fast tests."""
+    settings = {
+        "fednova": {"most_length": 100.0},
+        "pfedvem": {"most_confidence": 100.0},
+    }
+    few = ("fedavg", "scaffold", "fedper")
+    chosen = []
+    for name, variants in VARIANTS.items():
+        algorithm = replace(variants[0], **settings.get(name, {}))
+        if algorithm.needs == "sums":
+            marks = () if name in few else (pytest.mark.slow,)
+            chosen.append(pytest.param(algorithm, marks=marks, id=describe(algorithm)))
+    return chosen
+
+
+@pytest.mark.parametrize("algorithm", summing_variants())
+def test_a_run_by_secure_sums_is_that_of_the_simulation(
+    algorithm: AnyAlgorithm, tmp_path: Path
+) -> None:
+    remote, simulation = secure_run(algorithm, tmp_path), simulated(algorithm)
+    rounds(remote, 2)
+    rounds(simulation, 2)
+    assert_close(remote.state.server, simulation.state.server, 2000)
+    assert torch.equal(remote.state.taken, simulation.state.taken)
+
+
+def test_a_private_method_by_secure_sums_is_what_it_is_by_plain_ones(
+    tmp_path: Path,
+) -> None:
+    """Clients bound what they add, and the server releases the total alone."""
+    method = private(FedAvg(), clip=0.05, noise=0.0)
+    summed = secure_run(method, tmp_path / "secure")
+    plain = secure_run(method, tmp_path / "plain", secure=None)
+    rounds(summed, 2)
+    rounds(plain, 2)
+    assert_close(summed.state.server, plain.state.server)
+    unbounded = replace(Privacy(clip=0.05, noise=0.0), most_samples=None)
+    with pytest.raises(ConfigError, match=r"Set most_samples in \[privacy\]"):
+        refuse_insecure(private(FedAvg(), unbounded))
+
+
+def test_nothing_single_is_sent(tmp_path: Path) -> None:
+    """Beside reports there are keys, sealed shares, masked numbers and signatures."""
+    remote = secure_run(FedAvg(), tmp_path)
+    rounds(remote, 1)
+    fields = {
+        "trained": {"secure.keys", "secure.opened"},
+        "shared": {"secure.clients", "secure.rows"},
+        "masked": {"secure.masked"},
+        "agreed": {"secure.signature"},
+        "opened": {"secure.clients", "secure.rows"},
+    }
+    words = [words_of(tmp_path, n) for n in range(len(CLIENTS))]
+    sent = [m for m in remote.channel.answered if m.header.kind in fields]
+    assert len(sent) == 5 * len(CLIENTS)
+    raw = b"".join(message.to_bytes() for message in sent)
+    for message in sent:
+        names = {n for n in message.tensors if not n.startswith("report.")}
+        assert names == fields[message.header.kind]
+    for of_client in words:
+        for at in range(0, len(of_client) - 3, 4):
+            assert of_client[at : at + 4].tobytes() not in raw
+    total = sum(message.tensors["secure.masked"] for message in sent[6:9])
+    assert not torch.equal(total, torch.from_numpy(sum(words)))  # masked, too
+
+
+def test_a_masked_summand_takes_four_bytes_for_each_number() -> None:
+    """And in a message at most a tenth more, with all other stages of ten clients."""
+    count, clients = 100_000, 10
+    header = Header(kind="masked", run="run", settings="a" * 40, name="north")
+    message = WireMessage(header, masked_tensors(np.zeros(count, np.uint32)))
+    others = 5 * 1500 + clients * (82 + 33 + 16)
+    assert len(message.to_bytes()) + others < 1.1 * 4 * count
+
+
+@pytest.mark.parametrize("kind", ["train", *STAGES])
+def test_a_client_that_drops_out_at_any_stage_is_out_or_in_as_a_whole(
+    kind: str, tmp_path: Path
+) -> None:
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, kind, "address 1")}
+    rounds(remote, 1)
+    is_in = kind in ("agree", "open")
+    expected = [0, -1 + is_in, 0]
+    assert remote.state.taken.tolist() == expected
+    members = [n for n in range(len(CLIENTS)) if n != 1 or is_in]
+    step = TWO.bound / (2 ** (TWO.bits_for(len(CLIENTS)) - 1) - 1)
+    numbers = [words_of(tmp_path, n).astype(np.float64) * step for n in members]
+    weights = [w[-1] / TWO.bound for w in numbers]
+    expected_model = sum(n[:-1] for n in numbers) / sum(weights)
+    start = remote.task.start.numpy()
+    found = remote.state.server.shared.numpy()
+    assert np.abs(found - start - expected_model).max() < 10 * step
+
+
+@pytest.mark.parametrize("kind", ["train", *STAGES])
+def test_below_the_threshold_nothing_is_opened_and_the_run_goes_on_later(
+    kind: str, tmp_path: Path
+) -> None:
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, kind, f"address {n}") for n in (1, 2)}
+    reason = "are needed" if kind == "train" else "no secure sum, and no single upload"
+    with pytest.raises(MessageError, match=reason):
+        rounds(remote, 1)
+    assert len(lasting(tmp_path, "open")) == (1 if kind == "open" else 0)
+    assert remote.state.round == 0
+    again = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    rounds(again, 1)
+    # Who opened it alone, of two who are needed, is not in the total of the others.
+    is_out = kind == "open"
+    assert again.state.taken.tolist() == [-1 if is_out else 0, 0, 0]
+
+
+def test_clients_that_start_anew_for_every_message_come_to_the_same(
+    tmp_path: Path,
+) -> None:
+    restarted = secure_run(FedAvg(), tmp_path, restarts=True)
+    restarted.channel.twice = True
+    simulation = simulated(FedAvg())
+    for training in (restarted, simulation):
+        training.send()
+        cost = training.receive()
+        assert cost is not None
+        assert not cost.refusals
+    assert_close(restarted.state.server, simulation.state.server)
+
+
+def test_a_total_that_was_opened_is_opened_again_and_no_other(tmp_path: Path) -> None:
+    """The server is killed before it has written what came of the second exchange."""
+    before = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    rounds(before, 1)
+    file = tmp_path / "checkpoint.safetensors"
+    checkpoint.save(before, file)
+    rounds(before, 1)
+    after = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    checkpoint.restore(after, file)
+    rounds(after, 1)
+    assert torch.equal(after.state.server.shared, before.state.server.shared)
+
+    other = secure_run(FedAvg(), tmp_path, policy=HASTY, session=2)
+    checkpoint.restore(other, file)
+    other.channel.lost = {(1, "train", "address 1")}
+    shared = other.state.server.shared
+    rounds(other, 1)
+    assert torch.equal(other.state.server.shared, shared)
+    assert other.state.taken.tolist() == [0, 0, 0]
+    rounds(other, 1)
+    assert other.state.taken.tolist() == [2, 2, 2]
+
+
+def test_an_opened_exchange_is_not_done_again_in_another_way(tmp_path: Path) -> None:
+    before = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    rounds(before, 1)
+    again = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    shared = again.state.server.shared
+    again.state.server = again.state.server._replace(shared=shared + 1e-6)
+    with pytest.raises(MessageError, match="no exchange is summed twice"):
+        rounds(again, 1)
+
+
+def test_each_stage_is_answered_once_and_the_same_question_alike(
+    tmp_path: Path,
+) -> None:
+    remote = secure_run(FedAvg(), tmp_path)
+    rounds(remote, 1)
+    node = remote.nodes[0]
+    asked = [m for a, m in remote.channel.asked if a == "address 0"]
+    for kind in STAGES:
+        (message,) = (m for m in asked if m.header.kind == kind)
+        answers = [node.answer(message) for _ in range(2)]
+        assert answers[0].header.kind == STAGES[message.header.kind]
+        assert answers[0].digest == answers[1].digest
+        name, tensor = min(message.tensors.items())
+        other = {**message.tensors, name: tensor[:1]}
+        refused = node.answer(WireMessage(message.header, other))
+        assert refused.header.kind == "refused"
+        assert "answers each stage of a sum once" in refused.header.text
+
+
+def test_stages_are_not_asked_out_of_order_nor_for_another_exchange(
+    tmp_path: Path,
+) -> None:
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, "mask", f"address {n}") for n in range(3)}
+    with pytest.raises(MessageError, match="no secure sum"):
+        rounds(remote, 1)
+    (share,) = (
+        m
+        for a, m in remote.channel.asked
+        if a == "address 0" and m.header.kind == "share"
+    )
+    for kind in ("agree", "open"):
+        early = WireMessage(replace(share.header, kind=kind), share.tensors)
+        answer = remote.nodes[0].answer(early)
+        assert f"was asked for '{kind}' before 'mask'" in answer.header.text
+    later = replace(share.header, round=1, number=1)
+    answer = remote.nodes[0].answer(WireMessage(later, share.tensors))
+    assert "has no summand of exchange 1" in answer.header.text
+
+
+def test_a_client_without_secure_sums_answers_no_stage(tmp_path: Path) -> None:
+    remote = secure_run(FedAvg(), tmp_path)
+    rounds(remote, 1)
+    node = make_node(FedAvg(), 0, tmp_path / "other")
+    header = next(m.header for _, m in remote.channel.asked if m.header.kind == "share")
+    header = replace(header, settings=node.settings, name=node.name, client=0)
+    answer = node.answer(WireMessage(header, {}))
+    assert "takes part in no secure sums" in answer.header.text
+
+
+def test_other_settings_of_secure_sums_are_refused_at_enrolment(tmp_path: Path) -> None:
+    node = make_node(FedAvg(), 0, tmp_path, secure=TWO)
+    plain = make_node(FedAvg(), 0, tmp_path / "plain")
+    wider = make_node(FedAvg(), 0, tmp_path / "wider", secure=replace(TWO, bound=99.0))
+    assert len({node.settings, plain.settings, wider.settings}) == 3
+    from fedloom.remote import greeting_for
+
+    asked = WireMessage(greeting_for(FedAvg(), run=RUN, seed=3), {})
+    answer = node.answer(asked)
+    assert answer.header.kind == "refused"
+    assert "secure.threshold is None at the server, '0.5' here" in answer.header.text
+
+
+def test_strangers_and_changed_keys_are_refused(tmp_path: Path) -> None:
+    keys = [SigningKey.from_secret(bytes([n])) for n in range(len(CLIENTS))]
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    admitted = frozenset(key.identity for key in keys[:2])
+    for n, key in enumerate(keys):
+        own = {"secure": TWO, "signing_key": key}
+        if n == 0:
+            own["admitted"] = admitted
+        node = make_node(FedAvg(), n, tmp_path, **own)
+        remote.channel.nodes[f"address {n}"] = node.answer
+    rounds(remote, 1)
+    assert remote.state.taken.tolist() == [-1, 0, 0]
+    impostor = SigningKey.from_secret(b"another")
+    node = make_node(FedAvg(), 2, tmp_path, secure=TWO, signing_key=impostor)
+    remote.channel.nodes["address 2"] = node.answer
+    with pytest.raises(MessageError, match="signs with another key than before"):
+        rounds(remote, 1)
+
+
+def test_what_is_not_finite_or_too_large_is_withheld(tmp_path: Path) -> None:
+    like = Summed(FedAvg(), most_samples=1.0).records[4](torch.zeros(3), torch.ones(()))
+    form = SummandForm(FedAvg(), like, TWO)
+    assert form.flatten(like, "north").tolist() == [0, 0, 0, 1]
+    assert form.length == 4
+    for value in (float("nan"), float("inf"), 16.1):
+        wrong = like._replace(shared=torch.tensor([0.0, value, 0.0]))
+        with pytest.raises(MessageError, match=r"north: field 'shared'.*is withheld"):
+            form.flatten(wrong, "north")
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+
+    def fails(message: WireMessage) -> WireMessage:
+        if message.header.kind == "train":
+            node = remote.nodes[1]
+            node._sums.settings = replace(TWO, bound=1e-9)  # type: ignore[union-attr]
+        return remote.nodes[1].answer(message)
+
+    remote.channel.nodes["address 1"] = fails
+    rounds(remote, 1)
+    assert remote.state.taken.tolist() == [0, -1, 0]
+    assert not lasting(tmp_path, "share")[2:]
+
+
+def test_sums_of_too_few_or_too_many_are_refused_before_the_round(
+    tmp_path: Path,
+) -> None:
+    few = secure_run(FedAvg(), tmp_path / "few", secure=SecureSums(fewest=4))
+    with pytest.raises(ConfigError, match="at least 4"):
+        rounds(few, 1)
+    many = secure_run(FedAvg(), tmp_path / "many", secure=replace(TWO, bits=30))
+    rounds(many, 1)
+    over = replace(TWO, bits=30)
+    with pytest.raises(
+        ConfigError, match=r"4 clients with bits = 30 come to 4294967296"
+    ):
+        over.bits_for(4)
+
+
+def test_teams_have_sums_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three teams of one client each are too small for a sum; one of three is not."""
+    algorithm = PFedMT(steps=1, team_iterations=2)
+    assert algorithm.needs == "sums per team"
+    remote = secure_run(algorithm, tmp_path / "teams")
+    with pytest.raises(ConfigError, match="a sum of 1 clients"):
+        rounds(remote, 1)
+    everyone = remote_runs.small_federation()
+    everyone = replace(everyone, teams=np.zeros_like(everyone.teams))
+    monkeypatch.setattr(remote_runs, "small_federation", lambda: everyone)
+    monkeypatch.setattr(remote_runs, "SOME", everyone.only(CLIENTS))
+    remote, simulation = secure_run(algorithm, tmp_path), simulated(algorithm)
+    rounds(remote, 1)
+    rounds(simulation, 1)
+    assert_close(remote.state.server, simulation.state.server)
+
+
+@pytest.mark.parametrize("name", ["fedacs", "fedamp", "heurfedamp", "fedfomo"])
+def test_methods_that_need_single_models_are_refused_with_the_field(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"\[secure\].*such as ditto") as refusal:
+        parse({"algorithm": {"name": name}, "secure": {}})
+    upload = REGISTRY[name].records[4]
+    assert any(field in str(refusal.value) for field in upload._fields)
+
+
+def test_what_has_no_bound_or_compares_rows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Set most_length in"):
+        refuse_insecure(FedNova())
+    refuse_insecure(FedNova(most_length=50.0))
+    robust = Summed(FedPer(), reduce=lambda rows, cohort, key: rows)
+    with pytest.raises(ConfigError, match="robust rule compares single uploads"):
+        refuse_insecure(robust)
+
+
+def test_the_section_is_there_or_not() -> None:
+    assert parse({}).secure is None
+    config = parse({"secure": {"bits": 20, "fewest": 5}})
+    assert config.secure == SecureSums(bits=20, fewest=5)
+    assert parse(to_tables(config)) == config
+    assert "secure" not in to_tables(parse({}))
+    with pytest.raises(ConfigError, match="threshold"):
+        parse({"secure": {"threshold": 0.4}})

@@ -1,0 +1,236 @@
+"""The protocol in memory: drop-outs, thresholds, and who does not keep to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from sums import LENGTH, InMemory, make_client, make_plan
+
+from fedloom.core.errors import MessageError
+from fedloom.secure.plan import KEYS_BYTES, agreed
+from fedloom.secure.primitives import KEY_BYTES, SigningKey
+from fedloom.secure.shamir import SHARE_BYTES
+
+
+def test_the_total_of_all_is_the_plain_sum() -> None:
+    sums = InMemory(5, 3)
+    sums.run()
+    assert np.array_equal(sums.server.total(), sums.plain(range(5)))
+
+
+@pytest.mark.parametrize(
+    ("gone", "summed"),
+    [
+        ({"keys": [1]}, [0, 2, 3, 4, 5, 6]),
+        ({"share": [1, 2]}, [0, 3, 4, 5, 6]),
+        ({"mask": [0, 6]}, [1, 2, 3, 4, 5]),
+        ({"agree": [1, 5]}, range(7)),
+        ({"open": [2, 3]}, range(7)),
+        ({"share": [6], "mask": [2], "open": [0]}, [0, 1, 3, 4, 5]),
+    ],
+)
+def test_the_total_is_of_those_whose_summand_came(
+    gone: Mapping[str, list[int]], summed: range | list[int]
+) -> None:
+    sums = InMemory(7, 4, **gone)
+    sums.run()
+    assert sums.server.alive == list(summed)
+    assert np.array_equal(sums.server.total(), sums.plain(summed))
+
+
+@pytest.mark.parametrize("stage", ["keys", "share", "mask", "agree", "open"])
+def test_with_fewer_than_the_threshold_nothing_is_opened(stage: str) -> None:
+    sums = InMemory(5, 3, **{stage: [0, 1, 4]})
+    with pytest.raises(MessageError, match=r"2 of 5 clients .* at least 3"):
+        sums.run_and_open()
+    if stage != "open":
+        assert not sums.server._opened
+
+
+def test_a_client_alone_with_the_server_says_nothing() -> None:
+    """Whatever sets it is told of, below the threshold it does not sign."""
+    sums = InMemory(5, 3)
+    sums.run("mask")
+    with pytest.raises(MessageError, match="1 of 5 clients sent their summand"):
+        sums.clients[0].agree([0], [1, 2, 3, 4])
+
+
+def test_lists_of_who_is_in_and_out_that_overlap_are_refused() -> None:
+    """Else a server could ask for both secrets of one client."""
+    sums = InMemory(5, 3)
+    sums.run("mask")
+    client = sums.clients[0]
+    for alive, dead in (
+        ([0, 1, 2, 3, 4], [4]),
+        ([0, 1, 2, 3], [3, 4]),
+        ([0, 1, 2, 3], []),
+        ([0, 1, 2, 3, 3], [4]),
+        ([0, 1, 2], [3, 4, 5]),
+    ):
+        with pytest.raises(MessageError, match=r"either in the total|not called"):
+            client.agree(alive, dead)
+    with pytest.raises(MessageError, match="is said to be out"):
+        client.agree([1, 2, 3, 4], [0])
+    with pytest.raises(MessageError, match="0 of 5"):
+        client.open({})
+
+
+def test_one_share_of_each_client_is_opened_and_never_both() -> None:
+    sums = InMemory(5, 3, mask=[4])
+    sums.run()
+    for shares in sums.server._opened.values():
+        assert shares.keys() == set(range(5))
+        assert {len(share) for share in shares.values()} == {SHARE_BYTES}
+    holder = sums.clients[0]
+    opened = sums.server._opened[0]
+    for client in range(5):
+        own, masking = (
+            holder._shares[client][:SHARE_BYTES],
+            holder._shares[client][SHARE_BYTES:],
+        )
+        assert opened[client] == (masking if client == 4 else own)
+
+
+def test_signatures_of_another_agreement_open_nothing() -> None:
+    """A server that tells one half of who is in, and the other half of others."""
+    sums = InMemory(6, 4)
+    sums.run("mask")
+    clients = sums.clients
+    signatures = {n: clients[n].agree(range(6), []) for n in (0, 1, 2)}
+    others = {n: clients[n].agree([0, 2, 3, 4, 5], [1]) for n in (3, 4, 5)}
+    with pytest.raises(MessageError, match="3 of 6 clients agreed"):
+        clients[0].open(signatures)
+    with pytest.raises(MessageError, match="client 3 has not agreed to the same"):
+        clients[0].open(signatures | others)
+    with pytest.raises(MessageError, match="has not agreed to the same"):
+        clients[3].open(signatures | others)
+
+
+def test_keys_that_their_owner_did_not_sign_are_refused() -> None:
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    keys = sums.server.keys
+    for at in (0, KEY_BYTES, 2 * KEY_BYTES, KEYS_BYTES - 1):
+        changed = bytearray(keys[2])
+        changed[at] ^= 1
+        with pytest.raises(MessageError, match="client 2 are not signed by it"):
+            sums.clients[0].share({**keys, 2: bytes(changed)})
+        with pytest.raises(MessageError, match="client 2 are not signed by it"):
+            sums.server.take_keys(2, bytes(changed))
+    with pytest.raises(MessageError, match="client 2 are not signed by it"):
+        sums.clients[0].share({**keys, 2: keys[3]})
+
+
+def test_keys_of_another_sum_are_refused() -> None:
+    """A replay: signed by the right client, for the round before."""
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    before = make_client(make_plan(4, 3, number=2), 1).keys()
+    with pytest.raises(MessageError, match="client 1 are not signed by it"):
+        sums.clients[0].share({**sums.server.keys, 1: before})
+
+
+def test_a_client_does_not_go_on_without_its_own_keys() -> None:
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    own_of_an_earlier_try = make_client(sums.plan, 0, seed=1).keys()
+    for keys in (
+        {n: sums.server.keys[n] for n in (1, 2, 3)},
+        {**sums.server.keys, 0: own_of_an_earlier_try},
+    ):
+        with pytest.raises(MessageError, match="not those that it sent"):
+            sums.clients[0].share(keys)
+
+
+def test_one_that_takes_part_as_several_is_refused() -> None:
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    double = make_client(sums.plan, 3, seed=9)
+    double._key = SigningKey.from_secret(b"identity 2")
+    with pytest.raises(MessageError, match="takes part as several"):
+        sums.clients[0].share({**sums.server.keys, 3: double.keys()})
+
+
+def test_strangers_are_not_called() -> None:
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    keys = {**sums.server.keys, 4: sums.server.keys[3]}
+    with pytest.raises(MessageError, match="were not called"):
+        sums.clients[0].share(keys)
+
+
+def test_shares_that_were_changed_or_are_for_another_are_refused() -> None:
+    sums = InMemory(4, 3)
+    sums.run("share")
+    sent = sums.server.shares_for(0)
+    changed = sent[1][:-1] + bytes([sent[1][-1] ^ 1])
+    for wrong in (changed, sums.server.shares[1][2], sums.server.shares[2][0]):
+        with pytest.raises(MessageError, match="cannot be opened"):
+            sums.clients[0].receive({**sent, 1: wrong})
+
+
+def test_a_wrong_share_is_found_before_there_is_a_wrong_total() -> None:
+    for gone in ({}, {"mask": [3]}):
+        sums = InMemory(4, 3, **gone)
+        sums.run()
+        opened = sums.server._opened[0]
+        opened[3] = bytes(SHARE_BYTES - 1) + b"\1"
+        with pytest.raises(MessageError, match="share of client 3's secret is wrong"):
+            sums.server.total()
+
+
+def test_a_server_takes_no_shares_for_others_and_no_other_signature() -> None:
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    shares = sums.clients[0].share(sums.server.keys)
+    for wrong in (dict(list(shares.items())[1:]), {**shares, 0: b""}):
+        with pytest.raises(MessageError, match="not for all others"):
+            sums.server.take_shares(0, wrong)
+    for n in range(4):
+        sums.share(n)
+    for n in range(4):
+        sums.mask(n)
+    signed = sums.clients[0]._key.sign(agreed(b"", range(4), []))
+    with pytest.raises(MessageError, match="did not sign who is in"):
+        sums.server.take_signature(0, signed)
+
+
+def test_no_single_summand_is_in_what_reaches_the_server() -> None:
+    """Nor one with its own mask opened, which the pair masks still cover."""
+    sums = InMemory(5, 3, mask=[2])
+    sums.run()
+    reached = b"".join(sums.seen)
+    for n, client in enumerate(sums.clients):
+        own = sums.plan.own_mask(client._own)
+        assert sums.values[n].tobytes() not in reached
+        assert (sums.values[n] + own).astype(np.uint32).tobytes() not in reached
+    assert np.array_equal(sums.server.total(), sums.plain([0, 1, 3, 4]))
+
+
+def test_one_who_is_late_stays_masked_though_its_pair_masks_are_open() -> None:
+    """The reason for the second mask: the server says that it dropped out, and has its
+    summand."""
+    sums = InMemory(5, 3, mask=[2])
+    sums.run()
+    late = sums.clients[2]
+    late.receive(sums.server.shares_for(2))
+    masked = late.masked(sums.values[2])
+    pairs = np.zeros(LENGTH, np.uint32)
+    for other in (0, 1, 3, 4):
+        theirs = sums.clients[other].public[2].masking
+        private = sums.clients[other]._masking
+        pairs += sums.plan.pair_mask(private, other, theirs, 2)
+    unmasked = masked + pairs
+    assert not np.array_equal(unmasked, sums.values[2])
+    assert np.array_equal(unmasked - sums.plan.own_mask(late._own), sums.values[2])
+
+
+def test_masks_differ_from_sum_to_sum_and_from_seed_to_seed() -> None:
+    first, second = make_plan(3, 2), make_plan(3, 2, number=4)
+    own = bytes(32)
+    assert not np.array_equal(first.own_mask(own), second.own_mask(own))
+    assert make_client(first, 0).keys() == make_client(first, 0).keys()
+    assert make_client(first, 0).keys() != make_client(first, 0, seed=1).keys()
+    assert len({plan.digest for plan in (first, second, make_plan(3, 3))}) == 3
