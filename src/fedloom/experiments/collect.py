@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedloom.comparison.seeds import Clients
+from fedloom.core.metrics import METRICS
 from fedloom.experiments.experiment import Experiment, Figure, Unit
 from fedloom.experiments.stored import rounded
 from fedloom.results.by_size import by_size
@@ -107,7 +108,9 @@ def _drawn(
     if figure.kind in ("log", "log-histogram"):
         return _logged(figure, directories)
     number = experiment.numbers[figure.number]
-    kind, part, name = number.of.split("/")
+    kind, part, summary = number.of.split("/")
+    # A client has the metric itself, whatever sums it up.
+    name = next(m for m in METRICS if f"{summary}_".startswith(f"{m}_"))
     values, sizes = [], []
     for directory in directories:
         seed = directory.read_manifest()["seed"]

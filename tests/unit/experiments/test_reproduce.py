@@ -27,6 +27,7 @@ TABLES: dict[str, Any] = {
     "seeds": 2,
     "numbers": {
         "PM": "personal/test/accuracy",
+        "weighted": "personal/test/accuracy_weighted",
         "worst 10 %": "personal/test/accuracy_worst_decile",
     },
     "run": {
@@ -43,7 +44,7 @@ TABLES: dict[str, Any] = {
         "fedavg": {"label": "FedAvg", "algorithm": {"name": "fedavg"}},
     },
     "figures": [
-        {"title": "by clients", "kind": "histogram", "number": "PM"},
+        {"title": "by clients", "kind": "histogram", "number": "weighted"},
         {"title": "by size", "kind": "sizes", "number": "PM"},
     ],
     "claims": [
