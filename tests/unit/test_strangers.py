@@ -380,9 +380,9 @@ def test_a_report_replaces_only_what_a_report_wrote(
 @pytest.mark.parametrize(
     ("name", "format_", "advice"),
     [
-        ("manifest.json", "html", r"--out \S*manifest\.html\.$"),
+        ("manifest.json", "html", r"--out \S*manifest\.html \(out"),
         ("x.md", "html", r"--out \S*x\.html, or --format md"),
-        ("x", "latex", r"--out \S*x\.tex\.$"),
+        ("x", "latex", r"--out \S*x\.tex \(out"),
     ],
 )
 def test_a_report_has_the_ending_of_its_format(
