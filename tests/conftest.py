@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -55,3 +56,12 @@ def ctrl_c_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def the_command_line_speaks_again() -> Iterator[None]:
+    """What --quiet and --json silence stays so for the rest of a process."""
+    yield
+    if console := sys.modules.get("fedloom.commands.console"):
+        console.set_json(False)
+        console.set_quiet(False)

@@ -67,9 +67,10 @@ def test_a_model_maps_samples_to_outputs(
 def test_many_models_train_at_once_under_vmap(
     settings: Model, shape: tuple[int, ...]
 ) -> None:
-    models = [settings.build(shape, 3) for _ in range(2)]
+    models = [settings.build(shape, 3).double() for _ in range(2)]
     params, _ = stack_module_state(models)
-    x = torch.linspace(-1, 1, 2 * 5 * torch.Size(shape).numel()).reshape(2, 5, *shape)
+    count = 2 * 5 * torch.Size(shape).numel()
+    x = torch.linspace(-1, 1, count, dtype=torch.float64).reshape(2, 5, *shape)
 
     def loss(values: dict[str, torch.Tensor], batch: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = functional_call(models[0], values, (batch,))
@@ -79,7 +80,7 @@ def test_many_models_train_at_once_under_vmap(
         grads = vmap(grad(loss))(params, x)
     alone = grad(loss)({k: v[1].detach() for k, v in params.items()}, x[1])
     for name, value in alone.items():
-        torch.testing.assert_close(grads[name][1], value, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(grads[name][1], value, rtol=1e-8, atol=1e-8)
 
 
 def test_logistic_regression_starts_from_zero_unless_asked() -> None:
