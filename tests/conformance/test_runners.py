@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from variants import (
+    ALL,
     COUNT,
+    PRIVATE,
     TRAIN_SIZES,
     VARIANTS,
     Recorder,
@@ -62,9 +64,27 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @over_variants
-@pytest.mark.parametrize("native", [True, False], ids=["native", "plain"])
-def test_weave_equals_loop(algorithm: AnyAlgorithm, native: bool) -> None:
-    woven = history(set_up(algorithm, Weave(7, native=native)), 3)
+def test_weave_equals_loop(algorithm: AnyAlgorithm) -> None:
+    woven = history(set_up(algorithm, Weave(7)), 3)
+    assert_same(woven, specification(algorithm))
+
+
+def has_c_code(algorithm: AnyAlgorithm) -> bool:
+    steps = (getattr(algorithm, phase.step) for phase in algorithm.phases)
+    return any(getattr(step, "is_plain_descent", False) for step in steps)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        # Others have steps in PyTorch either way.
+        pytest.param(v, marks=[] if has_c_code(v) else [pytest.mark.slow])
+        for v in ALL + PRIVATE
+    ],
+    ids=describe,
+)
+def test_weave_without_c_code_equals_loop(algorithm: AnyAlgorithm) -> None:
+    woven = history(set_up(algorithm, Weave(7, native=False)), 3)
     assert_same(woven, specification(algorithm))
 
 

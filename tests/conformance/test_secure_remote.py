@@ -201,6 +201,7 @@ def test_below_the_threshold_nothing_is_opened_and_the_run_goes_on_later(
     assert again.state.taken.tolist() == [-1 if is_out else 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_clients_that_start_anew_for_every_message_come_to_the_same(
     tmp_path: Path,
 ) -> None:
@@ -215,6 +216,7 @@ def test_clients_that_start_anew_for_every_message_come_to_the_same(
     assert_close(restarted.state.server, simulation.state.server)
 
 
+@pytest.mark.slow
 def test_a_total_that_was_opened_is_opened_again_and_no_other(tmp_path: Path) -> None:
     """The server is killed before it has written what came of the second exchange."""
     before = secure_run(FedAvg(), tmp_path, policy=HASTY)

@@ -185,6 +185,7 @@ def test_training_alone_is_tried_around_what_methods_do(
     assert tried_rounds(parse_comparison(tables)) == tried
 
 
+@pytest.mark.slow
 def test_how_long_is_tried_in_every_comparison_that_can_choose(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(36, 2)).astype("float32")
     many = fedloom.federation(x, x[:, 0] > 0, clients=np.arange(36) % 3, test=0.25)

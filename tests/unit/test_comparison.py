@@ -50,6 +50,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_comparison(parse_comparison(QUICK), out, jobs=1)
 
 
+@pytest.mark.slow
 def test_every_run_is_a_run_directory_that_agrees_with_a_run_alone(done: Path) -> None:
     comparison = load_comparison(done)
     for arm in comparison.arms:
@@ -231,6 +232,7 @@ def test_sections_give_settings_and_names() -> None:
     assert comparison.config("fedavg", 7).schedule.seed == 7
 
 
+@pytest.mark.slow
 def test_a_file_says_the_same_as_the_comparison_it_was_written_from(
     tmp_path: Path,
 ) -> None:
@@ -291,6 +293,7 @@ def test_the_main_job_agrees_with_a_run_of_each_method_alone(
             torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_data_are_loaded_once_for_all_seeds_and_methods(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +396,7 @@ def regression_table(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_seeds_of_a_table_are_woven_to_what_each_comes_to_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -426,6 +426,7 @@ def test_a_compiler_that_fails_is_as_good_as_none(
     assert list(fresh.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_library_is_made_once_and_anew_where_it_was_cut_short(fresh: Path) -> None:
     assert native_library(64) is not None
     (path,) = fresh.iterdir()

@@ -389,6 +389,7 @@ def test_the_table_counts_what_it_says() -> None:
     assert "| gains in their interval | 1 intervals | 0, 0.0 % |" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "jobs", "message"),
     [
