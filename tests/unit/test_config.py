@@ -7,6 +7,7 @@ import pytest
 from fedloom.comparison import parse_comparison
 from fedloom.config import override, parse, read_toml, to_tables, to_toml
 from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.scaling import in_shape
 from fedloom.core.task import Task
 from fedloom.data import whereabouts
 from fedloom.engine.probe import probe
@@ -61,7 +62,8 @@ def test_every_papers_setting_divides_its_data(path):
     data = clients.dataset
     if not hasattr(config.model, "build_for_tokens"):
         module = config.model.build(data.input_shape, data.outputs)
-        probe(Task(module, shift=data.shift, scale=data.scale), data, is_woven=True)
+        shift, scale = (in_shape(n, data.input_shape) for n in (data.shift, data.scale))
+        probe(Task(module, shift=shift, scale=scale), data, is_woven=True)
 
 
 @pytest.mark.parametrize(
