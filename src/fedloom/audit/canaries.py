@@ -16,9 +16,8 @@ follows from what was seen, so that whatever the guess is worth, the bound holds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,9 +31,9 @@ from fedloom.audit.subject import Subject, standardised_like, train_bundle
 from fedloom.clients import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.core import streams
-from fedloom.core.measures import PersonalOutcomes, Sums
-from fedloom.core.messages import Arrivals, ModelRequest, Order, Roster, ScoreRequest
+from fedloom.core.messages import Arrivals, Order
 from fedloom.core.task import Batch, Task
+from fedloom.fleet.around import FleetAround
 from fedloom.fleet.protocol import Fleet
 from fedloom.results.audit import Planted
 from fedloom.results.statistics import LEVEL
@@ -262,7 +261,7 @@ def _batches(task: Task, federation: Federation, rows: NDArray[np.int64]) -> Bat
     )
 
 
-class WithoutSome:
+class WithoutSome(FleetAround):
     """A fleet some of whose clients never answer: no order reaches them.
 
     Args:
@@ -271,19 +270,9 @@ class WithoutSome:
     """
 
     def __init__(self, fleet: Fleet, absent: Tensor) -> None:
-        self.fleet = fleet
+        super().__init__(fleet)
         self.absent = absent
         self._sent: Order | None = None
-
-    @property
-    def roster(self) -> Roster:
-        """Who there is, those who do not answer included."""
-        return self.fleet.roster
-
-    @property
-    def hashes(self) -> Mapping[str, str]:
-        """As the fleet has them."""
-        return self.fleet.hashes
 
     def send(self, order: Order) -> None:
         """Pass the order on to the others."""
@@ -298,33 +287,3 @@ class WithoutSome:
         if not len(self._sent.clients):
             return Arrivals.nobody(self._sent.clients)
         return self.fleet.receive()
-
-    def client_log(self, clients: Tensor) -> Any:
-        """As the fleet has it."""
-        return self.fleet.client_log(clients)
-
-    def score(self, request: ScoreRequest) -> dict[str, Sums]:
-        """As the fleet has it."""
-        return self.fleet.score(request)
-
-    def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
-        """As the fleet has them."""
-        return self.fleet.outcomes(request)
-
-    def personal(self, request: ModelRequest) -> Tensor:
-        """As the fleet has them."""
-        return self.fleet.personal(request)
-
-    def draws(self, request: ModelRequest) -> Tensor:
-        """As the fleet has them."""
-        return self.fleet.draws(request)
-
-    def save(self) -> dict[str, Tensor]:
-        """All that clients keep."""
-        return self.fleet.save()
-
-    def restore(
-        self, tensors: dict[str, Tensor], request: ModelRequest, where: str
-    ) -> None:
-        """Take back what `save` gave."""
-        self.fleet.restore(tensors, request, where)

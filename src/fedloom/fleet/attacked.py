@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +9,9 @@ import torch
 from torch import Tensor
 
 from fedloom.clients.federation import Federation
-from fedloom.core.measures import PersonalOutcomes, Sums
+from fedloom.core.measures import Sums
 from fedloom.core.messages import (
     Arrivals,
-    ModelRequest,
-    Order,
-    Roster,
     ScoreRequest,
 )
 from fedloom.core.records import rebuild
@@ -23,6 +19,7 @@ from fedloom.core.sums import bounds
 from fedloom.core.task import Task
 from fedloom.engine.evaluate import sums_of_own, sums_of_shared
 from fedloom.engine.job import Runner, Samples
+from fedloom.fleet.around import FleetAround
 from fedloom.fleet.protocol import Fleet
 from fedloom.robust.attack import Attack
 from fedloom.robust.poison import marked_tests
@@ -32,7 +29,7 @@ BACKDOOR = "backdoor"
 all labelled with the class that the mark should stand for."""
 
 
-class AttackedFleet:
+class AttackedFleet(FleetAround):
     """A fleet some of whose clients send what they please.
 
     What they train on is not its affair: the fleet inside has their poisoned data.
@@ -55,7 +52,7 @@ class AttackedFleet:
         task: Task,
         runner: Runner,
     ) -> None:
-        self.fleet = fleet
+        super().__init__(fleet)
         self.attack = attack
         self.attackers = attackers
         self._task, self._runner = task, runner
@@ -64,20 +61,6 @@ class AttackedFleet:
             data, tests = marked_tests(clients, attack)
             marked = replace(clients, dataset=data)
             self._marked = Samples.of(marked, tests, task.device)
-
-    @property
-    def roster(self) -> Roster:
-        """Who there is, attackers too."""
-        return self.fleet.roster
-
-    @property
-    def hashes(self) -> Mapping[str, str]:
-        """As the fleet has them, of the data that clients train on."""
-        return self.fleet.hashes
-
-    def send(self, order: Order) -> None:
-        """Pass the order on."""
-        self.fleet.send(order)
 
     def receive(self) -> Arrivals:
         """What arrived, with what attackers send in the place of theirs."""
@@ -106,10 +89,6 @@ class AttackedFleet:
             fields.append(changed.reshape(rows.shape))
         return rebuild(uploads, fields)
 
-    def client_log(self, clients: Tensor) -> Any:
-        """As the fleet has it."""
-        return self.fleet.client_log(clients)
-
     def score(self, request: ScoreRequest) -> dict[str, Sums]:
         """The sums of all who are asked; of the part `BACKDOOR` on marked images."""
         if self._marked is None or request.part != BACKDOOR:
@@ -125,25 +104,3 @@ class AttackedFleet:
             lambda rows: self.fleet.personal(request.only(rows)),
         )
         return by_kind
-
-    def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
-        """As the fleet has them."""
-        return self.fleet.outcomes(request)
-
-    def personal(self, request: ModelRequest) -> Tensor:
-        """As the fleet has them."""
-        return self.fleet.personal(request)
-
-    def draws(self, request: ModelRequest) -> Tensor:
-        """As the fleet has them."""
-        return self.fleet.draws(request)
-
-    def save(self) -> dict[str, Tensor]:
-        """All that clients keep."""
-        return self.fleet.save()
-
-    def restore(
-        self, tensors: dict[str, Tensor], request: ModelRequest, where: str
-    ) -> None:
-        """Take back what `save` gave."""
-        self.fleet.restore(tensors, request, where)

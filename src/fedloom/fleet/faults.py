@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,15 +10,12 @@ from torch.func import vmap
 
 from fedloom.core import streams
 from fedloom.core.errors import ConfigError
-from fedloom.core.measures import PersonalOutcomes, Sums
 from fedloom.core.messages import (
     Arrivals,
-    ModelRequest,
     Order,
-    Roster,
-    ScoreRequest,
 )
 from fedloom.core.settings import Share, check
+from fedloom.fleet.around import FleetAround
 from fedloom.fleet.protocol import Fleet
 
 
@@ -57,7 +52,7 @@ def checked_faults(faults: Faults | None) -> Faults:
     return faults
 
 
-class FaultyFleet:
+class FaultyFleet(FleetAround):
     """A fleet some of whose clients are absent and some of whose uploads get lost.
 
     Who fails depends on the seed, the round, the exchange and the client's number
@@ -75,20 +70,10 @@ class FaultyFleet:
                 "uploads get lost, so the fleet must be made with can_lose=True: its "
                 "clients must keep what they have without their upload, too"
             )
-        self.fleet = fleet
+        super().__init__(fleet)
         self.faults = faults
         self.seed = seed
         self._sent: Order | None = None
-
-    @property
-    def roster(self) -> Roster:
-        """Who there is, present or not."""
-        return self.fleet.roster
-
-    @property
-    def hashes(self) -> Mapping[str, str]:
-        """As the fleet has them."""
-        return self.fleet.hashes
 
     def send(self, order: Order) -> None:
         """Pass the order on to those who are present."""
@@ -107,36 +92,6 @@ class FaultyFleet:
         at = (order.round, order.exchange)
         lost = self._fails("lost", self.faults.lost, arrivals.clients, *at)
         return arrivals.only(~lost)
-
-    def client_log(self, clients: Tensor) -> Any:
-        """As the fleet has it."""
-        return self.fleet.client_log(clients)
-
-    def score(self, request: ScoreRequest) -> dict[str, Sums]:
-        """The sums of all who are asked."""
-        return self.fleet.score(request)
-
-    def outcomes(self, request: ScoreRequest) -> PersonalOutcomes | None:
-        """As the fleet has them."""
-        return self.fleet.outcomes(request)
-
-    def personal(self, request: ModelRequest) -> Tensor:
-        """As the fleet has them."""
-        return self.fleet.personal(request)
-
-    def draws(self, request: ModelRequest) -> Tensor:
-        """As the fleet has them."""
-        return self.fleet.draws(request)
-
-    def save(self) -> dict[str, Tensor]:
-        """All that clients keep."""
-        return self.fleet.save()
-
-    def restore(
-        self, tensors: dict[str, Tensor], request: ModelRequest, where: str
-    ) -> None:
-        """Take back what `save` gave."""
-        self.fleet.restore(tensors, request, where)
 
     def _fails(self, how: str, chance: float, clients: Tensor, *at: int) -> Tensor:
         """(n,) who fails, each drawn by its own number."""
