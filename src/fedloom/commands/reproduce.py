@@ -71,7 +71,10 @@ def reproduce_command(
     ] = 0,
     jobs: Annotated[
         int | None,
-        option("Number of processes that share the work, for worlds; one per core."),
+        option(
+            "Number of processes that share the work: one for the papers', one per "
+            "core for worlds."
+        ),
     ] = None,
     device: options.Device = None,
     quiet: options.Quiet = False,
@@ -81,7 +84,7 @@ def reproduce_command(
     Examples:
         fedloom reproduce --list
         fedloom reproduce self_fl/fig4_gaussian --scale paper
-        fedloom reproduce pfedvem --scale paper --device cuda --stop-after 25
+        fedloom reproduce pfedvem --scale paper --device cuda --jobs 6 --stop-after 25
         fedloom reproduce digits --device cpu
     """
     from fedloom.experiments import EXPERIMENTS
@@ -90,14 +93,11 @@ def reproduce_command(
         _list(results)
         return
     names = names or []
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs: expected 1 or more processes, found {jobs}.")
     if len(names) == 1 and names[0] in EXPERIMENTS:
         _run_own(names[0], out, seed, jobs, device)
         return
-    if jobs is not None:
-        raise ConfigError(
-            f"reproduce {' '.join(names)}: runs in one process; --jobs is for worlds "
-            "alone. Leave it out."
-        )
     _run_papers(
         _chosen(names, everything=everything),
         scale,
@@ -105,6 +105,7 @@ def reproduce_command(
         out if out is not None else Path("runs/reproduce"),
         stop_after,
         device,
+        jobs if jobs is not None else 1,
         is_search=search,
     )
 
@@ -141,6 +142,7 @@ def _run_papers(
     out: Path,
     stop_after: float | None,
     device: str | None,
+    jobs: int,
     *,
     is_search: bool,
 ) -> None:
@@ -165,7 +167,9 @@ def _run_papers(
         if is_search:
             for name in names:
                 experiment = load_experiment(name)
-                search(experiment, scale, results, out, device=device, tell=tell)
+                search(
+                    experiment, scale, results, out, device=device, jobs=jobs, tell=tell
+                )
                 say(f"{name}: what was found is stored in {results}")
             return
         outcome = reproduce(
@@ -173,6 +177,7 @@ def _run_papers(
             scale,
             results,
             Trainer(out, device),
+            jobs=jobs,
             stop_after=stop_after,
             tell=say,
         )
@@ -236,11 +241,9 @@ def _run_own(
     if jobs is not None:
         if reproduce not in (study.reproduce, study.reproduce_groups):
             raise ConfigError(
-                f"reproduce {name}: runs in one process; --jobs is for worlds alone. "
-                "Leave it out."
+                f"reproduce {name}: runs in one process; --jobs is for worlds and "
+                "for the papers' experiments. Leave it out."
             )
-        if jobs < 1:
-            raise ConfigError(f"--jobs: expected 1 or more processes, found {jobs}.")
         reproduce = partial(reproduce, jobs=jobs)
     folder = out if out is not None else Path("runs") / name
     say(reproduce(folder, seed))

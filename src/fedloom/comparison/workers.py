@@ -18,6 +18,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.server.schedule import ENDS, handling
 
 T = TypeVar("T")
+Came = TypeVar("Came")
 
 _PAUSE = 0.5
 """Seconds after which somebody who waits for tasks looks how far they are."""
@@ -26,7 +27,7 @@ _PAUSE = 0.5
 @contextmanager
 def workers(
     count: int, begin: Callable[..., None], values: tuple[Any, ...]
-) -> Iterator[Callable[..., Future[str]]]:
+) -> Iterator[Callable[..., Future[Any]]]:
     """Processes that end with this one, whatever ends it.
 
     Args:
@@ -50,7 +51,7 @@ def workers(
         ) as pool,
     ):
 
-        def submit(*call: Any) -> Future[str]:
+        def submit(*call: Any) -> Future[Any]:
             # A process that it spawns ignores Ctrl-C from its first moment on, so that
             # it is quiet while it imports; who began it says what there is to say.
             with handling([signal.SIGINT], signal.SIG_IGN):
@@ -72,9 +73,9 @@ def workers(
 
 def hand_out(
     tasks: Sequence[T],
-    start: Callable[[T], Future[str]],
+    start: Callable[[T], Future[Came]],
     count: int,
-    finish: Callable[[T, str], None],
+    finish: Callable[[T, Came], None],
     look: Callable[[], None] = lambda: None,
 ) -> None:
     """Start a task whenever one is finished, and no earlier.

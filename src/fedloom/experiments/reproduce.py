@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.wording import counted
 from fedloom.experiments.catalogue import load_experiment, needed_data
 from fedloom.experiments.experiment import Experiment, Unit
+from fedloom.experiments.jobs import each
 from fedloom.experiments.search import with_found
 from fedloom.experiments.stored import StoredUnit, read_stored, write_stored
 from fedloom.experiments.training import Trainer
@@ -40,6 +42,7 @@ def reproduce(
     results: Path,
     trainer: Trainer,
     *,
+    jobs: int = 1,
     stop_after: float | None = None,
     tell: Tell = lambda text: None,
 ) -> Outcome:
@@ -50,6 +53,7 @@ def reproduce(
         scale: small or paper.
         results: the folder of all stored results.
         trainer: what trains units.
+        jobs: units that are trained at the same time, each in a process of its own.
         stop_after: minutes after which no more is trained; what goes on then is
             secured, and goes on at the next call.
         tell: is told of every unit.
@@ -65,30 +69,68 @@ def reproduce(
         units = units_left(experiment, scale, results)
         if not units:
             tell(f"{name}: all is stored")
-        todo += [(experiment, unit) for unit in units]
+        todo += _tasks(experiment, units, scale)
+    left = list(todo)
     done = 0
+
+    def finish(task: Task, came: Mapping[Unit, StoredUnit] | str) -> None:
+        nonlocal done
+        left.remove(task)
+        if isinstance(came, str):
+            problems.append(came)
+            tell(came)
+            return
+        add_stored(task.experiment, scale, results, came)
+        done += len(came)
+        tell(_line(task.experiment, came))
+
     with _time_limit(stop_after) as limit:
         try:
-            while todo:
-                experiment, unit = todo[0]
-                try:
-                    stored = _run_unit(experiment, unit, scale, trainer)
-                except (FedloomError, RuntimeError) as error:
-                    # Of PyTorch's own, such as a GPU without room: others may fit.
-                    problems.append(f"{experiment.name} [{unit}]: {error}")
-                    tell(problems[-1])
-                    todo.pop(0)
-                    continue
-                add_stored(experiment, scale, results, stored)
-                done += 1
-                tell(_line(experiment, stored))
-                todo = [t for t in todo if t[0] is not experiment or t[1] not in stored]
+            # What starts from another one's model comes when that is there.
+            for is_later in (False, True):
+                tasks = [task for task in todo if task.is_later == is_later]
+                each(tasks, partial(_run, trainer), jobs, finish)
         except KeyboardInterrupt:
             if not limit.is_over:
                 raise
             tell(f"{stop_after:g} minutes are over; the same command goes on")
-    left = tuple(f"{experiment.name} [{unit}]" for experiment, unit in todo)
-    return Outcome(done, left, tuple(problems))
+    names_left = [
+        f"{task.experiment.name} [{unit}]" for task in left for unit in task.units
+    ]
+    return Outcome(done, tuple(names_left), tuple(problems))
+
+
+class Task(NamedTuple):
+    """What is trained in one go: a unit, or all of an experiment that is a program."""
+
+    experiment: Experiment
+    units: tuple[Unit, ...]
+    scale: str
+
+    @property
+    def is_later(self) -> bool:
+        """Whether it starts from a model of another unit."""
+        return any(self.experiment.arms[unit.arm].start for unit in self.units)
+
+
+def _tasks(experiment: Experiment, units: list[Unit], scale: str) -> list[Task]:
+    if experiment.program:
+        return [Task(experiment, tuple(units), scale)] if units else []
+    return [Task(experiment, (unit,), scale) for unit in units]
+
+
+def _run(trainer: Trainer, task: Task) -> Mapping[Unit, StoredUnit] | str:
+    """What came of a task, or why nothing did."""
+    experiment, units, scale = task
+    try:
+        if experiment.program:
+            program = import_module(f"fedloom.experiments.{experiment.program}")
+            computed: Mapping[Unit, StoredUnit] = program.compute(experiment, scale)
+            return computed
+        return {unit: trainer.train(experiment, unit, scale) for unit in units}
+    except (FedloomError, RuntimeError) as error:
+        # Of PyTorch's own, such as a GPU without room: others may fit.
+        return f"{experiment.name} [{units[0]}]: {error}"
 
 
 def units_left(experiment: Experiment, scale: str, results: Path) -> list[Unit]:
@@ -121,17 +163,6 @@ def add_stored(
     order = [str(unit) for unit in experiment.units(scale)]
     kept = {unit: both[unit] for unit in order if unit in both}
     write_stored(results, experiment.name, scale, kept)
-
-
-def _run_unit(
-    experiment: Experiment, unit: Unit, scale: str, trainer: Trainer
-) -> Mapping[Unit, StoredUnit]:
-    """One unit; or all at once of an experiment that a program computes."""
-    if not experiment.program:
-        return {unit: trainer.train(experiment, unit, scale)}
-    program = import_module(f"fedloom.experiments.{experiment.program}")
-    computed: Mapping[Unit, StoredUnit] = program.compute(experiment, scale)
-    return computed
 
 
 class _Limit:

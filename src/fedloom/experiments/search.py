@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedloom.comparison.settings import Comparison
-from fedloom.core.errors import ConfigError, DataError
+from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.files import atomic_write, write_text
 from fedloom.experiments.experiment import Experiment
+from fedloom.experiments.jobs import each
 from fedloom.tuning import tune
 from fedloom.tuning.space import space_of
 
@@ -31,6 +32,7 @@ def search(
     out: Path,
     *,
     device: str | None = None,
+    jobs: int = 1,
     tell: Tell = lambda text: None,
 ) -> None:
     """Search what an experiment's file says, or what is left of it, and store it.
@@ -41,7 +43,8 @@ def search(
         results: the folder of all stored results.
         out: below it lies the journal of the trials.
         device: what computes.
-        tell: is told of every trial.
+        jobs: methods that are searched at the same time, in processes of their own.
+        tell: is told of every method.
 
     Raises:
         ConfigError: the experiment searches nothing.
@@ -49,36 +52,72 @@ def search(
     asked = experiment.search
     if not asked:
         raise ConfigError(f"{experiment.name}: has no section [search].")
-    comparison = _comparison(experiment, scale, device)
     trials = asked["trials"] if scale == "paper" else 2
-    space = list(asked["space"])
-    file = out / experiment.name / scale / "search" / "tuned.toml"
-    tuned = tune(
-        comparison,
-        trials=trials,
-        space=space,
-        out=file,
-        tell=tell,
-        progress=False,
-    )
-    rounds = comparison.common["rounds"]
-    found = {}
-    for method in tuned:
-        own = comparison.arms[method.method]
-        ranges = space_of(type(method.algorithm), own, space)
-        found[method.method] = {
-            "settings": dict(method.settings),
-            "score": method.score,
-            "before": method.before,
-            "failed": method.failed,
-            "space": [str(r) for r in ranges],
-        }
-    about = {"setting": asked["setting"], "trials": trials, "rounds": rounds}
     path = _file(results, experiment.name, scale)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as part:
-        write_text(part, json.dumps({**about, "found": found}, indent=1) + "\n")
-    read_search.cache_clear()
+    journals = out / experiment.name / scale / "search"
+    comparison = _comparison(experiment, scale, device)
+    rounds = comparison.common["rounds"]
+    about = {"setting": asked["setting"], "trials": trials, "rounds": rounds}
+    before = read_search(results, experiment.name, scale)
+    is_same = all(before.get(key) == value for key, value in about.items())
+    found = dict(before["found"]) if is_same else {}
+    parts = [
+        Part(
+            replace(comparison, arms={arm: own}),
+            trials,
+            tuple(asked["space"]),
+            journals,
+        )
+        for arm, own in comparison.arms.items()
+        if arm not in found
+    ]
+
+    def finish(part: Part, came: dict[str, Any] | str) -> None:
+        if isinstance(came, str):
+            tell(came)
+            return
+        (arm,) = part.comparison.arms
+        found[arm] = came
+        tell(f"{arm}: {came['settings']} {came['before']} -> {came['score']}")
+        order = {arm: found[arm] for arm in comparison.arms if arm in found}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            write_text(file, json.dumps({**about, "found": order}, indent=1) + "\n")
+        read_search.cache_clear()
+
+    each(parts, _search, jobs, finish)
+
+
+class Part(NamedTuple):
+    """The search of one method's settings."""
+
+    comparison: Comparison
+    trials: int
+    space: tuple[str, ...]
+    journals: Path
+
+
+def _search(part: Part) -> dict[str, Any] | str:
+    """What was found for one method, or why nothing was."""
+    (arm,) = part.comparison.arms
+    try:
+        (tuned,) = tune(
+            part.comparison,
+            trials=part.trials,
+            space=part.space,
+            out=part.journals / arm / "tuned.toml",
+            progress=False,
+        )
+    except (FedloomError, RuntimeError) as error:
+        return f"{arm}: {error}"
+    ranges = space_of(type(tuned.algorithm), part.comparison.arms[arm], part.space)
+    return {
+        "settings": dict(tuned.settings),
+        "score": tuned.score,
+        "before": tuned.before,
+        "failed": tuned.failed,
+        "space": [str(r) for r in ranges],
+    }
 
 
 @cache
