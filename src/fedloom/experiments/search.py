@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedloom.algorithms import REGISTRY
 from fedloom.comparison.settings import Comparison
 from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.files import atomic_write, write_text
@@ -61,16 +62,13 @@ def search(
     before = read_search(results, experiment.name, scale)
     is_same = all(before.get(key) == value for key, value in about.items())
     found = dict(before["found"]) if is_same else {}
-    parts = [
-        Part(
-            replace(comparison, arms={arm: own}),
-            trials,
-            tuple(asked["space"]),
-            journals,
-        )
-        for arm, own in comparison.arms.items()
-        if arm not in found
-    ]
+    parts = []
+    for arm, own in comparison.arms.items():
+        if arm not in found:
+            known = {f.name for f in fields(REGISTRY[own["name"]])}
+            space = tuple(name for name in asked["space"] if name in known)
+            alone = replace(comparison, arms={arm: own})
+            parts.append(Part(alone, trials, space, journals))
 
     def finish(part: Part, came: dict[str, Any] | str) -> None:
         if isinstance(came, str):
