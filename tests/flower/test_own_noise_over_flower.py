@@ -21,9 +21,16 @@ COUNT = 3
 CALM = {"deadline_s": 300.0, "retry_s": 150.0, "patience_s": 400.0, "quorum": 1.0}
 
 
+class NoisyFederation(Federation):
+    """Clients that take part in runs with noise of theirs alone."""
+
+    def node_config(self, n: int) -> dict[str, Any]:
+        return {"least-noise": 1.0}
+
+
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    made = Federation(tmp_path_factory.mktemp("federation"), COUNT)
+    made = NoisyFederation(tmp_path_factory.mktemp("federation"), COUNT)
     yield made
     made.end()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -13,10 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fedloom.commands import options
 from fedloom.commands.console import print_json, say, stoppable, tell
 from fedloom.commands.documents import report_document
+from fedloom.commands.node_config import (
+    MOST_CLIENTS,
+    demands,
+    own_settings,
+    refuse_name,
+    which_client,
+)
 from fedloom.commands.options import argument, option
 from fedloom.commands.report import write_and_show
 from fedloom.commands.server_view import expected, show_server
-from fedloom.core.errors import ConfigError, DataError, error_for, shown
+from fedloom.core.errors import ConfigError, error_for, shown
 from fedloom.core.policy import Policy
 from fedloom.core.settings import Count, accepts
 from fedloom.core.wording import counted
@@ -26,8 +32,6 @@ if TYPE_CHECKING:
     from fedloom.deploy import OwnResults
     from fedloom.flower.processes import Link
     from fedloom.flower.serving import ServerSettings
-
-_MOST_CLIENTS = 10_000
 
 
 def serve_command(
@@ -108,9 +112,9 @@ def serve_command(
     from fedloom.deploy import refuse_other_run
     from fedloom.deploy.server import global_tier, refuse_what_needs_samples
 
-    if not accepts(Count, clients) or clients > _MOST_CLIENTS:
+    if not accepts(Count, clients) or clients > MOST_CLIENTS:
         raise ConfigError(
-            f"serve: --clients must be between 1 and {_MOST_CLIENTS}, found "
+            f"serve: --clients must be between 1 and {MOST_CLIENTS}, found "
             f"{shown(clients)}."
         )
     if not 0 < port < 1 << 16:
@@ -227,6 +231,13 @@ def join_command(
             "clients."
         ),
     ] = None,
+    least_noise: Annotated[
+        float | None,
+        option(
+            "Take part only if clients add noise of at least so many times [privacy] "
+            "clip to what they send."
+        ),
+    ] = None,
     peers: Annotated[
         Path | None,
         option(
@@ -262,7 +273,7 @@ def join_command(
     from fedloom.deploy import OWN_SETTINGS
 
     node: dict[str, str | int | float | bool] = {"home": str(home.resolve())}
-    node |= _node_config(data, name, client, team)
+    node |= which_client(data, name, client, team)
     if data_dir is not None:
         node["data-dir"] = str(data_dir.resolve())
     if not sizes:
@@ -271,9 +282,9 @@ def join_command(
         node["tells-log-odds"] = True
     if begin_anew:
         node["begins-anew"] = True
-    node |= _of_sums(secure, peers, client_key)
+    node |= demands(secure, least_noise, peers, client_key)
     if settings or device is not None:
-        node[OWN_SETTINGS] = _own_settings(settings or [], device)
+        node[OWN_SETTINGS] = own_settings(settings or [], device)
     joining = _flower("join", "joining")
     server = joining.Server(
         *_server_of("join", address, client_key, ca, insecure=insecure)
@@ -350,14 +361,6 @@ def _server_of(
     return link, None if client_key is None else client_key.resolve()
 
 
-def _refuse_name(option: str, whose: str, name: str | None) -> None:
-    if not name or not name.isprintable() or len(name) > 200:
-        raise ConfigError(
-            f"{option} must say what {whose} is called, in at most 200 letters; found "
-            f"{'nothing' if not name else shown(name)}."
-        )
-
-
 def _refuse_policy(policy: dict[str, float]) -> None:
     """Refuse an option on how long to wait, by its name."""
     for name, value in policy.items():
@@ -398,7 +401,7 @@ def _team(
             "serve: give --team NAME for a team's server, or --of-teams for the global "
             "one; not both."
         )
-    _refuse_name("serve: --team", "the team", team)
+    refuse_name("serve: --team", "the team", team)
     for value, what in ((above, "--above HOST:PORT"), (run, "--run ID")):
         if value is None:
             raise ConfigError(
@@ -427,68 +430,6 @@ def _has_ended(out: Path) -> bool:
     if not file.is_file():
         return False
     return bool(read_checked_json(file, "a federation", ("run",)).get("has_ended"))
-
-
-def _node_config(
-    data: Path | None, name: str | None, client: str | None, team: int
-) -> dict[str, str | int]:
-    """Which client this is, as its node config says it."""
-    from fedloom.data.files import has_known_kind
-
-    if (data is None) == (client is None):
-        raise ConfigError(
-            "join: give --data FILE and --name NAME, or --client NAME for one of the "
-            "clients that the run's own data and partition make."
-        )
-    if client is not None:
-        if name is not None or team:
-            raise ConfigError("join: --name and --team go with --data.")
-        return {"client": int(client) if client.isdecimal() else client}
-    assert data is not None
-    if not data.is_file():
-        raise DataError(f"--data {data}: there is no such file. Correct the path.")
-    if not has_known_kind(data):
-        raise DataError(f"--data {data}: expected a .csv, .tsv, .parquet or .npz file.")
-    _refuse_name("join: --name", "this client", name)
-    if not 0 <= team < 1 << 20:
-        raise ConfigError(f"join: --team must be a number from 0, found {shown(team)}.")
-    return {"data": str(data.resolve()), "name": name or "", "team": team}
-
-
-def _of_sums(
-    secure: int | None, peers: Path | None, client_key: Path | None
-) -> dict[str, str | int]:
-    """How a client takes part in secure sums, as its node config says it."""
-    node: dict[str, str | int] = {}
-    if secure is not None:
-        if not 2 <= secure <= _MOST_CLIENTS:
-            raise ConfigError(
-                "join: --secure must be the fewest clients that a sum may be over, "
-                f"from 2 to {_MOST_CLIENTS}, found {shown(secure)}."
-            )
-        node["secure"] = secure
-    if peers is not None:
-        if not any(peers.glob("*.pub")):
-            raise ConfigError(f"--peers {peers}: expected public keys, *.pub, in it.")
-        node["peers"] = str(peers.resolve())
-    if client_key is not None:
-        node["client-key"] = str(client_key.resolve())
-    return node
-
-
-def _own_settings(settings: list[str], device: str | None) -> str:
-    """What a client sets for itself, as its node config says it."""
-    from fedloom.config import override
-
-    for assignment in settings:
-        override({}, assignment)  # says what is wrong with it
-        if not assignment.strip().startswith(("data.", "split.")):
-            raise ConfigError(
-                f"join: --set {shown(assignment)}: expected a setting of [data] or "
-                "[split], which are this client's own. All others are the server's."
-            )
-    own = [] if device is None else [f"engine.device={device}"]
-    return json.dumps([*settings, *own])
 
 
 @contextmanager

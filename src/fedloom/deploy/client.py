@@ -111,6 +111,7 @@ def make_node(
     begins_anew: bool = False,
     secret: int | None = None,
     at_least: int | None = None,
+    least_noise: float | None = None,
     client_key: Path | None = None,
     peers: Path | None = None,
 ) -> Node:
@@ -130,6 +131,9 @@ def make_node(
         secret: as for `Node`.
         at_least: fewest clients that a sum with what this one sends may be over. It
             then takes part in secure sums alone.
+        least_noise: least noise that this client adds to what it sends, or to the
+            total of a secure sum together with others, in multiples of `clip`. It then
+            takes part in no run with less.
         client_key: the key that it proves itself with to the server, by which it signs
             in secure sums; by default one that follows from its secret.
         peers: folder with the public keys of those who may take part in them; by
@@ -139,6 +143,7 @@ def make_node(
         ConfigError: The run is not as this client wants it, or a key is no key.
     """
     _refuse_insecure_run(config, at_least)
+    _refuse_little_noise(config, least_noise)
     if model is None and isinstance(config.model, ImportedModel):
         raise ConfigError(
             f"join: the server names {config.model.name} as the model, a module of its "
@@ -208,6 +213,31 @@ def _refuse_insecure_run(config: RunConfig, at_least: int | None) -> None:
             f"{config.secure.fewest} clients (fewest in [secure]). Ask its people to "
             f"set fewest to {at_least}, or give a lower number."
         )
+
+
+def _refuse_little_noise(config: RunConfig, least: float | None) -> None:
+    """Refuse a run in which this client would add less noise than it wants.
+
+    Raises:
+        ConfigError: It would.
+    """
+    privacy = config.privacy
+    if least is None or config.algorithm.needs == "nothing":
+        return
+    if privacy is None or not privacy.noise:
+        found = "the server's run has no noise"
+    elif not privacy.has_noise_of_clients:
+        found = "in the server's run the server adds the noise, if it does"
+    elif privacy.noise < least:
+        found = f"the server's run has noise = {privacy.noise:g}"
+    else:
+        return
+    raise ConfigError(
+        f"join --least-noise {least:g}: expected clients to add noise of {least:g} "
+        f"times clip at least, and {found}. Ask its people for a [privacy] section "
+        f'with noise = {least:g} and unit = "sample", at = "local" or at = "clients"; '
+        "or give a lower number."
+    )
 
 
 def _signing(

@@ -16,6 +16,8 @@ Which client this is comes from the node config of its SuperNode
     begins-anew whether the client may go on without its memory; false by default
     secure      fewest clients that a sum with what this one sends may be over: it takes
                 part in runs with secure sums alone
+    least-noise least noise that clients add to what they send, in multiples of clip: it
+                takes part in no run with less
     client-key  the key that it signs with in secure sums: its SuperNode's; by default
                 one that follows from the secret in its folder
     peers       folder with the public keys of those who may take part in secure sums;
@@ -72,7 +74,7 @@ _KEYS = (
     *("home", "data", "name", "team", "client", "data-dir", "tells-sizes"),
     OWN_SETTINGS,
     *("tells-log-odds", "begins-anew", "partition-id", "num-partitions"),
-    *("secure", "client-key", "peers"),
+    *("secure", "least-noise", "client-key", "peers"),
 )
 
 
@@ -337,6 +339,9 @@ def client_node(
         tells_log_odds=bool(node_config.get("tells-log-odds", False)),
         begins_anew=bool(node_config.get("begins-anew", False)),
         at_least=int(node_config["secure"]) if "secure" in node_config else None,
+        least_noise=(
+            float(node_config["least-noise"]) if "least-noise" in node_config else None
+        ),
         client_key=_path(node_config, "client-key"),
         peers=_path(node_config, "peers"),
     )

@@ -15,7 +15,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
+from fedloom.commands.node_config import demands
 from fedloom.config import RunConfig, parse
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.deploy import make_node, only_client, serve
@@ -335,3 +337,33 @@ def test_a_clients_secret_is_for_its_owner_alone(
     (tmp_path / "secret").chmod(0o644)
     with pytest.raises(DataError, match=r"mode 0644.*chmod 600"):
         served.node(2, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "found"),
+    [
+        (None, "has no noise"),
+        ({"noise": 0.0}, "has no noise"),
+        ({"noise": 5.0, "delta": 1e-3, "secret": "key"}, "server adds the noise"),
+        ({**SAMPLES, "noise": 1.9}, r"has noise = 1\.9"),
+    ],
+)
+def test_a_client_may_insist_on_noise(
+    privacy: dict[str, Any] | None, found: str, tmp_path: Path
+) -> None:
+    config = settings(privacy=privacy or {"noise": 0.0})
+    if privacy is None:
+        config = replace(config, privacy=None)
+    one = only_client(make_clients(config)[1], 0)
+    with pytest.raises(ConfigError, match=f"--least-noise 2: .*{found}"):
+        make_node(config, one, tmp_path, least_noise=2.0)
+    make_node(settings(), one, tmp_path, least_noise=2.0)
+    alone = replace(config, algorithm=REGISTRY["local"]())
+    make_node(replace(alone, privacy=None), one, tmp_path, least_noise=2.0)
+
+
+@pytest.mark.parametrize("noise", [0.0, -1.0, float("nan"), float("inf")])
+def test_the_least_noise_is_a_number_above_0(noise: float) -> None:
+    with pytest.raises(ConfigError, match="--least-noise must be a number above 0"):
+        demands(None, noise, None, None)
+    assert demands(None, 0.5, None, None) == {"least-noise": 0.5}
