@@ -58,6 +58,7 @@ def write_card(run: RunInfo, model: ExportedModel) -> str:
         task=task,
         method=method,
         privacy=run.config.get("privacy"),
+        has_simulated_noise=_has_simulated_noise(run),
         origins=_ORIGINS,
         about=inspect.getdoc(type(method)),
         reference=_reference(type(method)),
@@ -76,6 +77,14 @@ def write_card(run: RunInfo, model: ExportedModel) -> str:
             "python": platform.python_version(),
         },
     )
+
+
+def _has_simulated_noise(run: RunInfo) -> bool:
+    """Whether there was noise, and from the seed: neither server nor client hid it."""
+    privacy = run.config.get("privacy")
+    if not privacy or not privacy.get("noise"):
+        return False
+    return not privacy.get("secret") and getattr(run.algorithm, "source", None) is None
 
 
 def _mask(task: Task, inputs: int) -> str:

@@ -54,6 +54,7 @@ class Private(Summed):
 
     settings: Privacy
     accountant: Accountant | None
+    source: NoiseSource | None
 
     def __init__(
         self,
@@ -67,23 +68,19 @@ class Private(Summed):
         source: NoiseSource | None = None,
     ) -> None:
         super().__init__(algorithm, reduce=reduce, most_samples=settings.most_samples)
-        vars(self).update(settings=settings, accountant=accountant)
+        vars(self).update(settings=settings, accountant=accountant, source=source)
         if algorithm.needs == "nothing":
             return
         if settings.clip is not None:
             fields = field_bounds(algorithm, settings)
             vars(self)["leave"] = Bounding(fields)
             if settings.noise:
-                self._add_noise(fields, rate, called, source)
+                self._add_noise(fields, rate, called)
 
     def _add_noise(
-        self,
-        fields: tuple[FieldBound, ...],
-        rate: float | None,
-        called: int | None,
-        source: NoiseSource | None,
+        self, fields: tuple[FieldBound, ...], rate: float | None, called: int | None
     ) -> None:
-        settings, method = self.settings, self.algorithm
+        settings, method, source = self.settings, self.algorithm, self.source
         if settings.most_samples is None:
             raise ConfigError(
                 "privacy: most_samples must be a number where there is noise, found "

@@ -18,9 +18,10 @@ from torch import Tensor
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation
 from fedloom.commands.node_config import demands
-from fedloom.config import RunConfig, parse
+from fedloom.config import RunConfig, parse, to_tables
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.deploy import make_node, only_client, serve
+from fedloom.deploy.own_results import write_own_results
 from fedloom.plan import make_clients
 from fedloom.privacy import OwnNoise, own_noise
 from fedloom.privacy.secret import Secret
@@ -319,6 +320,19 @@ def test_the_ledger_of_a_federation_is_that_of_a_simulation(
     assert own == simulated
     assert own["unit"] == "sample"
     assert own["rounds"][1]["epsilon"] > own["rounds"][0]["epsilon"] > 0
+
+
+def test_the_card_of_a_clients_model_says_no_noise_of_the_seed(
+    served: Served, tmp_path: Path
+) -> None:
+    node = served.node(0, served.folder / "home-0")
+    write_own_results(node, "own", to_tables(served.config))
+    (card,) = (served.folder / "home-0" / "own").rglob("README.md")
+    assert "single training samples are hidden" in card.read_text()
+    assert "followed from the seed" not in card.read_text()
+    run_config(served.config).export(tmp_path / "models", clients=0)
+    (card,) = (tmp_path / "models").rglob("README.md")
+    assert "followed from the seed" in card.read_text()
 
 
 def test_a_federation_that_would_pass_its_budget_is_refused(tmp_path: Path) -> None:
