@@ -296,14 +296,12 @@ class Trials:
     ) -> list[tuple[float, Simulation | None]]:
         """Noise and end of every run, None of one that diverged.
 
-        Runs whose local steps are the same train in the same passes.
+        Runs whose clients do the same train in the same passes.
         """
         groups: dict[str, list[int]] = {}
         for n, (candidate, _) in enumerate(runs):
-            is_in_steps = (
-                self.world.unit == "sample" and candidate.clip == candidate.clip
-            )
-            key = candidate if is_in_steps else candidate.settings
+            is_in_steps = self.world.unit == "sample"
+            key = candidate if is_in_steps else candidate._replace(epsilon=0.0)
             groups.setdefault(repr(key), []).append(n)
         ends: dict[int, tuple[float, Simulation | None]] = {}
         for members in groups.values():
