@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.records import leaves, map_record
+from fedloom.core.streams import NoiseSource
 
 T = TypeVar("T")
 
@@ -20,6 +21,8 @@ class PerSample(NamedTuple):
     """Largest norm of the gradient of one sample's loss."""
     noise: float
     """Standard deviation of the noise, in multiples of `clip`."""
+    source: NoiseSource | None = None
+    """Where the noise comes from; by default from the batch's key alone."""
 
 
 def clip_factor(parts: Iterable[Tensor], clip: float) -> Tensor:

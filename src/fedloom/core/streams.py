@@ -15,6 +15,7 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -137,3 +138,15 @@ def normal(
 def _to_normal(radius: Tensor, angle: Tensor) -> Tensor:
     """Standard normal numbers from two uniform ones each."""
     return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(2.0 * math.pi * angle)
+
+
+class NoiseSource(Protocol):
+    """Random numbers that hide somebody, from a secret; `key` names the stream."""
+
+    def bits(self, key: Tensor, shape: Sequence[int]) -> Tensor:
+        """As `bits` here."""
+
+    def normal(
+        self, key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """As `normal` here."""

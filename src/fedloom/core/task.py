@@ -515,7 +515,8 @@ class PrivateTask(WatchedTask):
 
     The gradient of each sample is shortened, and noise is added to their sum before it
     is divided by their number. Noise comes from the batch's key, which a fleet draws
-    from the client's own secret then.
+    from the client's own secret then; or from a source to which that key is the name of
+    a stream.
     """
 
     def __init__(
@@ -538,7 +539,7 @@ class PrivateTask(WatchedTask):
             return self.flatten(gradient), value
 
         rows, losses = vmap(of_sample)(batch.inputs, batch.targets)
-        clip, noise = self.per_sample
+        clip, noise, source = self.per_sample
         norms = torch.linalg.vector_norm(rows, dim=1)
         is_used = torch.isfinite(norms) & (batch.mask > 0)
         factors = torch.where(is_used, (clip / norms).clamp(max=1.0), 0.0)
@@ -546,7 +547,8 @@ class PrivateTask(WatchedTask):
         total = (factors[:, None] * rows).sum(0)
         if noise:
             key = streams.fold(batch.key, _SAMPLE_NOISE + len(self._losses))
-            total = total + noise * clip * streams.normal(key, total.shape, total.dtype)
+            normal = streams.normal if source is None else source.normal
+            total = total + noise * clip * normal(key, total.shape, total.dtype)
         samples = batch.mask.sum()
         self._meet(batch.mean(losses), samples)
         return total / samples.clamp(min=1.0)

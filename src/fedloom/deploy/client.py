@@ -18,9 +18,18 @@ from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.models.imported import ImportedModel
 from fedloom.plan import built_in_module, make_clients, make_module, make_task
-from fedloom.privacy import private, refuse_simulated_noise
+from fedloom.privacy import (
+    OwnNoise,
+    Privacy,
+    private,
+    private_client,
+    refuse_simulated_noise,
+)
+from fedloom.privacy.secret import Secret
 from fedloom.remote import Node
+from fedloom.remote.home import Home
 
+_SECRET_BYTES = 32
 OWN_SETTINGS = "set"
 """In the node config of a client: what it sets for itself, a JSON list of texts."""
 
@@ -141,25 +150,42 @@ def make_node(
         if model is None
         else make_module(model, client, config.schedule.seed)
     )
-    method = config.method
+    method, noise = config.method, None
     if config.privacy is not None:
         refuse_simulated_noise(config.privacy)
-        method = private(method, replace(config.privacy, secret=None))
+        privacy = replace(config.privacy, secret=None)
+        noise = _own_noise(privacy, home, secret)
+        method = (
+            private(method, privacy)
+            if noise is None
+            else private_client(method, privacy, noise)
+        )
     return Node(
         client,
         method,
         lambda clients: make_task(module, clients, config.engine, loss=loss, head=head),
         home,
         seed=config.schedule.seed,
-        runner=Loop() if config.engine.runner == "loop" else Weave(1),
+        # A source of noise draws on the host, which nothing that is vmapped can wait
+        # for.
+        runner=Loop() if noise or config.engine.runner == "loop" else Weave(1),
         run=run,
         tells_sizes=tells_sizes,
         tells_log_odds=tells_log_odds,
         begins_anew=begins_anew,
         secret=secret,
+        noise=noise,
         secure=config.secure,
         **_signing(config, client_key, peers),
     )
+
+
+def _own_noise(privacy: Privacy, home: Path, secret: int | None) -> OwnNoise | None:
+    """The noise that this client adds by itself; None where it adds none."""
+    if not privacy.has_noise_of_clients:
+        return None
+    number = Home(home).secret() if secret is None else secret
+    return OwnNoise(Secret(number.to_bytes(_SECRET_BYTES, "big")))
 
 
 def _refuse_insecure_run(config: RunConfig, at_least: int | None) -> None:

@@ -26,11 +26,12 @@ from fedloom.core.digests import read_checked_json, write_checked_json
 from fedloom.core.errors import ConfigError, NumericalError, with_resume_hint
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
-from fedloom.core.messages import Enrolment, Roster
+from fedloom.core.messages import NOT_TOLD, Enrolment, Roster
 from fedloom.core.task import Task
 from fedloom.core.tiers import GlobalTier
 from fedloom.core.wording import counted
 from fedloom.data.sample_format import SampleFormat
+from fedloom.engine.effort import gradients_of_a_sample
 from fedloom.engine.threads import on_threads
 from fedloom.models.imported import ImportedModel
 from fedloom.plan import (
@@ -42,7 +43,7 @@ from fedloom.plan import (
     make_task,
     refuse_secret_inside,
 )
-from fedloom.privacy import accounted, refuse_simulated_noise
+from fedloom.privacy import accounted, private, refuse_simulated_noise
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
 from fedloom.results.directory import RunDirectory
@@ -156,12 +157,12 @@ def serve(
 
 
 def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
-    """The method as [privacy] has it, with its accounts.
+    """The method as [privacy] has it, with its accounts where they need no samples.
 
     Raises:
         ConfigError: It is for simulations only, or the server's noise has no secret.
     """
-    privacy, sampling = config.privacy, config.sampling
+    privacy = config.privacy
     if privacy is None:
         return config.method
     refuse_simulated_noise(privacy)
@@ -170,11 +171,47 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
             "privacy: expected one server for all clients, found team servers. Serve "
             "it without teams, or without [privacy]."
         )
-    if privacy.noise and privacy.secret is None:
+    if privacy.noise and not privacy.has_noise_of_clients and privacy.secret is None:
         raise ConfigError(
             "privacy: secret must name a file when clients are real, found none: noise "
             "that follows from the seed hides nobody. It is made if it is not there."
         )
+    if privacy.unit == "sample":
+        return private(config.algorithm, privacy)  # who has how many is not known yet
+    return _accounted(config, clients, lambda _: 1.0)
+
+
+def _with_accounts(
+    config: RunConfig, algorithm: AnyAlgorithm, enrolled: Enrolled, task: Task
+) -> AnyAlgorithm:
+    """The same with accounts of samples, now that clients have enrolled.
+
+    Raises:
+        ConfigError: It would pass the budget.
+    """
+    if config.privacy is None or config.privacy.unit != "sample":
+        return algorithm
+    samples = enrolled.roster.enrolments.samples.cpu()
+    blank = enrolled.format.blank()
+
+    def gradients(method: AnyAlgorithm) -> float:
+        # Who does not tell may have one sample, which is then in most gradients.
+        sizes = torch.where(samples == NOT_TOLD, 1, samples)
+        return gradients_of_a_sample(method, task, blank.inputs, blank.targets, sizes)
+
+    return _accounted(config, len(samples), gradients)
+
+
+def _accounted(
+    config: RunConfig, clients: int, gradients: Callable[[AnyAlgorithm], float]
+) -> AnyAlgorithm:
+    """The method with its accounts.
+
+    Raises:
+        ConfigError: Nobody can account for it, or it would pass the budget.
+    """
+    privacy, sampling = config.privacy, config.sampling
+    assert privacy is not None
     fixed = max(floor_share(sampling.rate, clients), 1)
     return accounted(
         config.algorithm,
@@ -185,7 +222,7 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
         kind=sampling.kind,
         parameters=0,
         rounds=config.schedule.rounds,
-        gradients=lambda _: 1.0,
+        gradients=gradients,
     )
 
 
@@ -267,6 +304,8 @@ def open_run(
         if tier == "team":
             enrolled = _as_one_team(enrolled)
         task = maker.task(enrolled.format, enrolled.constants)
+        if tier == "only":
+            algorithm = _with_accounts(config, algorithm, enrolled, task)
         fleet = RemoteFleet(
             algorithm,
             task,
@@ -492,9 +531,12 @@ def _write_metadata(
         ) as part:
             save_file(state, part)
     loss = maker.loss or default_loss(format_.blank())
+    manifest = common_manifest(training, text)
+    if config.privacy is not None and config.privacy.has_noise_of_clients:
+        manifest["privacy"]["secret"] = "each client's own"
     directory.write_manifest(
         {
-            **common_manifest(training, text),
+            **manifest,
             "dataset": "the clients' own data",
             "split": "",
             "loss": loss if isinstance(loss, str) else "own",

@@ -10,10 +10,18 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
 from fedloom.privacy.accounting import Accountant, mechanism_of
 from fedloom.privacy.extra import optional
+from fedloom.privacy.own_noise import OwnNoise
 from fedloom.privacy.private import Private, PrivateSteps
 from fedloom.privacy.settings import Privacy as Privacy
 
-__all__ = ["Privacy", "accounted", "private", "refuse_simulated_noise"]
+__all__ = [
+    "OwnNoise",
+    "Privacy",
+    "accounted",
+    "private",
+    "private_client",
+    "refuse_simulated_noise",
+]
 
 
 def private(
@@ -37,6 +45,21 @@ def private(
         return PrivateSteps(algorithm, chosen)
     # Who will be called is not known yet; `accounted` puts it right.
     return Private(algorithm, chosen, called=chosen.least_clients or 1)
+
+
+def private_client(
+    algorithm: AnyAlgorithm, settings: Privacy, noise: OwnNoise
+) -> Private | PrivateSteps:
+    """The same at a client that is real, whose noise comes from its own secret.
+
+    Args:
+        algorithm: the method.
+        settings: those of the run.
+        noise: the client's.
+    """
+    if settings.unit == "sample":
+        return PrivateSteps(algorithm, settings, source=noise)
+    return private(algorithm, settings)
 
 
 def accounted(
@@ -98,7 +121,7 @@ def refuse_simulated_noise(settings: Privacy) -> None:
     Raises:
         ConfigError: It is asked for: its streams are of 64 bits, good for simulations.
     """
-    if settings.noise and (settings.unit == "sample" or settings.at != "server"):
+    if settings.noise and settings.at != "server":
         raise ConfigError(
             "privacy: noise that clients add is for simulations so far, for it comes "
             "from a generator that is no cipher; found "

@@ -14,6 +14,7 @@ from fedloom.core.algorithm import AnyAlgorithm, Cohort
 from fedloom.core.clip import PerSample
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import leaves, rebuild
+from fedloom.core.streams import NoiseSource
 from fedloom.core.summed import Reduce, Summed, Wrapped, plain_sum
 from fedloom.privacy.accounting import Accountant
 from fedloom.privacy.bounding import (
@@ -178,10 +179,13 @@ class PrivateSteps(Wrapped):
         algorithm: the method.
         settings: those of the section [privacy].
         accountant: what tells epsilon; nobody accounts if absent.
+        source: where the noise of a client that is real comes from; by default it
+            follows from the run's seed.
     """
 
     settings: Privacy
     accountant: Accountant | None
+    source: NoiseSource | None
 
     def __init__(
         self,
@@ -189,10 +193,11 @@ class PrivateSteps(Wrapped):
         settings: Privacy,
         *,
         accountant: Accountant | None = None,
+        source: NoiseSource | None = None,
     ) -> None:
         super().__init__(algorithm)
         assert settings.clip is not None
-        vars(self).update(settings=settings, accountant=accountant)
+        vars(self).update(settings=settings, accountant=accountant, source=source)
 
     @property
     def parts(self) -> dict[str, str]:
@@ -203,7 +208,7 @@ class PrivateSteps(Wrapped):
     def per_sample(self) -> PerSample:  # type: ignore[override]
         """How the gradients of local steps are taken."""
         assert self.settings.clip is not None
-        return PerSample(self.settings.clip, self.settings.noise)
+        return PerSample(self.settings.clip, self.settings.noise, self.source)
 
     def download(self, server: Any, cohort: Cohort) -> Any:
         """The method's, unless the round would pass the budget.

@@ -7,6 +7,7 @@ second release of the same data, and the mean of two releases has less noise.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import stat
@@ -78,15 +79,21 @@ class Secret:
     def __repr__(self) -> str:
         return "Secret(of the seed)" if self.path is None else f"Secret({self.path})"
 
+    def below(self, *texts: str) -> Secret:
+        """A secret that follows from this one and some texts, and tells neither."""
+        text = json.dumps(texts).encode()
+        own = hashlib.blake2b(text, key=self.key(), digest_size=_BYTES, person=b"below")
+        return Secret(own.digest())
+
     def normal(self, count: int, purpose: str, *counters: int) -> Tensor:
         """(count,) standard normal numbers in float64 (Box and Muller)."""
-        words = self._words(2 * count, purpose, *counters)
+        words = self.words(2 * count, purpose, *counters)
         uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
         radius, angle = uniform[:count], uniform[count:]
         numbers = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)
         return torch.from_numpy(numbers)
 
-    def _words(
+    def words(
         self, count: int, purpose: str, *counters: int
     ) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         """Words of 64 bits of the stream of some counters."""

@@ -57,6 +57,11 @@ class Privacy:
     directory and readable by its owner alone; made if it is not there. Without it the
     noise follows from the seed, which hides nothing from whoever has that."""
 
+    @property
+    def has_noise_of_clients(self) -> bool:
+        """Whether clients add noise, from secrets of their own where they are real."""
+        return bool(self.noise) and (self.unit, self.at) != ("client", "server")
+
     def __post_init__(self) -> None:
         check(self)
         for name, clip in self.clips.items():

@@ -20,7 +20,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -118,6 +120,9 @@ class Home:
             if not file.exists():
                 with atomic_write(file, lasting=True, private=True) as part:
                     write_text(part, f"{secrets.randbits(_SECRET_BITS):x}\n")
+            mode = stat.S_IMODE(file.stat().st_mode)
+            if os.name == "posix" and mode & 0o077:
+                raise ValueError(f"others can read it, by mode {mode:04o}: chmod 600")
             secret = int(file.read_text(encoding="utf-8"), 16)
             if not 0 <= secret < 1 << _SECRET_BITS:
                 raise ValueError(f"it has more than {_SECRET_BITS} bits")

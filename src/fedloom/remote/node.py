@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from fedloom.core.secure_sums import SecureSums
 from fedloom.core.task import Task
 from fedloom.data.sample_format import SampleFormat
 from fedloom.engine.job import Runner
+from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.fleet.local import LocalFleet
 from fedloom.remote.codec import (
@@ -48,6 +49,7 @@ from fedloom.remote.summands import by_sums
 from fedloom.remote.wire import STAGES, Header, WireMessage
 
 if TYPE_CHECKING:
+    from fedloom.privacy import OwnNoise
     from fedloom.remote.client_sums import ClientSums
     from fedloom.secure.primitives import SigningKey
 
@@ -80,6 +82,9 @@ class Node(Participant):
             SCAFFOLD, are then no longer exact.
         secret: what noise that protects the client is drawn from; by default a number
             that is drawn once and kept at home.
+        noise: the source of that noise, where the method draws from one. It is then
+            told what the work is, and no exchange is done a second time for another
+            order.
         secure: how uploads are summed securely, as the server has it; none sends them
             as they are.
         signing_key: what this client signs with in secure sums; by default a key that
@@ -102,6 +107,7 @@ class Node(Participant):
         tells_log_odds: bool = False,
         begins_anew: bool = False,
         secret: int | None = None,
+        noise: OwnNoise | None = None,
         secure: SecureSums | None = None,
         signing_key: SigningKey | None = None,
         admitted: frozenset[bytes] = frozenset(),
@@ -115,7 +121,10 @@ class Node(Participant):
         self.format = SampleFormat.of(federation.dataset)
         self._make_task = make_task
         self._seed = seed
-        self._runner = runner if runner is not None else Weave(1)
+        # A source draws on the host, which nothing that is vmapped can wait for.
+        default: Runner = Weave(1) if noise is None else Loop()
+        self._runner = runner if runner is not None else default
+        self._noise = noise
         self._tells_sizes = tells_sizes
         self._tells_log_odds = tells_log_odds
         self._begins_anew = begins_anew
@@ -224,6 +233,10 @@ class Node(Participant):
             )
         if standing is not None:
             self._refuse_unlike(message, standing.shapes)
+        if self._noise is not None:
+            if goes_back:
+                raise self._second_release(header)
+            self._noise.begin(*self._work(message, standing))
         _recall(fleet, _as_request(order), standing)
         fleet.send(order)
         arrivals = fleet.receive()
@@ -253,6 +266,21 @@ class Node(Participant):
         )
         self.home.keep(header.run, kept, replaces=goes_back)
         return WireMessage(answer.header, {**answer.tensors, **keys})
+
+    def _work(self, message: WireMessage, standing: Standing | None) -> Iterator[str]:
+        """What an answer follows from: the order, what is kept, and the samples."""
+        yield message.content_digest
+        yield "" if standing is None else tensors_digest(standing.memory)
+        yield self.federation.hash
+        yield self.federation.dataset.hash
+
+    def _second_release(self, header: Header) -> MessageError:
+        return MessageError(
+            f"{self.name}: exchange {header.number} was answered, and is asked for "
+            "again with another order. A second answer would tell more of this "
+            "client's samples than its privacy counts. Resume the server from a later "
+            "checkpoint, or start a new run."
+        )
 
     def _read_call(self, message: WireMessage) -> list[int]:
         """Whose summands are added, this client's among them if it is to upload."""

@@ -1,0 +1,242 @@
+"""Noise of clients that are real: from secrets of their own, released once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedloom.clients import Federation
+from fedloom.config import RunConfig, parse
+from fedloom.core.errors import ConfigError, DataError
+from fedloom.deploy import make_node, only_client, serve
+from fedloom.plan import make_clients
+from fedloom.privacy import OwnNoise, own_noise
+from fedloom.privacy.secret import Secret
+from fedloom.remote import InProcessChannel, WireMessage
+from fedloom.runs import run_config
+
+COUNT = 3
+SAMPLES = {"unit": "sample", "clip": 0.5, "noise": 2.0, "delta": 1e-3}
+KEY = torch.tensor(-7)
+
+
+def settings(**changes: Any) -> RunConfig:
+    return parse(
+        {
+            "rounds": 2,
+            "evaluate_every": 10,
+            "algorithm": {"name": "fedavg"},
+            "data": {"name": "synthetic", "clients": COUNT, "features": 20},
+            "model": {"name": "mlr"},
+            "engine": {"device": "cpu", "compile": "off"},
+            "privacy": SAMPLES,
+            **changes,
+        }
+    )
+
+
+class Tap(InProcessChannel):
+    """Keeps the orders to train, and what was answered."""
+
+    def __init__(self, nodes: Any) -> None:
+        super().__init__(nodes)
+        self.orders: list[tuple[Any, WireMessage]] = []
+        self.answers: dict[tuple[Any, int], WireMessage] = {}
+
+    def send(self, messages: Iterable[tuple[Any, WireMessage]]) -> None:
+        listed = list(messages)
+        self.orders += [(a, m) for a, m in listed if m.header.kind == "train"]
+        super().send(listed)
+
+    def deliver(self, sender: Any, raw: bytes) -> None:
+        message = WireMessage.from_bytes(raw)
+        if message.header.kind == "trained":
+            self.answers[sender, message.header.number] = message
+        super().deliver(sender, raw)
+
+
+class Served:
+    """A federation in this process, after its last round."""
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        self.config: RunConfig
+        self.clients: Federation
+        self.config, self.clients = make_clients(config)
+        self.folder = folder
+        self.channel = Tap(
+            {n: self.node(n, folder / f"home-{n}").answer for n in range(COUNT)}
+        )
+        serve(config, self.channel, folder / "run", run="own", clients=COUNT)
+
+    def node(self, n: int, home: Path, **own: Any) -> Any:
+        return make_node(self.config, only_client(self.clients, n), home, **own)
+
+    def order(self, n: int, round_: int) -> WireMessage:
+        return next(
+            message
+            for address, message in self.channel.orders
+            if (address, message.header.round) == (n, round_)
+        )
+
+
+def upload(message: WireMessage) -> Tensor:
+    assert message.header.kind == "trained", message.header.text
+    parts = [t for n, t in sorted(message.tensors.items()) if n.startswith("upload.")]
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+@pytest.fixture(autouse=True)
+def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return Served(tmp_path_factory.mktemp("own"), settings())
+
+
+def noise_of(secret: int, *work: str) -> OwnNoise:
+    noise = OwnNoise(Secret.of_seed(secret))
+    noise.begin(*work)
+    return noise
+
+
+def test_noise_is_a_function_of_secret_work_and_stream() -> None:
+    first = noise_of(1, "a", "b").normal(KEY, (50,))
+    assert torch.equal(first, noise_of(1, "a", "b").normal(KEY, (50,)))
+    assert torch.equal(first.reshape(5, 10), noise_of(1, "a", "b").normal(KEY, (5, 10)))
+    different = [
+        noise_of(2, "a", "b").normal(KEY, (50,)),
+        noise_of(1, "ab", "").normal(KEY, (50,)),
+        noise_of(1, "a", "c").normal(KEY, (50,)),
+        noise_of(1, "a", "b").normal(KEY + 1, (50,)),
+    ]
+    assert not any(torch.equal(first, noise) for noise in different)
+    bits = noise_of(1, "a", "b").bits(KEY, (50,))
+    assert bits.dtype == torch.int64
+    assert len(bits.unique()) == 50
+
+
+def test_large_tensors_are_drawn_in_parts_that_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_noise, "_AT_ONCE", 4)
+    numbers = noise_of(1).normal(KEY, (3, 3), torch.float64)
+    assert numbers.shape == (3, 3)
+    assert len(numbers.unique()) == 9
+    assert noise_of(1).normal(KEY, ()).shape == ()
+
+
+def test_own_noise_is_standard_normal() -> None:
+    """To one part in a hundred for 200 000 numbers."""
+    noise = noise_of(0).normal(KEY, (200_000,))
+    assert float(noise.mean()) == pytest.approx(0.0, abs=0.01)
+    assert float(noise.std()) == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_client_that_is_killed_and_rejoins_sends_the_same_bits(
+    served: Served, tmp_path: Path
+) -> None:
+    """It has its secret and its memory, and what it sent before is not there."""
+    sent = upload(served.channel.answers[0, 0])
+    home = served.folder / "home-0"
+    (tmp_path / "home").mkdir()
+    shutil.copy(home / "secret", tmp_path / "home" / "secret")
+    again = served.node(0, tmp_path / "home").answer(served.order(0, 0))
+    assert torch.equal(upload(again), sent)
+
+
+def test_another_secret_or_round_has_other_noise(
+    served: Served, tmp_path: Path
+) -> None:
+    sent = upload(served.channel.answers[0, 0])
+    other = served.node(0, tmp_path / "other").answer(served.order(0, 0))
+    assert not torch.isclose(upload(other), sent).any()
+    key = {"secret": 5}
+    order = served.order(0, 0)
+    elsewhere = replace(order.header, run="another")
+    answers = [
+        served.node(0, tmp_path / f"home-{n}", **key).answer(message)
+        for n, message in enumerate((order, WireMessage(elsewhere, order.tensors)))
+    ]
+    first, second = map(upload, answers)
+    assert not torch.isclose(first, second).any()
+
+
+def test_the_noise_in_a_step_has_its_standard_deviation(tmp_path: Path) -> None:
+    """To one part in twenty: 2 020 parameters, three standard errors."""
+    samples = {**SAMPLES, "clip": 1e-3, "noise": 1e3}
+    config = settings(
+        rounds=1,
+        privacy=samples,
+        algorithm={"name": "fedavg", "lr": 0.5, "steps": 1, "batch_size": 10},
+        data={"name": "synthetic", "clients": COUNT, "features": 100, "classes": 20},
+    )
+    run = Served(tmp_path, config)
+    start = run.order(0, 0).tensors
+    down = torch.cat([t.reshape(-1) for n, t in start.items() if "shared" in n])
+    for n in range(COUNT):
+        node = run.node(n, tmp_path / f"new-{n}", secret=n)
+        answer = node.answer(run.order(n, 0))
+        moved = upload(answer)[: len(down)] - down
+        assert len(moved) == 2020
+        in_batch = int(answer.tensors["report.gradients"])
+        assert float(moved.std()) == pytest.approx(0.5 * 1.0 / in_batch, rel=0.05)
+
+
+def test_an_exchange_is_not_released_again_for_another_order(served: Served) -> None:
+    order = served.order(1, 1)
+    node = served.node(1, served.folder / "home-1")
+    header = replace(order.header, session=1)
+    same = node.answer(WireMessage(header, order.tensors))
+    assert torch.equal(upload(same), upload(served.channel.answers[1, 1]))
+    other = {
+        name: tensor + 1 if "shared" in name else tensor
+        for name, tensor in order.tensors.items()
+    }
+    refused = node.answer(WireMessage(header, other))
+    assert refused.header.kind == "refused"
+    assert "exchange 1 was answered" in refused.header.text
+
+
+def test_the_ledger_of_a_federation_is_that_of_a_simulation(
+    served: Served, tmp_path: Path
+) -> None:
+    run_config(settings(), out=tmp_path / "simulated")
+    ledgers = [
+        json.loads((folder / "privacy.json").read_text())
+        for folder in (served.folder / "run", tmp_path / "simulated")
+    ]
+    assert ledgers[0].pop("secret") == "each client's own"
+    assert ledgers[1].pop("secret") is None
+    own, simulated = ({k: t[k] for k in t if k != "digest"} for t in ledgers)
+    assert own == simulated
+    assert own["unit"] == "sample"
+    assert own["rounds"][1]["epsilon"] > own["rounds"][0]["epsilon"] > 0
+
+
+def test_a_federation_that_would_pass_its_budget_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"more than budget = 0\.1"):
+        Served(tmp_path, settings(privacy={**SAMPLES, "budget": 0.1}))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such modes")
+def test_a_clients_secret_is_for_its_owner_alone(
+    served: Served, tmp_path: Path
+) -> None:
+    file = served.folder / "home-2" / "secret"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert len(file.read_text().strip()) > 50
+    (tmp_path / "secret").write_text("ff\n")
+    (tmp_path / "secret").chmod(0o644)
+    with pytest.raises(DataError, match=r"mode 0644.*chmod 600"):
+        served.node(2, tmp_path)
