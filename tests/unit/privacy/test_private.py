@@ -156,6 +156,9 @@ def test_settings_that_contradict_each_other_are_refused(
         (fedloom.FedAMP, "personal"),
         (fedloom.HeurFedAMP, "personal"),
         (fedloom.FedFomo, "personal"),
+        (fedloom.PFedHN, "change"),
+        (fedloom.SelfFL, "personal"),
+        (fedloom.SelfFLCluster, "report"),
     ],
 )
 def test_a_method_of_single_models_is_refused_with_the_field_and_others(
