@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from fedloom.core import streams
 from fedloom.core.records import leaves, map_record
 
 T = TypeVar("T")
@@ -20,6 +21,26 @@ class PerSample(NamedTuple):
     """Largest norm of the gradient of one sample's loss."""
     noise: float
     """Standard deviation of the noise, in multiples of `clip`."""
+
+    def mean(self, rows: Tensor, mask: Tensor, key: Tensor) -> Tensor:
+        """(d,) the mean of shortened gradients, with noise in their sum.
+
+        One that has a number that is not finite counts as zeros.
+
+        Args:
+            rows: (B, d) the gradient of each sample.
+            mask: (B,) 1 for a sample, 0 for padding.
+            key: the stream of the noise.
+        """
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        is_used = torch.isfinite(norms) & (mask > 0)
+        factors = torch.where(is_used, (self.clip / norms).clamp(max=1.0), 0.0)
+        rows = torch.where(is_used[:, None], rows, 0.0)
+        total = (factors[:, None] * rows).sum(0)
+        if self.noise:
+            drawn = streams.normal(key, total.shape, total.dtype)
+            total = total + self.noise * self.clip * drawn
+        return total / mask.sum().clamp(min=1.0)
 
 
 def clip_factor(parts: Iterable[Tensor], clip: float) -> Tensor:
