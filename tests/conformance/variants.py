@@ -202,6 +202,8 @@ PRIVATE: list[AnyAlgorithm] = [
     _private("ditto", {"unit": "sample"}, momentum=0.9),
     _private("self-fl", {"unit": "sample"}),
     _private("fedamp", {"unit": "sample"}),
+    _private("pfedvem", {"unit": "sample"}),
+    _private("fedrep", {"unit": "sample"}),
 ]
 """Methods in which somebody is hidden; what their noise comes from is the seed."""
 

@@ -96,7 +96,7 @@ LETTERS = World(
     unit="client",
     delta=5e-4,
     rates=(0.1, 0.3, 1.0),
-    clips=(0.03, 0.1, 0.3),
+    clips=(0.3, 1.0, 3.0),
 )
 CIFAR10 = World(
     tables={
