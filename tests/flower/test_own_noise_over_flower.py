@@ -63,3 +63,13 @@ def trained(
 
 def test_samples_are_hidden_by_noise_of_their_clients(federation: Federation) -> None:
     trained(federation, "sample", {"unit": "sample", "noise": 1.0})
+
+
+def test_uploads_are_hidden_by_noise_of_their_clients(federation: Federation) -> None:
+    trained(federation, "local", {"at": "local", "clip": 0.1, "noise": 1.0})
+
+
+def test_parts_of_noise_are_added_up_securely(federation: Federation) -> None:
+    parts = {"at": "clients", "clip": 0.1, "noise": 1.0, "least_clients": COUNT}
+    secure = {"threshold": 1.0, "fewest": COUNT}
+    trained(federation, "parts", parts, secure=secure)

@@ -88,7 +88,11 @@ def refuse_insecure(algorithm: AnyAlgorithm) -> None:
         ConfigError: Its server needs single uploads, or a setting is missing without
             which a number that it sends has no bound.
     """
-    if isinstance(algorithm, Summed) and algorithm.reduce is not plain_sum:
+    if (
+        isinstance(algorithm, Summed)
+        and algorithm.reduce is not plain_sum
+        and algorithm.largest_whole(1) is None
+    ):
         raise ConfigError(
             "[secure]: a robust rule compares single uploads, and the server sees none "
             "of them. Leave one of the two out, or take the norm bound, which each "

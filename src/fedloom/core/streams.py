@@ -112,10 +112,11 @@ def uniform(
     One bit fewer than its precision, so that adding a half is exact: neither end is
     ever reached by rounding.
     """
-    return _to_uniform(bits(key, shape), dtype)
+    return to_uniform(bits(key, shape), dtype)
 
 
-def _to_uniform(bits: Tensor, dtype: torch.dtype) -> Tensor:
+def to_uniform(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """Uniform numbers in (0, 1) from random bits."""
     width = 52 if dtype == torch.float64 else 23
     return (_shift(bits, 64 - width).to(dtype) + 0.5) * 2.0**-width
 
@@ -130,7 +131,7 @@ def normal(
         for start in range(0, count, _AT_ONCE):
             part = numbers[start : start + _AT_ONCE]
             halves = (_bits_from(key, at, len(part)) for at in (start, count + start))
-            part.copy_(_to_normal(*(_to_uniform(half, dtype) for half in halves)))
+            part.copy_(_to_normal(*(to_uniform(half, dtype) for half in halves)))
         return numbers.reshape(tuple(shape))
     return _to_normal(*uniform(key, (2, *shape), dtype))
 

@@ -197,6 +197,14 @@ class Summed(Wrapped):
         """The method's, with its summand in the place of its upload."""
         return (*self.algorithm.records[:4], self.algorithm.summand_record)
 
+    def largest_whole(self, numbers: int) -> float | None:
+        """Most that a number of a summand of whole numbers is; None of any other.
+
+        Args:
+            numbers: those of the largest field.
+        """
+        return None
+
     def finish(
         self, work: Any, down: Any, memory: Any, client: Client, task: Task
     ) -> tuple[Any, Any]:

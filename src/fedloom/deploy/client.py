@@ -23,7 +23,7 @@ from fedloom.privacy import (
     Privacy,
     private,
     private_client,
-    refuse_simulated_noise,
+    refuse_lone_noise,
 )
 from fedloom.privacy.secret import Secret
 from fedloom.remote import Node
@@ -152,7 +152,7 @@ def make_node(
     )
     method, noise = config.method, None
     if config.privacy is not None:
-        refuse_simulated_noise(config.privacy)
+        refuse_lone_noise(config.privacy, is_secure=config.secure is not None)
         privacy = replace(config.privacy, secret=None)
         noise = _own_noise(privacy, home, secret)
         method = (

@@ -43,7 +43,8 @@ from fedloom.plan import (
     make_task,
     refuse_secret_inside,
 )
-from fedloom.privacy import accounted, private, refuse_simulated_noise
+from fedloom.privacy import accounted, private, refuse_lone_noise
+from fedloom.privacy.private import Private
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
 from fedloom.results.directory import RunDirectory
@@ -165,7 +166,7 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
     privacy = config.privacy
     if privacy is None:
         return config.method
-    refuse_simulated_noise(privacy)
+    refuse_lone_noise(privacy, is_secure=config.secure is not None)
     if tier != "only":
         raise ConfigError(
             "privacy: expected one server for all clients, found team servers. Serve "
@@ -178,7 +179,25 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
         )
     if privacy.unit == "sample":
         return private(config.algorithm, privacy)  # who has how many is not known yet
-    return _accounted(config, clients, lambda _: 1.0)
+    made = _accounted(config, clients, lambda _: 1.0)
+    least = made.noisy_clients if isinstance(made, Private) else 1
+    if config.secure is not None and least > 1:
+        needed = config.secure.needed(_called(config, clients))
+        if needed < least:
+            raise ConfigError(
+                f"privacy: least_clients = {least} is more than the {needed} clients "
+                "that a secure sum may be opened for, who would not have enough noise "
+                f"together. Set it to {needed} at most, or raise the threshold in "
+                "[secure]."
+            )
+    return made
+
+
+def _called(config: RunConfig, clients: int) -> int:
+    """How many clients a round calls at most."""
+    sampling = config.sampling
+    fixed = max(floor_share(sampling.rate, clients), 1)
+    return fixed if sampling.kind == "fixed" else clients
 
 
 def _with_accounts(
@@ -187,8 +206,10 @@ def _with_accounts(
     """The same with accounts of samples, now that clients have enrolled.
 
     Raises:
-        ConfigError: It would pass the budget.
+        ConfigError: It would pass the budget, or sums could overflow.
     """
+    if isinstance(algorithm, Private):
+        algorithm.check_sums(task.d, _called(config, enrolled.roster.count))
     if config.privacy is None or config.privacy.unit != "sample":
         return algorithm
     samples = enrolled.roster.enrolments.samples.cpu()
@@ -212,12 +233,11 @@ def _accounted(
     """
     privacy, sampling = config.privacy, config.sampling
     assert privacy is not None
-    fixed = max(floor_share(sampling.rate, clients), 1)
     return accounted(
         config.algorithm,
         privacy,
         clients=clients,
-        called=fixed if sampling.kind == "fixed" else clients,
+        called=_called(config, clients),
         rate=sampling.rate,
         kind=sampling.kind,
         parameters=0,

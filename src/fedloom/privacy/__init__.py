@@ -20,7 +20,7 @@ __all__ = [
     "accounted",
     "private",
     "private_client",
-    "refuse_simulated_noise",
+    "refuse_lone_noise",
 ]
 
 
@@ -59,7 +59,7 @@ def private_client(
     """
     if settings.unit == "sample":
         return PrivateSteps(algorithm, settings, source=noise)
-    return private(algorithm, settings)
+    return Private(algorithm, settings, called=settings.least_clients, source=noise)
 
 
 def accounted(
@@ -115,18 +115,30 @@ def accounted(
     return made
 
 
-def refuse_simulated_noise(settings: Privacy) -> None:
-    """Refuse noise of clients where clients are real.
+def refuse_lone_noise(settings: Privacy, *, is_secure: bool) -> None:
+    """Refuse parts of noise that a real server would see one by one.
+
+    Args:
+        settings: those of the run.
+        is_secure: whether uploads are summed securely.
 
     Raises:
-        ConfigError: It is asked for: its streams are of 64 bits, good for simulations.
+        ConfigError: It would, or clients do not know how large their part is.
     """
-    if settings.noise and settings.at != "server":
+    if not settings.noise or settings.at != "clients":
+        return
+    if not is_secure:
         raise ConfigError(
-            "privacy: noise that clients add is for simulations so far, for it comes "
-            "from a generator that is no cipher; found "
-            f"unit = {settings.unit!r}, at = {settings.at!r}. Have the server add it: "
-            'unit = "client", at = "server".'
+            'privacy: at = "clients" gives each client a part of the noise, enough '
+            "for the total and too little for one upload, and without secure sums "
+            "the server sees single uploads. Add a section [secure], or set at = "
+            '"local", with all of the noise on each.'
+        )
+    if settings.least_clients is None:
+        raise ConfigError(
+            'privacy: at = "clients" needs least_clients where clients are real, found '
+            "none: how many have enough noise together. No more than the clients "
+            "without whom no total is opened (threshold in [secure])."
         )
 
 

@@ -17,6 +17,7 @@ from fedloom.core import streams
 from fedloom.core.algorithm import AnyAlgorithm, Client
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import rebuild
+from fedloom.core.streams import NoiseSource
 from fedloom.core.summed import Leaving
 from fedloom.core.sums import bounds
 from fedloom.privacy.discrete import discrete_gaussian
@@ -117,12 +118,14 @@ class LocalNoise(Bounding):
 
     noise: float
     """Standard deviation, in multiples of each field's bound."""
+    source: NoiseSource | None = None
+    """Where the noise comes from; by default from the client's stream alone."""
 
     def __call__(self, summand: Any, client: Client) -> Leaving:
         """The bounded summand, and the same with noise."""
         bounded = self.bounded(summand)
         sent = [
-            value + self.noise * bound.norm * _normal(client, place, value)
+            value + self.noise * bound.norm * self._normal(client, place, value)
             if bound.is_hidden
             else torch.zeros_like(value)
             for place, (bound, value) in enumerate(
@@ -131,14 +134,14 @@ class LocalNoise(Bounding):
         ]
         return Leaving(bounded, rebuild(summand, sent))
 
+    def _normal(self, client: Client, place: int, like: Tensor) -> Tensor:
+        normal = streams.normal if self.source is None else self.source.normal
+        return normal(_stream(client, place), like.shape, like.dtype)
+
 
 def _stream(client: Client, place: int) -> Tensor:
     """The client's stream for the noise of a field."""
     return streams.fold(client.secret, _NOISE + place)
-
-
-def _normal(client: Client, place: int, like: Tensor) -> Tensor:
-    return streams.normal(_stream(client, place), like.shape, like.dtype)
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ class DiscreteNoise(Bounding):
     bits: int
     least: int
     """How many clients have enough noise together."""
+    source: NoiseSource | None = None
+    """Where chance comes from; by default from the client's stream alone."""
 
     def __call__(self, summand: Any, client: Client) -> Leaving:
         """The bounded summand, and whole numbers of its grid with noise."""
@@ -194,8 +199,10 @@ class DiscreteNoise(Bounding):
     ) -> Tensor:
         steps = value.double() / self.grid(bound)
         own = _stream(client, place)
-        chance = streams.uniform(streams.fold(own, 0), value.shape, torch.float64)
-        whole = torch.floor(steps + chance)
+        bits = streams.bits if self.source is None else self.source.bits
+        drawn = bits(streams.fold(own, 0), value.shape)
+        whole = torch.floor(steps + streams.to_uniform(drawn, torch.float64))
         scale = self.scale(bound, value.numel()) / self._root
-        noise = discrete_gaussian(streams.fold(own, 1), value.shape, scale)
+        words = bits(streams.fold(own, 1), value.shape)
+        noise = discrete_gaussian(words, scale)
         return (whole + noise).to(value.dtype)

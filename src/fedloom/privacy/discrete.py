@@ -11,13 +11,10 @@ arXiv:2102.06387).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
-
-from fedloom.core import streams
 
 _BITS = 62
 _FIXED = 160
@@ -26,16 +23,15 @@ _TAIL = 10.0
 """Standard deviations up to which there are numbers: beyond, less than 2^-70."""
 
 
-def discrete_gaussian(key: Tensor, shape: Sequence[int], scale: float) -> Tensor:
+def discrete_gaussian(words: Tensor, scale: float) -> Tensor:
     """Whole numbers in float64.
 
     Args:
-        key: a stream.
-        shape: of the numbers.
+        words: random bits, an int64 for each number.
         scale: s, about the standard deviation.
     """
-    table = _table(scale).to(key.device)
-    words = streams.bits(key, shape).bitwise_and((1 << _BITS) - 1)
+    table = _table(scale).to(words.device)
+    words = words.bitwise_and((1 << _BITS) - 1)
     return (torch.bucketize(words, table, right=True) - len(table) // 2).double()
 
 

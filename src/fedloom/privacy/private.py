@@ -44,6 +44,8 @@ class Private(Summed):
         accountant: what tells epsilon; nobody accounts if absent.
         rate: share of the clients that a round calls; that of the population if absent.
         called: how many clients a round calls, where the noise comes from them.
+        source: where the noise of a client that is real comes from; by default it
+            follows from the run's seed.
 
     Raises:
         ConfigError: The method needs more than sums, a field has no bound, or the sums
@@ -62,6 +64,7 @@ class Private(Summed):
         accountant: Accountant | None = None,
         rate: float | None = None,
         called: int | None = None,
+        source: NoiseSource | None = None,
     ) -> None:
         super().__init__(algorithm, reduce=reduce, most_samples=settings.most_samples)
         vars(self).update(settings=settings, accountant=accountant)
@@ -71,10 +74,14 @@ class Private(Summed):
             fields = field_bounds(algorithm, settings)
             vars(self)["leave"] = Bounding(fields)
             if settings.noise:
-                self._add_noise(fields, rate, called)
+                self._add_noise(fields, rate, called, source)
 
     def _add_noise(
-        self, fields: tuple[FieldBound, ...], rate: float | None, called: int | None
+        self,
+        fields: tuple[FieldBound, ...],
+        rate: float | None,
+        called: int | None,
+        source: NoiseSource | None,
     ) -> None:
         settings, method = self.settings, self.algorithm
         if settings.most_samples is None:
@@ -90,7 +97,7 @@ class Private(Summed):
                 secret = Secret(path=Path(path).expanduser())
             release: Release = ServerNoise(method, fields, rate, noise, secret)
         elif settings.at == "local":
-            vars(self)["leave"] = LocalNoise(fields, noise)
+            vars(self)["leave"] = LocalNoise(fields, noise, source)
             release = ClientNoise(method, fields, rate, noise)
         elif method.needs == "sums per team":
             raise ConfigError(
@@ -105,7 +112,7 @@ class Private(Summed):
                     'privacy: at = "clients" needs least_clients, how many clients '
                     "have enough noise together, found none."
                 )
-            parts = DiscreteNoise(fields, noise, settings.bits, least)
+            parts = DiscreteNoise(fields, noise, settings.bits, least, source)
             vars(self).update(leave=parts, reduce=_whole_numbers)
             release = SharedNoise(method, fields, rate, parts)
         vars(self)["release"] = release
@@ -134,6 +141,16 @@ class Private(Summed):
         return getattr(self.release, "secret", None)
 
     @property
+    def noisy_clients(self) -> int:
+        """How many clients have enough noise together; 1 where each has, or none."""
+        return self.leave.least if isinstance(self.leave, DiscreteNoise) else 1
+
+    def largest_whole(self, numbers: int) -> float | None:
+        """Most that a client's whole number is, where the noise is in such numbers."""
+        leave = self.leave
+        return leave.largest(numbers) if isinstance(leave, DiscreteNoise) else None
+
+    @property
     def releases_always(self) -> bool:  # type: ignore[override]
         """Whether a round in which nobody was there is released too: it has noise."""
         return self.release is not None
@@ -148,9 +165,9 @@ class Private(Summed):
         Raises:
             ConfigError: They could.
         """
-        if not isinstance(self.leave, DiscreteNoise):
+        largest = self.largest_whole(parameters)
+        if largest is None:
             return
-        largest = self.leave.largest(parameters)
         if largest > _EXACT or clients * largest > _LARGEST:
             limit = _EXACT if largest > _EXACT else _LARGEST
             raise ConfigError(

@@ -22,8 +22,8 @@ class Privacy:
     at: Literal["server", "clients", "local"] = "server"
     """Who adds the noise that hides a client. `server`: the server, which is trusted,
     to each total. `clients`: each client its part, in whole numbers, so that the total
-    has enough; for secure sums. `local`: each client all of it, against a server that
-    sees every upload; this costs far more."""
+    has enough; a federation needs `[secure]` for it. `local`: each client all of it,
+    against a server that sees every upload; this costs far more."""
     clip: Positive | None = 1.0
     """Largest norm of what a client adds to a sum, its change of the parameters times
     its weight; of the gradient of one sample where samples are hidden. None bounds
@@ -51,7 +51,8 @@ class Privacy:
     `clip`."""
     least_clients: Count | None = None
     """With `at = "clients"`, how many clients have enough noise together; a round to
-    which fewer come is stopped. All who are called if absent."""
+    which fewer come is stopped. All who are called if absent; a federation wants it
+    given."""
     secret: str | None = None
     """File of the 32 bytes that the server's noise is drawn from, outside of the run's
     directory and readable by its owner alone; made if it is not there. Without it the

@@ -45,7 +45,6 @@ from fedloom.remote.codec.secure import (
 from fedloom.remote.summands import SummandForm
 from fedloom.remote.wire import STAGES, Header, Kind, WireMessage
 from fedloom.secure.client import SumClient
-from fedloom.secure.fixed_point import FixedPoint
 from fedloom.secure.plan import KEYS_BYTES, SumPlan
 from fedloom.secure.primitives import (
     KEY_BYTES,
@@ -150,7 +149,7 @@ class ClientSums:
             raise MessageError(f"{header.name}: is asked for a summand of no sum.")
         form = SummandForm(algorithm, summand, self.settings)
         seed = secrets.token_bytes(KEY_BYTES)
-        code = FixedPoint(self.settings.bits_for(len(clients)), form.bounds)
+        code = form.code(self.settings.bits_for(len(clients)))
         numbers = form.flatten(summand, header.name)
         before = self._read(header.run)
         kept = _Summand(

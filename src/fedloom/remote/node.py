@@ -31,6 +31,7 @@ from fedloom.engine.job import Runner
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.fleet.local import LocalFleet
+from fedloom.privacy.private import Private
 from fedloom.remote.codec import (
     Moments,
     RunEnd,
@@ -221,6 +222,7 @@ class Node(Participant):
         if self._sums is not None:
             self._sums.refuse_opened(header)
             members = self._read_call(message)
+            self._refuse_little_noise(self._sums.settings, members)
         fleet = self._fleet_for(message)
         beside = () if self._sums is None else ("secure",)
         order = read_order(message, self.algorithm, fleet.task, beside)
@@ -281,6 +283,23 @@ class Node(Participant):
             "client's samples than its privacy counts. Resume the server from a later "
             "checkpoint, or start a new run."
         )
+
+    def _refuse_little_noise(self, secure: SecureSums, members: list[int]) -> None:
+        """Refuse a sum that may be opened for fewer clients than have enough noise.
+
+        Raises:
+            MessageError: It may.
+        """
+        if not members or not isinstance(self.algorithm, Private):
+            return
+        needed, least = secure.needed(len(members)), self.algorithm.noisy_clients
+        if needed < least:
+            raise MessageError(
+                f"{self.name}: a sum of {len(members)} clients may be opened for "
+                f"{needed} of them, and it takes {least} to have enough noise "
+                "(least_clients in [privacy]). Lower that, or raise the threshold in "
+                "[secure]."
+            )
 
     def _read_call(self, message: WireMessage) -> list[int]:
         """Whose summands are added, this client's among them if it is to upload."""

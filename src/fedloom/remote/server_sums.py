@@ -32,7 +32,6 @@ from fedloom.remote.codec.secure import (
 )
 from fedloom.remote.summands import SummandForm
 from fedloom.remote.wire import Header, Kind, WireMessage
-from fedloom.secure.fixed_point import FixedPoint
 from fedloom.secure.plan import KEYS_BYTES
 from fedloom.secure.primitives import SIGNATURE_BYTES
 from fedloom.secure.server import SumServer
@@ -75,7 +74,7 @@ class ServerSums:
         most: training samples that count as 1 where clients count by samples.
 
     Raises:
-        ConfigError: A sum has too few clients, or too many.
+        ConfigError: A sum has too few clients, or too many, or its numbers do not fit.
     """
 
     def __init__(
@@ -88,7 +87,10 @@ class ServerSums:
     ) -> None:
         self._form = form
         self._most = most
-        self._bits = {team: settings.bits_for(len(c)) for team, c in groups.items()}
+        self._codes = {
+            team: form.code(settings.bits_for(len(clients)))
+            for team, clients in groups.items()
+        }
         self._sums = {
             team: SumServer(
                 make_plan(
@@ -236,8 +238,8 @@ class ServerSums:
         """What the method's server takes in."""
         records = {}
         for team, sum_ in self._sums.items():
-            code = FixedPoint(self._bits[team], self._form.bounds)
-            records[team] = self._form.rebuild(code.decode(sum_.total()))
+            numbers = self._codes[team].decode(sum_.total())
+            records[team] = self._form.rebuild(numbers)
         if algorithm.needs != "sums per team":
             (record,) = records.values()
             return Total(record)

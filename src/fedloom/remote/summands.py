@@ -15,6 +15,7 @@ from fedloom.core.records import leaves, named, rebuild
 from fedloom.core.secure_sums import SecureSums
 from fedloom.core.summed import Summed
 from fedloom.core.sums import bounds
+from fedloom.secure.fixed_point import FixedPoint
 
 Numbers = NDArray[np.float64]
 
@@ -48,6 +49,11 @@ def most_samples(settings: SecureSums, roster: Roster) -> float:
     return float(samples.max().clamp(min=1))
 
 
+def whole_bound(algorithm: AnyAlgorithm, numbers: int) -> float | None:
+    """Most that a whole number of a summand is; None where they are not whole."""
+    return algorithm.largest_whole(numbers) if isinstance(algorithm, Summed) else None
+
+
 class SummandForm:
     """How the numbers of a method's summands lie in one vector.
 
@@ -68,10 +74,31 @@ class SummandForm:
         ]
         self.length = sum(size for _, size, _ in self._fields)
         """How many numbers there are."""
-        largest = [settings.bound if k == "vector" else 1.0 for *_, k in self._fields]
         sizes = [size for _, size, _ in self._fields]
+        self._whole = whole_bound(algorithm, max(sizes))
+        largest = [
+            self._whole or (settings.bound if kind == "vector" else 1.0)
+            for *_, kind in self._fields
+        ]
         self.bounds: Numbers = np.repeat(np.array(largest), sizes)
         """The largest that each may be, positive or negative."""
+
+    def code(self, bits: int) -> FixedPoint:
+        """How the numbers are written in so many bits.
+
+        Raises:
+            ConfigError: They are whole numbers that do not fit.
+        """
+        if self._whole is None:
+            return FixedPoint(bits, self.bounds)
+        most = (1 << (bits - 1)) - 1
+        if self._whole > most:
+            raise ConfigError(
+                f"[secure]: whole numbers with noise come to {self._whole:.3g}, and in "
+                f"a sum of so many clients each must stay below {most:,}. Lower bits "
+                "in [privacy], or leave out bits in [secure]."
+            )
+        return FixedPoint(bits, np.full(self.length, float(most)))  # 1 stands for 1
 
     def flatten(self, summand: Any, where: str) -> Numbers:
         """The numbers of a summand.

@@ -35,7 +35,10 @@ class FixedPoint(NamedTuple):
             key: what chance is drawn from.
         """
         chance = keystream(key, len(values)) * 2.0**-32  # in [0, 1)
-        rounded = np.floor(values / self.step + chance)
+        steps = values / self.step
+        whole = np.floor(steps)
+        # In two parts, so that whole numbers of steps stay what they are.
+        rounded = whole + np.floor(steps - whole + chance)
         most = 2 ** (self.bits - 1) - 1
         return rounded.clip(-most, most).astype(np.int64).astype(np.uint32)
 

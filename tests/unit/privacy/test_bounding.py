@@ -9,6 +9,7 @@ import torch
 from torch.func import vmap
 
 import fedloom
+from fedloom.core import streams
 from fedloom.core.algorithm import Client
 from fedloom.core.errors import ConfigError
 from fedloom.core.sums import add
@@ -129,7 +130,7 @@ def test_rounding_is_right_on_average() -> None:
 
 @pytest.mark.parametrize("scale", [0.4, 2.0, 30.0])
 def test_discrete_noise_has_the_probabilities_of_its_formula(scale: float) -> None:
-    drawn = discrete_gaussian(torch.tensor(7), (200_000,), scale)
+    drawn = discrete_gaussian(streams.bits(torch.tensor(7), (200_000,)), scale)
     support = torch.arange(-200, 201).double()
     mass = torch.exp(-(support**2) / (2 * scale**2))
     mass /= mass.sum()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fedloom.clients import Federation
@@ -26,6 +27,22 @@ from fedloom.runs import run_config
 
 COUNT = 3
 SAMPLES = {"unit": "sample", "clip": 0.5, "noise": 2.0, "delta": 1e-3}
+LOCAL = {"at": "local", "clip": 1e-3, "noise": 1e3, "delta": 1e-3}
+PARTS: dict[str, Any] = {
+    "at": "clients",
+    "clip": 1e-2,
+    "noise": 20.0,
+    "delta": 1e-3,
+    "bits": 12,
+    "least_clients": COUNT,
+}
+SUMS = {"threshold": 1.0, "fewest": COUNT}
+WIDE: dict[str, Any] = {
+    "rounds": 1,
+    "algorithm": {"name": "fedavg", "lr": 0.5, "steps": 1, "batch_size": 10},
+    "data": {"name": "synthetic", "clients": COUNT, "features": 100, "classes": 20},
+}
+"""One step of a model of 2 020 parameters."""
 KEY = torch.tensor(-7)
 
 
@@ -175,12 +192,7 @@ def test_another_secret_or_round_has_other_noise(
 def test_the_noise_in_a_step_has_its_standard_deviation(tmp_path: Path) -> None:
     """To one part in twenty: 2 020 parameters, three standard errors."""
     samples = {**SAMPLES, "clip": 1e-3, "noise": 1e3}
-    config = settings(
-        rounds=1,
-        privacy=samples,
-        algorithm={"name": "fedavg", "lr": 0.5, "steps": 1, "batch_size": 10},
-        data={"name": "synthetic", "clients": COUNT, "features": 100, "classes": 20},
-    )
+    config = settings(**WIDE, privacy=samples)
     run = Served(tmp_path, config)
     start = run.order(0, 0).tensors
     down = torch.cat([t.reshape(-1) for n, t in start.items() if "shared" in n])
@@ -191,6 +203,89 @@ def test_the_noise_in_a_step_has_its_standard_deviation(tmp_path: Path) -> None:
         assert len(moved) == 2020
         in_batch = int(answer.tensors["report.gradients"])
         assert float(moved.std()) == pytest.approx(0.5 * 1.0 / in_batch, rel=0.05)
+
+
+def test_the_noise_of_an_upload_has_its_standard_deviation(tmp_path: Path) -> None:
+    """To one part in twenty; each client has all of it."""
+    run = Served(tmp_path, settings(**WIDE, privacy=LOCAL))
+    answers = [run.channel.answers[n, 0] for n in range(COUNT)]
+    for answer in answers:
+        noise = answer.tensors["upload.shared"].double()
+        assert noise.numel() == 2020
+        assert float(noise.std()) == pytest.approx(1e3 * 1e-3, rel=0.05)
+    home = tmp_path / "again"
+    home.mkdir()
+    shutil.copy(tmp_path / "home-0" / "secret", home / "secret")
+    again = run.node(0, home).answer(run.order(0, 0))
+    assert torch.equal(upload(again), upload(answers[0]))
+    other = run.node(0, tmp_path / "other").answer(run.order(0, 0))
+    assert not torch.isclose(upload(other), upload(answers[0]), atol=1e-7).all()
+    ledger = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert ledger["adjacency"] == "replace all data of one client"
+    assert ledger["secret"] == "each client's own"
+    assert len(ledger["rounds"]) == 1
+
+
+def test_parts_of_noise_add_up_in_a_secure_sum(tmp_path: Path) -> None:
+    """To one part in twenty; what leaves are whole numbers below masks."""
+    run = Served(tmp_path, settings(**WIDE, privacy=PARTS, secure=SUMS))
+    start = run.order(0, 0).tensors
+    (name,) = [name for name in start if name.endswith("shared")]
+    state = load_file(tmp_path / "run" / "checkpoint.safetensors")
+    moved = state["server.shared"].double() - start[name].double()
+    # The total is divided by the three clients; changes themselves are at most clip.
+    spread = PARTS["noise"] * PARTS["clip"] / COUNT
+    assert float(moved.std()) == pytest.approx(spread, rel=0.05)
+    words = [
+        load_file(tmp_path / f"home-{n}" / "own" / "secure" / "summand.safetensors")[
+            "words"
+        ].double()
+        for n in range(COUNT)
+    ]
+    grid = PARTS["clip"] / 2 ** (PARTS["bits"] - 1)
+    total = sum(word[:2020] for word in words) * grid / COUNT
+    assert torch.allclose(moved.flatten(), total, atol=1e-6)
+    for word in words:
+        part = float(word[:2020].std()) * grid
+        assert part == pytest.approx(spread * COUNT / COUNT**0.5, rel=0.1)
+    home = tmp_path / "again"
+    home.mkdir()
+    shutil.copy(tmp_path / "home-0" / "secret", home / "secret")
+    run.node(0, home).answer(run.order(0, 0))
+    again = load_file(home / "own" / "secure" / "summand.safetensors")["words"]
+    assert torch.equal(again.double(), words[0])
+
+
+def test_parts_of_noise_without_secure_sums_are_refused(tmp_path: Path) -> None:
+    lone = settings(privacy=PARTS)
+    with pytest.raises(ConfigError, match=r"too little for one upload.*\[secure\]"):
+        Served(tmp_path / "client", lone)
+    with pytest.raises(ConfigError, match="server sees single uploads"):
+        serve(lone, Tap({}), tmp_path / "server", run="own", clients=COUNT)
+    many = settings(privacy={**PARTS, "least_clients": None}, secure=SUMS)
+    with pytest.raises(ConfigError, match="needs least_clients where clients are real"):
+        serve(many, Tap({}), tmp_path / "none", run="own", clients=COUNT)
+
+
+def test_a_sum_that_may_be_opened_with_too_little_noise_is_refused(
+    served: Served, tmp_path: Path
+) -> None:
+    few = settings(privacy=PARTS, secure={"threshold": 0.5, "fewest": 2})
+    with pytest.raises(ConfigError, match="least_clients = 3 is more than the 2"):
+        serve(few, Tap({}), tmp_path / "server", run="own", clients=COUNT)
+    run = Served(tmp_path / "sound", settings(rounds=1, privacy=PARTS, secure=SUMS))
+    order = run.order(0, 0)
+    node = run.node(0, tmp_path / "home")
+    node._sums.settings = replace(node._sums.settings, threshold=0.5, fewest=2)
+    refused = node.answer(order)
+    assert refused.header.kind == "refused"
+    assert "it takes 3 to have enough noise" in refused.header.text
+
+
+def test_whole_numbers_that_do_not_fit_a_secure_sum_are_refused(tmp_path: Path) -> None:
+    narrow = settings(privacy=PARTS, secure={**SUMS, "bits": 8})
+    with pytest.raises(ConfigError, match=r"below 127\. Lower bits in \[privacy\]"):
+        Served(tmp_path, narrow)
 
 
 def test_an_exchange_is_not_released_again_for_another_order(served: Served) -> None:
