@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from variants import (
@@ -17,10 +19,11 @@ from variants import (
 
 from fedloom.algorithms import FedAvg
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import NumericalError
+from fedloom.core.errors import ContractError, NumericalError
 from fedloom.core.scaling import Scaling
 from fedloom.engine.job import Samples
 from fedloom.engine.weave import Weave
+from fedloom.privacy import private
 from fedloom.server.simulation import Simulation, SimulationBundle
 
 
@@ -54,6 +57,22 @@ def test_runs_in_a_bundle_come_to_what_they_come_to_alone(
         for _ in range(2 * algorithm.exchanges):
             alone.run_exchange()
         assert_same(standing(together), standing(alone))
+
+
+@pytest.mark.parametrize("change", [{"clip": 0.3}, {"clip": 0.1, "most_samples": 5.0}])
+def test_runs_whose_clients_bound_differently_are_no_bundle(
+    change: dict[str, Any],
+) -> None:
+    first, other, same = (
+        set_up(private(FedAvg(), noise=noise, delta=1e-3, **bound), Weave(COUNT))
+        for noise, bound in ((1.0, {"clip": 0.1}), (1.0, change), (9.0, {"clip": 0.1}))
+    )
+    with pytest.raises(ContractError, match="bundles of their own"):
+        SimulationBundle([first, other], Weave(COUNT))
+    with pytest.raises(ContractError, match="bundles of their own"):
+        SimulationBundle([first, set_up(FedAvg(), Weave(COUNT))], Weave(COUNT))
+    # Noise is the server's.
+    advance(SimulationBundle([first, same], Weave(COUNT)), 1)
 
 
 def standardised(algorithm: AnyAlgorithm) -> list[Simulation]:

@@ -16,7 +16,14 @@ from remote_runs import CLIENTS, HASTY, RUN, RemoteRun, make_node, rounds, simul
 from safetensors.numpy import load_file
 from variants import VARIANTS, describe
 
-from fedloom.algorithms import REGISTRY, FedAvg, FedNova, FedPer, PFedMT
+from fedloom.algorithms import (
+    REGISTRY,
+    FedAvg,
+    FedNova,
+    FedPer,
+    PFedMT,
+    SelfFLCluster,
+)
 from fedloom.config import parse, to_tables
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, MessageError
@@ -370,31 +377,41 @@ def test_sums_of_too_few_or_too_many_are_refused_before_the_round(
         over.bits_for(4)
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        PFedMT(steps=1, team_iterations=2),
+        SelfFLCluster(clusters="teams", weigh_by="last", most_steps=3),
+    ],
+    ids=describe,
+)
 def test_teams_have_sums_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: AnyAlgorithm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three teams of one client each are too small for a sum; one of three is not."""
-    algorithm = PFedMT(steps=1, team_iterations=2)
+    """Three teams of one client each are too small for a sum; two of two are not."""
     assert algorithm.needs == "sums per team"
     remote = secure_run(algorithm, tmp_path / "teams")
     with pytest.raises(ConfigError, match="a sum of 1 clients"):
         rounds(remote, 1)
     everyone = remote_runs.small_federation()
-    everyone = replace(everyone, teams=np.zeros_like(everyone.teams))
-    monkeypatch.setattr(remote_runs, "small_federation", lambda: everyone)
-    monkeypatch.setattr(remote_runs, "SOME", everyone.only(CLIENTS))
+    clients = list(range(4))
+    assert everyone.teams[clients].tolist() == [0, 0, 1, 1]
+    monkeypatch.setattr(remote_runs, "CLIENTS", clients)
+    monkeypatch.setattr(remote_runs, "SOME", everyone.only(clients))
     remote, simulation = secure_run(algorithm, tmp_path), simulated(algorithm)
-    rounds(remote, 1)
-    rounds(simulation, 1)
-    assert_close(remote.state.server, simulation.state.server)
+    rounds(remote, 2)
+    rounds(simulation, 2)
+    assert_close(remote.state.server, simulation.state.server, 200)
 
 
-@pytest.mark.parametrize("name", ["fedacs", "fedamp", "heurfedamp", "fedfomo"])
+@pytest.mark.parametrize(
+    "name", ["fedacs", "fedamp", "heurfedamp", "fedfomo", "pfedhn", "self-fl-cluster"]
+)
 def test_methods_that_need_single_models_are_refused_with_the_field(name: str) -> None:
     with pytest.raises(ConfigError, match=r"\[secure\].*such as ditto") as refusal:
         parse({"algorithm": {"name": name}, "secure": {}})
     upload = REGISTRY[name].records[4]
-    assert any(field in str(refusal.value) for field in upload._fields)
+    assert any(f"`{field}`" in str(refusal.value) for field in upload._fields)
 
 
 def test_what_has_no_bound_or_compares_rows_is_refused() -> None:

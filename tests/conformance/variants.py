@@ -112,6 +112,7 @@ OWN: dict[str, list[dict[str, Any]]] = {
     "self-fl-cluster": [
         {"clusters": "teams", "stale_init": "recent"},
         {"cluster_count": 2, "least_steps": 1, "stale_init": "correct"},
+        {"clusters": "teams", "weigh_by": "last"},
     ],
     "fedamp": [{"width": 0.5, "server_lr": 0.05}, {"pull": 0.0}],
     "heurfedamp": [{"sharpness": 100.0, "self_weight": 0.0, "pull": 4.0}],
@@ -196,10 +197,13 @@ PRIVATE: list[AnyAlgorithm] = [
     _private("pfedmt", {}),
     _private("pfedvem", {}, most_confidence=500.0),
     _private("self-fl", {"noise": 0.01}, weigh_by="last"),
+    _private("self-fl-cluster", {"noise": 0.01}, clusters="teams", weigh_by="last"),
     _private("fedavg", {"unit": "sample"}),
     _private("ditto", {"unit": "sample"}, momentum=0.9),
     _private("self-fl", {"unit": "sample"}),
     _private("fedamp", {"unit": "sample"}),
+    _private("pfedvem", {"unit": "sample"}),
+    _private("fedrep", {"unit": "sample"}),
 ]
 """Methods in which somebody is hidden; what their noise comes from is the seed."""
 

@@ -46,6 +46,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.gaussians import NOISE
 from fedloom.core.streams import fold, normal, seeded
 from fedloom.core.task import Batch, Task
+from fedloom.core.watched import watch
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
 from fedloom.server.simulation import Simulation
@@ -145,7 +146,7 @@ def test_the_gradients_by_hand() -> None:
     x = torch.from_numpy(np.random.default_rng(2).normal(size=(3, 2)))
     mu, sig, w, r = f64(0.3, -1.0), f64(0.5, 2.0), f64(1.0, 0.5), f64(0.8, 1.5)
     before = Work(_at_rest(mu, rho(0.5, 2.0)), _at_rest(w, rho(0.8, 1.5)), f64(7.0)[0])
-    task = conjugate().watched()
+    task = watch(conjugate())
     found = method.step(before, NOWHERE, batch_of(x, torch.zeros(3)), task)
 
     e = noise(77, 4, 2)

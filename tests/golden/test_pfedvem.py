@@ -42,6 +42,7 @@ from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.gaussians import NOISE
 from fedloom.core.streams import fold, normal, seeded
 from fedloom.core.task import Batch, Task
+from fedloom.core.watched import watch
 from fedloom.data.dataset import from_arrays
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
@@ -243,7 +244,7 @@ def test_a_step_of_the_head_by_hand() -> None:
     posterior = torch.stack([mu, spread])
     none = f64()
     work = Work(SGDState(posterior, none), posterior, SGDState(none, none), f64(tau)[0])
-    task = conjugate().watched()
+    task = watch(conjugate())
     batch = batch_of(x, torch.zeros(5))
     found = method.step_head(work, Download(none, w), batch, task).posterior.at
     e = noise(77, 4, 3)

@@ -27,7 +27,7 @@ from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDSta
 from fedloom.core.optimizers import ANY
 from fedloom.core.phases import Phase
 from fedloom.core.settings import Count, Weighting, Whole
-from fedloom.core.task import Batch, Task
+from fedloom.core.task import Batch, Models, Task
 
 
 class Server(NamedTuple):
@@ -103,10 +103,10 @@ class FedRep(Algorithm[Server, Memory, Download, Work, Upload]):
     def step_head(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """h_i <- h_i - alpha grad_h f_i(h_i, phi), phi as it was received."""
 
-        def objective(head: Tensor) -> Tensor:
-            return batch.mean(task.losses_of(work.base.at, head, batch))
+        def models(head: Tensor) -> Models:
+            return Models(work.base.at, head)
 
-        gradient = task.grad_of(objective, work.head.at, batch)
+        gradient = task.grad_through(models, work.head.at, batch)
         return work._replace(head=self.sgd_step(work.head, gradient, batch))
 
     def step_base(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:

@@ -96,7 +96,8 @@ class PFedHN(Algorithm[Server, Empty, Download, Work, Upload]):
     group = "personalised"
     why_sgd = "its server takes what a client moved for a gradient"
     why_single = (
-        "it pulls each client's `change` back through the network that wrote its model"
+        "it pulls each client's `change` back through the network that wrote its "
+        "model, by that client's own embedding, before anything is added"
     )
 
     steps: Count | None = 50

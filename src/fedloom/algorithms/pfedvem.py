@@ -25,7 +25,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fedloom.core import gaussians, streams
 from fedloom.core.algorithm import Algorithm, Client, Cohort, Population, SGDState
@@ -34,7 +33,7 @@ from fedloom.core.phases import Phase
 from fedloom.core.records import Logged, PerClient, map_record
 from fedloom.core.settings import Count, Interval, Positive, Share
 from fedloom.core.sums import Bound, Vector, Weight, over
-from fedloom.core.task import Batch, Task
+from fedloom.core.task import Batch, Models, Task
 
 
 class Server(NamedTuple):
@@ -225,18 +224,20 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
     def step_head(self, work: Work, down: Download, batch: Batch, task: Task) -> Work:
         """Alg. 1, line 15: one step on all data, the base held fixed."""
         size, rho = batch.mask.sum().clamp(min=1.0), torch.rsqrt(work.confidence)
-        head, base, count = work.posterior, work.base.at, self.monte_carlo
+        head, key = work.posterior, gaussians.noise_key(batch)
 
-        def objective(posterior: Tensor) -> Tensor:
+        def models(posterior: Tensor) -> Models:
             q = gaussians.moments(posterior)
             # Eq. (11): mu + softplus(pi) * N(0, I)
-            heads = gaussians.draw(*q, gaussians.noise_key(batch), count)
-            losses = vmap(lambda h: task.losses_of(base, h, batch))(heads).mean(0)
+            heads = gaussians.draw(*q, key, self.monte_carlo)
             # Eq. (6), negated: E_q[-log p(D_j | w_j)] + KL[q || N(w, rho^2 I)]
-            return (batch.total(losses) + gaussians.kl(*q, down.head, rho)) / size
+            divergence = gaussians.kl(*q, down.head, rho)
+            return Models(work.base.at, heads, penalty=divergence / size)
 
         # Divided by the samples, so that the loss on record is one per sample.
-        gradient = size * task.grad_of(objective, head.at, batch, passes=count)
+        gradient = size * task.grad_through(
+            models, head.at, batch, passes=self.monte_carlo
+        )
         head = self.sgd_step(head, gradient, batch, lr=self.head_lr, weight_decay=0.0)
         return work._replace(posterior=head)
 
@@ -245,11 +246,12 @@ class PFedVEM(Algorithm[Server, Memory, Download, Work, Upload]):
         head, _ = gaussians.settled(work.posterior.at, work.before)
         heads = gaussians.sample(head, gaussians.noise_key(batch), self.monte_carlo)
 
-        def objective(base: Tensor) -> Tensor:
-            losses = vmap(lambda head: task.losses_of(base, head, batch))(heads)
-            return batch.mean(losses.mean(0))
+        def models(base: Tensor) -> Models:
+            return Models(base, heads)
 
-        gradient = task.grad_of(objective, work.base.at, batch, passes=self.monte_carlo)
+        gradient = task.grad_through(
+            models, work.base.at, batch, passes=self.monte_carlo
+        )
         return work._replace(base=self.sgd_step(work.base, gradient, batch))
 
     def base_length(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from functools import partial
 from pathlib import Path
@@ -72,8 +73,8 @@ def reproduce_command(
     jobs: Annotated[
         int | None,
         option(
-            "Number of processes that share the work: one for the papers', one per "
-            "core for worlds."
+            "Number of processes that share the work: one by default, one per core "
+            "for worlds."
         ),
     ] = None,
     device: options.Device = None,
@@ -235,14 +236,13 @@ def _run_own(
     if device is not None:
         _show_only(device)
     from fedloom.experiments import EXPERIMENTS
-    from fedloom.experiments.worlds import study
 
     reproduce = EXPERIMENTS[name]
     if jobs is not None:
-        if reproduce not in (study.reproduce, study.reproduce_groups):
+        if "jobs" not in inspect.signature(reproduce).parameters:
             raise ConfigError(
-                f"reproduce {name}: runs in one process; --jobs is for worlds and "
-                "for the papers' experiments. Leave it out."
+                f"reproduce {name}: runs in one process; --jobs is for private, worlds "
+                "and the papers' experiments. Leave it out."
             )
         reproduce = partial(reproduce, jobs=jobs)
     folder = out if out is not None else Path("runs") / name

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from fedloom.core import streams
 from fedloom.core.records import leaves, map_record
 from fedloom.core.streams import NoiseSource
 
@@ -23,6 +24,27 @@ class PerSample(NamedTuple):
     """Standard deviation of the noise, in multiples of `clip`."""
     source: NoiseSource | None = None
     """Where the noise comes from; by default from the batch's key alone."""
+
+    def mean(self, rows: Tensor, mask: Tensor, key: Tensor) -> Tensor:
+        """(d,) the mean of shortened gradients, with noise in their sum.
+
+        One that has a number that is not finite counts as zeros.
+
+        Args:
+            rows: (B, d) the gradient of each sample.
+            mask: (B,) 1 for a sample, 0 for padding.
+            key: the stream of the noise.
+        """
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        is_used = torch.isfinite(norms) & (mask > 0)
+        factors = torch.where(is_used, (self.clip / norms).clamp(max=1.0), 0.0)
+        rows = torch.where(is_used[:, None], rows, 0.0)
+        total = (factors[:, None] * rows).sum(0)
+        if self.noise:
+            normal = streams.normal if self.source is None else self.source.normal
+            drawn = normal(key, total.shape, total.dtype)
+            total = total + self.noise * self.clip * drawn
+        return total / mask.sum().clamp(min=1.0)
 
 
 def clip_factor(parts: Iterable[Tensor], clip: float) -> Tensor:

@@ -86,6 +86,13 @@ def unwrapped(algorithm: AnyAlgorithm) -> AnyAlgorithm:
     )
 
 
+def at_clients(algorithm: AnyAlgorithm) -> tuple[object, ...]:
+    """What of a method its clients do: methods that agree in it train together."""
+    if isinstance(algorithm, Summed):
+        return algorithm.algorithm, algorithm.leave, algorithm.most_samples
+    return (algorithm,)
+
+
 class Leaving(NamedTuple):
     """What becomes of a summand on its way out."""
 

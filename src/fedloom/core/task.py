@@ -20,8 +20,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from fedloom.core import streams
 from fedloom.core.attention import without_fused_layers
-from fedloom.core.clip import PerSample, clip_factor, clipped
-from fedloom.core.errors import ConfigError
+from fedloom.core.clip import clip_factor, clipped
 from fedloom.core.layout import ParameterLayout
 from fedloom.core.losses import (
     Loss,
@@ -41,10 +40,6 @@ from fedloom.core.reprs import without_values
 from fedloom.core.scaling import Levels, Scaling, along, give_units, in_units
 
 T = TypeVar("T")
-
-_SAMPLE_NOISE = 1 << 33
-"""Which stream below a batch's key noise on gradients comes from; see
-`fedloom.core.gaussians`."""
 
 
 @without_values
@@ -73,6 +68,18 @@ class Batch(NamedTuple):
     def total(self, values: Tensor) -> Tensor:
         """The sum over real samples of one value per sample."""
         return (self.mask * values).sum()
+
+
+class Models(NamedTuple):
+    """One model or several, as `Task.grad_through` trains them."""
+
+    base: Tensor
+    """(base_d,), or (K, base_d) where each has its own."""
+    head: Tensor
+    """(h,), or (K, h)."""
+    penalty: Tensor | None = None
+    """What is added to the mean loss, such as a divergence from a prior; it must not
+    look at samples."""
 
 
 class Task(ParameterLayout):
@@ -242,6 +249,41 @@ class Task(ParameterLayout):
         """
         return clipped(self._grad_of(objective, at, batch, passes=passes), self.clip)
 
+    def grad_through(
+        self,
+        models: Callable[[Tensor], Models],
+        at: Tensor,
+        batch: Batch,
+        *,
+        passes: int = 1,
+    ) -> Tensor:
+        """The gradient of the mean loss of models that are made from a tensor.
+
+        It can hide single samples, which `grad_of` cannot: it knows what each one does.
+
+        Args:
+            models: makes them; they must follow from its argument alone.
+            at: where, of any shape.
+            batch: the samples that enter.
+            passes: how many models there are.
+        """
+
+        def objective(at: Tensor) -> Tensor:
+            base, head, penalty = models(at)
+            loss = batch.mean(self._mean_losses(base, head, batch))
+            return loss if penalty is None else loss + penalty
+
+        return self.grad_of(objective, at, batch, passes=passes)
+
+    def _mean_losses(self, base: Tensor, head: Tensor, batch: Batch) -> Tensor:
+        """(B,) the loss of each sample, as the mean over models."""
+        several = tuple(0 if part.dim() > 1 else None for part in (base, head))
+        if several == (None, None):
+            return Task.losses_of(self, base, head, batch)
+        each = vmap(lambda b, h: Task.losses_of(self, b, h, batch), in_dims=several)
+        losses: Tensor = each(base, head).mean(0)
+        return losses
+
     def _grad_of(
         self, objective: Callable[[T], Tensor], at: T, batch: Batch, *, passes: int = 1
     ) -> T:
@@ -378,23 +420,6 @@ class Task(ParameterLayout):
             give_units(module, shift, scale)
         return module
 
-    def watched(
-        self,
-        scaling: Scaling | None = None,
-        clip: float | None = None,
-        per_sample: PerSample | None = None,
-    ) -> WatchedTask:
-        """A twin that keeps the losses its gradients met, for one step.
-
-        Args:
-            scaling: that of one client, where clients of several runs are together.
-            clip: the largest norm of its gradients; None leaves them as they are.
-            per_sample: how gradients hide single samples; None hides none.
-        """
-        if per_sample is not None:
-            return PrivateTask(self, scaling, per_sample)
-        return WatchedTask(self, scaling, clip)
-
     def above_base(self, inputs: tuple[Tensor, ...]) -> HeadTask | None:
         """The same task on features, the numbers that its head takes.
 
@@ -426,7 +451,7 @@ class Task(ParameterLayout):
         return values
 
     def _meet(self, loss: Tensor, samples: Tensor) -> None:
-        """A gradient met this loss on so many samples; a `WatchedTask` keeps both."""
+        """A gradient met this loss on so many samples; a watched task keeps both."""
 
     def _cast(self, targets: Tensor) -> Tensor:
         return targets.to(self.dtype) if targets.is_floating_point() else targets
@@ -449,7 +474,7 @@ class Task(ParameterLayout):
         return self._loss(outputs, self._learned(batch.targets))
 
 
-_PARTS = (
+PARTS = (
     "dtype",
     "device",
     "scales_floats",
@@ -472,115 +497,6 @@ _PARTS = (
 """What a task is made of; a watched twin shares it all."""
 
 
-class WatchedTask(Task):
-    """A task that keeps the losses its gradients met.
-
-    Made inside a compiled step, so it is put together from parts one by one:
-    `copy.copy` cannot be traced.
-    """
-
-    def __init__(self, task: Task, scaling: Scaling | None, clip: float | None) -> None:
-        for part in _PARTS:
-            setattr(self, part, getattr(task, part))
-        if scaling is not None:
-            self.scaling = scaling
-        self.clip = clip
-        self._losses: list[Tensor] = []
-        self._samples: list[Tensor] = []
-
-    @property
-    def has_met_loss(self) -> bool:
-        """Whether a gradient was taken at all; a step may only look at the data."""
-        return len(self._losses) > 0
-
-    def met_loss(self) -> Tensor:
-        """The mean loss that the gradients met; 0 if there were none."""
-        if not self._losses:
-            return torch.zeros((), dtype=self.dtype, device=self.device)
-        return sum(self._losses[1:], self._losses[0]) / len(self._losses)
-
-    def met_samples(self) -> Tensor:
-        """How many samples entered the gradients, each as often as it entered."""
-        if not self._samples:
-            return torch.zeros((), dtype=self.dtype, device=self.device)
-        return sum(self._samples[1:], self._samples[0])
-
-    def _meet(self, loss: Tensor, samples: Tensor) -> None:
-        self._losses.append(loss)
-        self._samples.append(samples)
-
-
-class PrivateTask(WatchedTask):
-    """A watched task whose gradients hide single samples, and which shows no more.
-
-    The gradient of each sample is shortened, and noise is added to their sum before it
-    is divided by their number. Noise comes from the batch's key, which a fleet draws
-    from the client's own secret then; or from a source to which that key is the name of
-    a stream.
-    """
-
-    def __init__(
-        self, task: Task, scaling: Scaling | None, per_sample: PerSample
-    ) -> None:
-        super().__init__(task, scaling, None)
-        self.per_sample = per_sample
-
-    def grad(self, theta: Tensor, batch: Batch) -> Tensor:
-        """The mean gradient of a batch, (d,), with noise in it."""
-        params = self.unflatten(theta)
-
-        def of_sample(inputs: tuple[Tensor, ...], target: Tensor) -> tuple[Any, Tensor]:
-            def loss(params: dict[str, Tensor]) -> Tensor:
-                one = tuple(x[None] for x in inputs)
-                single = batch._replace(inputs=one, targets=target[None])
-                return self._losses_at(params, single)[0]
-
-            gradient, value = grad_and_value(loss)(params)
-            return self.flatten(gradient), value
-
-        rows, losses = vmap(of_sample)(batch.inputs, batch.targets)
-        clip, noise, source = self.per_sample
-        norms = torch.linalg.vector_norm(rows, dim=1)
-        is_used = torch.isfinite(norms) & (batch.mask > 0)
-        factors = torch.where(is_used, (clip / norms).clamp(max=1.0), 0.0)
-        rows = torch.where(is_used[:, None], rows, 0.0)
-        total = (factors[:, None] * rows).sum(0)
-        if noise:
-            key = streams.fold(batch.key, _SAMPLE_NOISE + len(self._losses))
-            normal = streams.normal if source is None else source.normal
-            total = total + noise * clip * normal(key, total.shape, total.dtype)
-        samples = batch.mask.sum()
-        self._meet(batch.mean(losses), samples)
-        return total / samples.clamp(min=1.0)
-
-    def grad_of(
-        self, objective: Callable[[T], Tensor], at: T, batch: Batch, *, passes: int = 1
-    ) -> T:
-        """Refused: nobody knows what one sample does to it."""
-        raise self._refusal("a gradient of its own making")
-
-    def losses(self, theta: Tensor, batch: Batch) -> Tensor:
-        """Refused: there is no noise in them."""
-        raise self._refusal("losses of samples")
-
-    def losses_of(self, base: Tensor, head: Tensor, batch: Batch) -> Tensor:
-        """Refused: there is no noise in them."""
-        raise self._refusal("losses of samples")
-
-    def measure(
-        self, theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor
-    ) -> Outcome:
-        """Refused: there is no noise in it."""
-        raise self._refusal("scores of samples")
-
-    def _refusal(self, what: str) -> ConfigError:
-        return ConfigError(
-            'privacy: unit = "sample" hides samples in gradients of the mean loss, and '
-            f"a step of this method also takes {what}. Take a method whose steps do "
-            "not, such as fedavg, ditto, fedper or self-fl."
-        )
-
-
 class HeadTask(Task):
     """A task whose inputs are features: what the head of another task takes.
 
@@ -595,7 +511,7 @@ class HeadTask(Task):
     """Of the features of one sample."""
 
     def __init__(self, task: Task, below: nn.Module) -> None:
-        for part in _PARTS:
+        for part in PARTS:
             setattr(self, part, getattr(task, part))
         assert task.head_name is not None
         self.module = task.module.get_submodule(task.head_name)

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 from fedloom.clients.batches import steps_per_epoch
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.task import Batch, Task
+from fedloom.core.watched import watch
 from fedloom.engine.footprint import first_download, made_up_client
 from fedloom.engine.job import planned_steps
 
@@ -29,6 +30,8 @@ class Effort(NamedTuple):
     """Bytes of the largest tensor that it makes."""
     passes: int
     """How often it takes the sample into a gradient."""
+    gradients: int
+    """How many gradients it takes the sample into, each once or as a mean of draws."""
 
 
 def efforts(
@@ -61,12 +64,13 @@ def efforts(
     work = algorithm.begin(down, memory, client, task)
     found = []
     for phase in algorithm.phases:
-        watched = task.watched(clip=algorithm.clip, per_sample=algorithm.per_sample)
+        watched = watch(task, clip=algorithm.clip, per_sample=algorithm.per_sample)
         step = getattr(algorithm, phase.step)
         batches = batch if phase.batches == 1 else (batch,) * phase.batches
         work, counted = count(step, work, down, batches, watched)
         passes = round(float(watched.met_samples()))
-        found.append(Effort(counted.calls, counted.flops, counted.widest, passes))
+        taken = counted.calls, counted.flops, counted.widest, passes
+        found.append(Effort(*taken, gradients=watched.met_gradients))
     return tuple(found)
 
 
@@ -94,7 +98,7 @@ def gradients_of_a_sample(
         steps = planned_steps(phase, sizes, algorithm.batch_size)
         a_pass = steps_per_epoch(sizes, algorithm.batch_size).clamp(min=1)
         passes = steps if phase.passes is not None else -(-steps // a_pass)
-        total += passes * effort.passes
+        total += passes * effort.gradients
     return float(algorithm.exchanges * int(total.max()))
 
 

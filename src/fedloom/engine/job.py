@@ -27,7 +27,8 @@ from fedloom.core.records import Empty, take
 from fedloom.core.reprs import without_values
 from fedloom.core.scaling import Scaling
 from fedloom.core.streams import fold
-from fedloom.core.task import Task, WatchedTask
+from fedloom.core.task import Task
+from fedloom.core.watched import WatchedTask, watch
 
 
 @without_values
@@ -151,7 +152,7 @@ class Job:
 
     def watched(self, scaling: Scaling | None) -> WatchedTask:
         """The task as one step sees it; `scaling` is that of its client."""
-        return self.task.watched(scaling, self.algorithm.clip, self.per_sample)
+        return watch(self.task, scaling, self.algorithm.clip, self.per_sample)
 
     def noise_keys(self, participants: Participants, number: int) -> Tensor:
         """(n,) the streams of the noise in steps of the `number`-th phase.

@@ -12,6 +12,7 @@ from torch.func import vmap
 from fedloom.core.attention import batched_attention
 from fedloom.core.errors import ContractError, FedloomError
 from fedloom.core.task import Batch, Task
+from fedloom.core.watched import watch
 from fedloom.data.dataset import Dataset
 
 _VALUES_DECIDE = ("data-dependent", ".item()", "Boolean value of Tensor")
@@ -76,7 +77,7 @@ def probe(task: Task, dataset: Dataset, *, is_woven: bool) -> None:
         theta: Tensor, inputs: tuple[Tensor, ...], targets: Tensor, mask: Tensor
     ) -> Tensor:
         own = batch._replace(inputs=inputs, targets=targets, mask=mask)
-        return task.watched().grad(theta, own)
+        return watch(task).grad(theta, own)
 
     # As in training, every client has samples of its own, too.
     clients = [torch.stack([value, value]) for value in (task.start, targets, mask)]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-from fedloom.experiments import digits, robust
+from fedloom.experiments import digits, private, robust
 from fedloom.experiments.pfedvem import fmnist
 from fedloom.experiments.self_fl import audio, gaussian
 from fedloom.experiments.worlds import study
 
-EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
+EXPERIMENTS: dict[str, Callable[..., str]] = {
     "digits": digits.reproduce,
     "pfedvem/fmnist": fmnist.reproduce,
     "pfedvem/fmnist-rates": fmnist.search,
+    "private/cifar10": private.reproduce_cifar10,
+    "private/heart": private.reproduce_heart,
+    "private/letters": private.reproduce_letters,
     "robust": robust.reproduce,
     "self_fl/audio": audio.reproduce,
     "self_fl/audio-full": audio.reproduce_full,
@@ -21,4 +23,5 @@ EXPERIMENTS: dict[str, Callable[[Path, int], str]] = {
     "worlds": study.reproduce,
     "worlds-in-groups": study.reproduce_groups,
 }
-"""Studies that are functions, by name: `(folder, seed) -> the table in words`."""
+"""Studies that are functions, by name: `(folder, seed) -> the table in words`.
+Some take `jobs` too, processes that share the work."""

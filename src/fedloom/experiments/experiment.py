@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from fedloom.comparison.settings import refuse_titles
 from fedloom.config import RunConfig, parse
 from fedloom.core.errors import ConfigError, unknown
+from fedloom.core.wording import counted
 
 ONLY = "all"
 """The setting of an experiment that names none."""
@@ -37,16 +38,27 @@ SCALES = ("small", "paper")
 Tables = Mapping[str, Any]
 
 
+SUMMARIES = ("mean", "swing", "spread")
+
+
 class Number(NamedTuple):
     """A score that tables show."""
 
     of: str
-    """Kind of model, part of the data and summary: personal/test/accuracy."""
+    """Kind of model, part of the data and summary: personal/test/accuracy; or the
+    title of a figure of kind log, whose values it is the mean of."""
     last: int = 1
-    """How many of the last evaluations it is the mean of."""
+    """How many of the last evaluations it is taken over."""
+    after: int = 0
+    """Of a figure: the round after which its values count."""
     round: int = 0
     """After which round; 0 is the last."""
     is_lower_better: bool = False
+    summary: str = "mean"
+    """mean; swing, the standard deviation over the last evaluations; or spread, the
+    standard deviation over seeds."""
+    unit: str = ""
+    """How it is written: percent, or plain; the experiment's way if empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +108,17 @@ class Figure:
 class Claim:
     """A sentence of the paper that numbers can confirm or not.
 
-    An operand is an arm, `setting:arm`, or either with `#number`.
+    An operand is an arm, `setting:arm`, either with `#number`, or `one - other`, which
+    is by how much one is better than the other.
     """
 
     text: str
     setting: str = ONLY
     number: str = ""
     best: str = ""
-    """This one is at least as good as each of `among`."""
+    """This one is at least as good as each of `among`, or behind by `within`."""
+    worst: str = ""
+    """Each of `among` is at least as good as this one."""
     among: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
     """Each of these is at least as good as the next."""
@@ -112,15 +127,33 @@ class Claim:
     alike: tuple[str, ...] = ()
     """These are within `within` of each other."""
     within: float = 0.0
+    is_ours: bool = False
+    """Whether it is our own question: answered, and not counted as the paper's."""
     readings: tuple[Mapping[str, Any], ...] = ()
-    """Ways to read the paper: each has a name, and what it puts for the above."""
+    """Ways to read the paper, or settings that it speaks of: each has a name, and what
+    it puts for the above."""
 
     def __post_init__(self) -> None:
-        kinds = [name for name in ("best", "order", "close", "alike") if self[name]]
-        if not self.readings and len(kinds) != 1:
+        if self.readings:
+            return
+        kinds = [name for name in _KINDS if self[name]]
+        if len(kinds) != 1:
             raise ConfigError(
-                f"claim {self.text!r}: expected one of best, order, close, alike, "
+                f"claim {self.text!r}: expected one of {', '.join(_KINDS)}, "
                 f"found {', '.join(kinds) or 'none'}."
+            )
+        (kind,) = kinds
+        least = {"best": ("among", 1), "worst": ("among", 1), "close": ("close", 1)}
+        name, count = least.get(kind, (kind, 2))
+        if len(self[name]) < count:
+            raise ConfigError(
+                f"claim {self.text!r}: {kind} needs {counted(count, 'arm')} or more "
+                f"in {name}, found {len(self[name])}."
+            )
+        if kind in ("close", "alike") and self.within <= 0:
+            raise ConfigError(
+                f"claim {self.text!r}: {kind} needs to know how near; set within, "
+                f"found {self.within:g}."
             )
 
     def __getitem__(self, name: str) -> Any:
@@ -137,8 +170,11 @@ class Claim:
 
     def operands(self) -> tuple[str, ...]:
         """All that it compares."""
-        best = (self.best,) if self.best else ()
-        return (*best, *self.among, *self.order, *self.close, *self.alike)
+        one = [text for text in (self.best, self.worst) if text]
+        return (*one, *self.among, *self.order, *self.close, *self.alike)
+
+
+_KINDS = ("best", "worst", "order", "close", "alike")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +195,13 @@ class Unit(NamedTuple):
 
     def __str__(self) -> str:
         return self.arm if self.setting == ONLY else f"{self.setting}/{self.arm}"
+
+
+class Operand(NamedTuple):
+    """What a claim compares: a number of an arm in a setting."""
+
+    unit: Unit
+    number: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,26 +286,52 @@ class Experiment:
         text = json.dumps(stated, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def operand(self, text: str, claim: Claim) -> tuple[Unit, str]:
-        """What a claim compares: where it was trained, and the number.
+    def operand(self, text: str, claim: Claim) -> tuple[Operand, ...]:
+        """What a claim compares: one number, or two of which it is the difference.
 
         Raises:
-            ConfigError: there is no such arm, setting or number.
+            ConfigError: there is no such arm, setting or number, or the arm is not
+                trained in that setting.
         """
+        parts = text.split(" - ")
+        where = f"{self.name}, claim {claim.text!r}"
+        if len(parts) > 2:
+            raise ConfigError(
+                f"{where}: expected an arm or the difference of two, found {text!r}."
+            )
+        return tuple(self._term(part, claim, where) for part in parts)
+
+    def _term(self, text: str, claim: Claim, where: str) -> Operand:
         rest, _, number = text.partition("#")
         setting, colon, arm = rest.rpartition(":")
-        unit = Unit(setting if colon else claim.setting, arm)
-        number = number or claim.number
+        setting, number = setting if colon else claim.setting, number or claim.number
         for what, name, known in (
-            ("setting", unit.setting, self.settings),
+            ("setting", setting, self.settings),
             ("arm", arm, self.arms),
             ("number", number, self.numbers),
         ):
             if name not in known:
-                raise ConfigError(
-                    f"{self.name}, claim {claim.text!r}: {unknown(what, name, known)}"
-                )
-        return unit, number
+                raise ConfigError(f"{where}: {unknown(what, name, known)}")
+        trained = self.settings[setting].get("arms", self.arms)
+        if arm not in trained:
+            raise ConfigError(
+                f"{where}: arm {arm!r} is not trained in setting {setting!r}. "
+                f"Its arms: {', '.join(trained)}."
+            )
+        return Operand(Unit(setting, arm), number)
+
+    def is_percent(self, number: str) -> bool:
+        """Whether a number is written in percent."""
+        return (self.numbers[number].unit or self.unit) == "percent"
+
+    def printed(self, operand: Operand) -> tuple[float, float] | None:
+        """What the paper's tables have for a number, and its standard error."""
+        for table in self.tables:
+            if table.setting == operand.unit.setting:
+                value = table.printed(operand.unit.arm, operand.number)
+                if value is not None:
+                    return value
+        return None
 
 
 _NOT_OF_RUNS = ("label", "arms", "settings", "seeds", "start")
@@ -355,7 +424,25 @@ def _check_names(experiment: Experiment) -> None:
     for tables in (*experiment.settings.values(), *experiment.scales.values()):
         check("arm", tables.get("arms", ()), experiment.arms)
         check("setting", tables.get("settings", ()), experiment.settings)
+    for name, number in experiment.numbers.items():
+        if number.summary not in SUMMARIES:
+            raise ConfigError(
+                f"{experiment.name}, number {name!r}: "
+                f"{unknown('summary', number.summary, SUMMARIES)}"
+            )
     for claim in experiment.claims:
         for _, read in claim.under():
-            for operand in read.operands():
-                experiment.operand(operand, read)
+            for text in read.operands():
+                experiment.operand(text, read)
+            for text in read.close:
+                _check_printed(experiment, read, text)
+
+
+def _check_printed(experiment: Experiment, claim: Claim, text: str) -> None:
+    """Refuse to compare with a number that no table has from the paper."""
+    operand, *others = experiment.operand(text, claim)
+    if others or experiment.printed(operand) is None:
+        raise ConfigError(
+            f"{experiment.name}, claim {claim.text!r}: the paper's number of {text!r} "
+            f"({operand.number}) is in no [tables.paper]; add it there."
+        )

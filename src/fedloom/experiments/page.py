@@ -3,51 +3,58 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedloom.core.wording import counted
-from fedloom.experiments.catalogue import FOLDER, experiment_names, load_experiment
+from fedloom.experiments.catalogue import experiment_names, load_experiment
 from fedloom.experiments.experiment import Experiment, Table, Unit
 from fedloom.experiments.figures import draw
 from fedloom.experiments.search import read_search, with_found
 from fedloom.experiments.stored import StoredUnit, read_stored
-from fedloom.experiments.tables import markdown
-from fedloom.experiments.verdicts import (
-    FAILS,
-    HOLDS,
-    NEARLY,
-    UNKNOWN,
-    in_one,
-    judge,
-    measure,
-    written,
+from fedloom.experiments.summary import (
+    PAPERS,
+    Standing,
+    arms_in,
+    asked_units,
+    left_out_table,
+    overview,
+    papers_table,
 )
-
-PAPERS = {
-    "self_fl": "Self-FL",
-    "pfedvem": "pFedVEM",
-    "fedacs": "FedACS",
-    "pfedmt": "pFedMT",
-}
-"""Folders of experiments, by the system whose paper they are of."""
+from fedloom.experiments.tables import markdown
+from fedloom.experiments.verdicts import Verdict, in_one, judge, measure, written
 
 _OPENING = """\
 # The papers, rerun
 
 <!-- Generated from results/ by docs/make_reproduction.py. Do not edit it. -->
 
-Every table and figure of the four papers that public data allow. Each is a file in
-`src/fedloom/experiments/`, which states settings and readings; `fedloom reproduce NAME
---scale paper` runs it, and [how to do so](../src/fedloom/experiments/README.md) has the
-rest. Numbers are of the last round on test data, in % unless it is said, with the
-standard error over seeds in brackets; the paper's stand beside them. A claim *holds* if
-our means have its order, or are as near as it says; *within two standard errors* means
-that the order is the other way round by less than that. Where a paper can be read in
-several ways, each reading has its verdict. Nothing was tuned on test data. Times to
-come are estimates.
+Every table and figure of the four papers that public data allow, with a verdict on each
+thing that the papers say of them.
+"""
+
+_SCALES = """\
+An item is *done* if all lines that this page has of it were run at the paper's scale,
+with its rounds, clients and seeds or with those that its section states; *partly* if
+some were. *Small scale only* is shortened to minutes on two cores: it shows that every
+step works and decides nothing. What is *left* was not run, or is in no file ([why, and
+what it would take](#left-out)). So verdicts are of the paper's scale alone, and a claim
+of which any line is missing is *not yet run*, unless what is there refutes it already.
+
+A claim *holds* if our means over seeds have its order, or are as near as it says;
+*within two standard errors* means that it is missed by less than that. Where a paper
+can be read in several ways, each reading has its verdict, and *hold in some readings*
+counts those that hold in one and not, or not yet, in another. Beside each verdict stand
+the numbers that it was computed from, with the standard error over seeds. Nothing was
+tuned on test data. Where data or settings are not the paper's, the section says so;
+then an order can be compared and a number cannot.
+
+Each item is a file in `src/fedloom/experiments/`, which states settings and readings;
+`fedloom reproduce NAME --scale paper` runs it, and [how to do
+so](../src/fedloom/experiments/README.md) has the rest. Numbers are of the last round on
+test data, in % unless it is said, with the standard error over seeds in brackets; the
+paper's stand beside them. Times to come are estimates.
 """
 
 
@@ -69,7 +76,10 @@ class Page:
             ),
             key=_place,
         )
-        parts = [_OPENING, "## In one table\n", self._overview(every)]
+        standings = [self._standing(experiment) for experiment in every]
+        anchors = {experiment.name: _anchor(experiment) for experiment in every}
+        parts = [_OPENING, papers_table(standings), _SCALES]
+        parts += ["## Item by item\n", overview(standings, anchors)]
         for folder, title in PAPERS.items():
             parts.append(f"## {title}\n")
             parts += [
@@ -77,7 +87,7 @@ class Page:
                 for experiment in every
                 if experiment.name.startswith(f"{folder}/")
             ]
-        parts += ["## Left out\n", _left_out()]
+        parts += ["## Left out\n", left_out_table()]
         self.text = "\n".join(parts)
 
     def stored(self, experiment: Experiment, scale: str) -> dict[str, StoredUnit]:
@@ -91,34 +101,14 @@ class Page:
             if digests.get(name) == unit.digest
         }
 
-    def _overview(self, every: Sequence[Experiment]) -> str:
-        rows = []
-        for experiment in every:
-            units, asked = self.stored(experiment, "paper"), _asked(experiment)
-            done = sum(str(unit) in units for unit in asked)
-            state = f"{done} of {len(asked)} lines"
-            if done == len(asked):
-                state = "run"
-            elif not done:
-                is_small = bool(self.stored(experiment, "small"))
-                state = "small only" if is_small else "not run"
-            verdicts = [in_one(judge(experiment, units, c)) for c in experiment.claims]
-            known = [verdict for verdict in verdicts if verdict != UNKNOWN]
-            counts = [
-                f"{known.count(verdict)} {words}"
-                for verdict, words in _COUNTED.items()
-                if verdict in known
-            ]
-            partly = sum(verdict not in _COUNTED for verdict in known)
-            counts += [f"{partly} in some readings only"] if partly else []
-            link = f"[{experiment.title}](#{_anchor(experiment)})"
-            rows.append((", ".join(experiment.items), link, state, ", ".join(counts)))
-        return markdown(("item", "what", "at the paper's scale", "claims"), rows)
+    def _standing(self, experiment: Experiment) -> Standing:
+        is_proven = bool(self.stored(experiment, "small"))
+        return Standing(experiment, self.stored(experiment, "paper"), is_proven)
 
     def _section(self, experiment: Experiment) -> str:
         units = self.stored(experiment, "paper")
-        asked = [unit for unit in _asked(experiment) if str(unit) in units]
-        missing = [unit for unit in _asked(experiment) if str(unit) not in units]
+        asked = [unit for unit in asked_units(experiment) if str(unit) in units]
+        missing = [unit for unit in asked_units(experiment) if str(unit) not in units]
         title = f'### <a id="{_anchor(experiment)}"></a>{experiment.title}\n'
         parts = [title]
         if experiment.about.strip() and not (experiment.of and not _own(experiment)):
@@ -129,8 +119,8 @@ class Page:
         if missing:
             parts.append(self._missing(experiment, missing) + "\n")
         parts += self._tables(experiment, units)
+        parts += [_claims(experiment, units)] if experiment.claims else []
         if asked:
-            parts += [_claims(experiment, units)] if experiment.claims else []
             parts += self._figures(experiment, units)
             failed = [
                 f"{experiment.arms[unit.arm].label}: {counted(len(own), 'seed')}"
@@ -149,7 +139,7 @@ class Page:
         names = ", ".join(map(str, missing))
         what = (
             "Nothing of it is run"
-            if len(missing) == len(_asked(experiment))
+            if len(missing) == len(asked_units(experiment))
             else (f"Not run: {names}")
         )
         costs = [
@@ -206,28 +196,7 @@ class Page:
         yield markdown(head, rows)
 
 
-_COUNTED = {HOLDS: "hold", NEARLY: "nearly", FAILS: "do not"}
-"""What came of claims, after how many they are."""
-
 _DEVICES = {"cpu": "one quiet core", "gpu": "an H200"}
-
-
-def _asked(experiment: Experiment) -> list[Unit]:
-    """The units that an experiment shows."""
-    shown: dict[Unit, None] = {}
-    for table in experiment.tables:
-        for arm in table.arms or _arms(experiment, table.setting):
-            shown[Unit(table.setting, arm)] = None
-    for figure in experiment.figures:
-        for arm in figure.arms or _arms(experiment, figure.setting):
-            shown[Unit(figure.setting, arm)] = None
-    known = experiment.units("paper")
-    return [unit for unit in known if unit in shown]
-
-
-def _arms(experiment: Experiment, setting: str) -> Sequence[str]:
-    arms: Sequence[str] = experiment.settings[setting].get("arms", experiment.arms)
-    return list(arms)
 
 
 def _own(experiment: Experiment) -> bool:
@@ -250,18 +219,14 @@ def _provenance(units: Sequence[StoredUnit]) -> str:
     """With what results were made."""
     seeds = sorted({len(unit.seeds) for unit in units})
     made = {
-        (
-            unit.environment["device"],
-            str(unit.environment["commit"])[:9],
-            unit.environment["torch"],
-        )
+        (unit.environment["device"], _sources(unit), unit.environment["torch"])
         for unit in units
     }
     dates = sorted({unit.created[:10] for unit in units})
     minutes = sum(unit.seconds for unit in units) / 60
     where = "; ".join(
-        f"{device}, PyTorch {torch}, commit {commit}"
-        for device, commit, torch in sorted(made)
+        f"{device}, PyTorch {torch}, {sources}"
+        for device, sources, torch in sorted(made)
     )
     took = f"{minutes:.0f} minutes" if minutes >= 1 else "under a minute"
     many = " or ".join(map(str, seeds))
@@ -270,11 +235,19 @@ def _provenance(units: Sequence[StoredUnit]) -> str:
     return f"{many} {noun}; {where}; {when}; {took}."
 
 
+def _sources(unit: StoredUnit) -> str:
+    """The commit, or the digest of the sources where they lay in no checkout."""
+    commit = unit.environment["commit"]
+    if commit:
+        return f"commit {str(commit)[:9]}"
+    return f"sources {unit.environment.get('sources', 'not recorded')}"
+
+
 def _table(
     experiment: Experiment, units: Mapping[str, StoredUnit], table: Table
 ) -> str:
     numbers = table.numbers or tuple(experiment.numbers)
-    arms = table.arms or _arms(experiment, table.setting)
+    arms = table.arms or arms_in(experiment, table.setting)
     columns: list[tuple[str, list[str]]] = []
     for number in numbers:
         paper = [_printed(table.printed(arm, number)) for arm in arms]
@@ -319,23 +292,21 @@ def _claims(experiment: Experiment, units: Mapping[str, StoredUnit]) -> str:
     rows = []
     for claim in experiment.claims:
         verdicts = judge(experiment, units, claim)
-        details = [
-            f"{v.reading}: {v.verdict} ({v.details or 'not run'})"
-            if v.reading
-            else v.details
-            for v in verdicts
-        ]
-        rows.append((claim.text, f"**{in_one(verdicts)}**", "<br>".join(details)))
+        text = f"*Our question:* {claim.text}" if claim.is_ours else claim.text
+        rows.append((text, f"**{in_one(verdicts)}**", "<br>".join(_details(verdicts))))
     return markdown(("the paper says", "verdict", "numbers"), rows)
 
 
-def _left_out() -> str:
-    """Items that are in no file, and why."""
-    tables: dict[str, Any] = tomllib.loads(
-        (FOLDER / "left_out.toml").read_text(encoding="utf-8")
-    )
-    rows = [(own["item"], own["what"], own["why"]) for own in tables["items"]]
-    return markdown(("item", "what", "why"), rows)
+def _details(verdicts: Sequence[Verdict]) -> list[str]:
+    """The numbers that a claim was judged by, reading by reading."""
+    if not any(v.details for v in verdicts):
+        return []
+    return [
+        f"{v.reading}: {v.verdict}{f' ({v.details})' if v.details else ''}"
+        if v.reading
+        else v.details
+        for v in verdicts
+    ]
 
 
 def _measured(
@@ -345,11 +316,14 @@ def _measured(
     number: str,
 ) -> str:
     own = measure(experiment, units, unit, number)
-    if own is None or math.isnan(own.mean):
+    if own is None:
         return ""
+    if math.isnan(own.mean):
+        return "diverged" if own.missing else ""
+    mean = written(own.mean, experiment, number)
     if math.isnan(own.error):
-        return written(own.mean, experiment)
-    return f"{written(own.mean, experiment)} ({written(own.error, experiment)})"
+        return mean
+    return f"{mean} ({written(own.error, experiment, number)})"
 
 
 def _printed(value: tuple[float, float] | None) -> str:

@@ -201,8 +201,8 @@ def _line(experiment: Experiment, new: Mapping[Unit, StoredUnit]) -> str:
     numbers = []
     for name in experiment.numbers:
         own = measure(experiment, {str(unit): stored}, unit, name)
-        if own is not None:
-            numbers.append(f"{name} {written(own.mean, experiment)}")
+        if own is not None and own.seeds:
+            numbers.append(f"{name} {written(own.mean, experiment, name)}")
     failed = len(stored.failures)
     diverged = f"; {counted(failed, 'seed')} diverged" if failed else ""
     listed = ", ".join(numbers)

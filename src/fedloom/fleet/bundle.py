@@ -11,8 +11,10 @@ from dataclasses import replace
 
 import torch
 
+from fedloom.core.errors import ContractError
 from fedloom.core.messages import CohortDownload
 from fedloom.core.records import map_record, take
+from fedloom.core.summed import at_clients
 from fedloom.core.task import scaling_of
 from fedloom.engine.job import Participants, Runner, Samples, train_job
 from fedloom.fleet.local import LocalFleet
@@ -24,12 +26,22 @@ class Bundle:
     Args:
         fleets: one for each run.
         runner: what trains the clients of all of them.
+
+    Raises:
+        ContractError: The clients of one do not do what those of another do.
     """
 
     def __init__(self, fleets: Sequence[LocalFleet], runner: Runner) -> None:
         self.fleets = tuple(fleets)
         self.runner = runner
         first = self.fleets[0]
+        for fleet in self.fleets:
+            if at_clients(fleet.algorithm) != at_clients(first.algorithm):
+                raise ContractError(
+                    "Bundle: expected runs whose clients all do the same, found "
+                    f"{first.algorithm} and {fleet.algorithm}. Train them in bundles "
+                    "of their own."
+                )
         samples = Samples.joined([fleet.samples for fleet in self.fleets])
         job = train_job(first.algorithm, first.task, samples, can_lose=first.can_lose)
         counts = torch.tensor([fleet.federation.count for fleet in self.fleets])

@@ -15,7 +15,7 @@ same data are one of z / sqrt(K). Over rounds, by what is known of the cohorts:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fedloom.core.errors import ConfigError
@@ -184,6 +184,28 @@ def mechanism_of(
             "adjacency": "replace one client by another",
         }
     )
+
+
+def noise_for(mechanism: Mechanism, rounds: int, epsilon: float) -> float:
+    """The noise with which so many rounds come to an epsilon, to three digits above it.
+
+    Args:
+        mechanism: all else of the run; its own noise does not matter, but for whether
+            the accounts are of all of it or of half (one client replaced by another).
+        rounds: of the run.
+        epsilon: what it may come to.
+    """
+
+    def spent(noise: float) -> float:
+        return Accountant(replace(mechanism, noise=noise)).foreseen(rounds)
+
+    low, high = 0.0, 1.0
+    while spent(high) > epsilon:
+        low, high = high, 2.0 * high
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+    return high
 
 
 def gaussian_epsilon(noise: float, delta: float) -> float:

@@ -14,6 +14,7 @@ from fedloom.core.algorithm import Cohort, Phase, Population
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Empty
 from fedloom.core.task import Batch, Task
+from fedloom.core.watched import watch
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_step_keeps_the_type_of_its_vector(dtype: torch.dtype) -> None:
 def clipped(slope: list[float], clip: float | None) -> torch.Tensor:
     """The gradient of <slope, theta> as a step with this clip meets it."""
     direction = torch.tensor(slope, dtype=torch.float64)
-    task = Task(nn.Linear(1, 1), dtype=torch.float64).watched(clip=clip)
+    task = watch(Task(nn.Linear(1, 1), dtype=torch.float64), clip=clip)
     start = torch.zeros_like(direction)
     return task.grad_of(lambda theta: direction @ theta, start, batch(0))
 
@@ -126,7 +127,7 @@ def test_a_long_gradient_is_scaled_to_the_clip_and_a_short_one_is_not() -> None:
 
 
 def test_the_tensors_of_a_record_are_clipped_as_one_vector() -> None:
-    task = Task(nn.Linear(1, 1), dtype=torch.float64).watched(clip=1.0)
+    task = watch(Task(nn.Linear(1, 1), dtype=torch.float64), clip=1.0)
     at = (torch.zeros(1).double(), torch.zeros(1).double())
     gradient = task.grad_of(lambda r: (30 * r[0] + 40 * r[1]).sum(), at, batch(0))
     torch.testing.assert_close(torch.cat(gradient), torch.tensor([0.6, 0.8]).double())

@@ -13,6 +13,7 @@ from fedloom.core import streams
 from fedloom.core.errors import ContractError
 from fedloom.core.streams import seeded
 from fedloom.core.task import Batch, Task, scaling_of
+from fedloom.core.watched import watch
 
 
 class Branches(nn.Module):
@@ -316,7 +317,7 @@ def test_a_watched_task_counts_the_samples_that_entered_a_gradient() -> None:
     task = Task(branches(), head="head", dtype=torch.float64)
     batch = mixed()
     samples = float(batch.mask.sum())
-    watched = task.watched()
+    watched = watch(task)
     assert float(watched.met_samples()) == 0.0
     watched.loss(task.start, batch)
     assert float(watched.met_samples()) == 0.0
@@ -328,7 +329,7 @@ def test_a_watched_task_counts_the_samples_that_entered_a_gradient() -> None:
 
 def test_a_watched_task_keeps_the_losses_that_its_gradients_met() -> None:
     task = Task(branches(), head="head", dtype=torch.float64)
-    watched = task.watched()
+    watched = watch(task)
     assert vars(task).keys() <= vars(watched).keys()
     assert float(watched.met_loss()) == 0.0
     assert not watched.has_met_loss
@@ -338,7 +339,7 @@ def test_a_watched_task_keeps_the_losses_that_its_gradients_met() -> None:
     watched.grad(task.start * 2, mixed())
     torch.testing.assert_close(watched.met_loss(), (one + two) / 2)
     assert watched.has_met_loss
-    assert float(task.watched().met_loss()) == 0.0
+    assert float(watch(task).met_loss()) == 0.0
 
 
 def test_bytes_are_scaled_and_whole_numbers_kept() -> None:
@@ -370,7 +371,7 @@ def test_channels_are_scaled_for_many_clients_at_once() -> None:
     raw = torch.arange(2 * 3 * 2 * 1 * 2).reshape(2, 3, 2, 1, 2).to(torch.uint8)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
     task = Task(model, shift=(1.0, 2.0), scale=(3.0, 4.0))
-    together = torch.func.vmap(lambda x: task.watched().prepare((x,))[0])(raw)
+    together = torch.func.vmap(lambda x: watch(task).prepare((x,))[0])(raw)
     alone = torch.stack([task.prepare((x,))[0] for x in raw])
     assert torch.equal(together, alone)
 

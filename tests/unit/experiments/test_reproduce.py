@@ -20,7 +20,6 @@ from fedloom.experiments.stored import (
     write_stored,
 )
 from fedloom.experiments.training import Trainer
-from fedloom.experiments.verdicts import FAILS, HOLDS, NEARLY, UNKNOWN, in_one, judge
 
 TABLES: dict[str, Any] = {
     "title": "A trial on the digits",
@@ -196,61 +195,6 @@ def unit(*finals: float, **other: Any) -> StoredUnit:
         "curves": {"personal/test/accuracy": [[0.0, final] for final in finals]},
     }
     return StoredUnit(**{**values, **other})
-
-
-def verdict(claim: dict[str, Any], paper: Any = None, **units: StoredUnit) -> str:
-    tables = [{"title": "x", "paper": paper or {}}]
-    claims = [{"text": "x", "number": "PM", **claim}]
-    arms = {name: {"algorithm": {"name": "local"}} for name in "abc"}
-    own = {"numbers": TABLES["numbers"], "tables": tables, "claims": claims}
-    experiment = parse_experiment("a/b", {"title": "x", "arms": arms, **own})
-    return in_one(judge(experiment, units, experiment.claims[0]))
-
-
-def test_verdicts_follow_from_means_and_standard_errors() -> None:
-    a, b, c = unit(0.8, 0.9), unit(0.7, 0.8), unit(0.79, 0.92)
-    order = {"order": ["a", "b"]}
-    assert verdict(order, a=a, b=b) == HOLDS
-    assert verdict(order, a=b, b=a) == FAILS
-    assert verdict(order, a=a, b=c) == NEARLY
-    assert verdict(order, a=a) == UNKNOWN
-    assert verdict({"best": "a", "among": ["b", "c"]}, a=a, b=b, c=c) == NEARLY
-    assert verdict({"alike": ["a", "c"], "within": 1.0}, a=a, c=c) == HOLDS
-    assert verdict({"alike": ["a", "b"], "within": 1.0}, a=a, b=b) == FAILS
-    close = {"close": ["a"], "within": 1.0}
-    assert verdict(close, {"a": {"PM": 85.5}}, a=a) == HOLDS
-    assert verdict(close, {"a": {"PM": [90, 1]}}, a=a) == NEARLY
-    assert verdict(close, {"a": {"PM": 99}}, a=unit(0.85, 0.851)) == FAILS
-    assert verdict(close, a=a) == UNKNOWN
-
-
-def test_readings_have_verdicts_of_their_own() -> None:
-    a, b = unit(0.8, 0.9), unit(0.7, 0.8)
-    both = [
-        {"name": "one", "order": ["a", "b"]},
-        {"name": "other", "order": ["b", "a"]},
-    ]
-    assert verdict({"readings": both}, a=a, b=b) == "holds only under: one"
-    assert verdict({"readings": both[:1]}, a=a, b=b) == HOLDS
-    assert verdict({"readings": both[1:] * 2}, a=a, b=b) == FAILS
-
-
-def test_numbers_are_of_a_round_or_the_mean_of_the_last() -> None:
-    own = unit(0.8, 0.9)
-    order = {"order": ["a#first", "a#mean", "a#PM"]}
-    numbers = {
-        "PM": {"of": "personal/test/accuracy", "is_lower_better": True},
-        "first": {"of": "personal/test/accuracy", "round": 1, "is_lower_better": True},
-        "mean": {"of": "personal/test/accuracy", "last": 2, "is_lower_better": True},
-    }
-    arms = {"a": {"algorithm": {"name": "local"}}}
-    claims = [{"text": "x", "number": "PM", **order}]
-    experiment = parse_experiment(
-        "a/b", {"title": "x", "arms": arms, "numbers": numbers, "claims": claims}
-    )
-    (found,) = judge(experiment, {"a": own}, experiment.claims[0])
-    assert found.verdict == HOLDS
-    assert found.details == "a#first 0.0; a#mean 42.5; a#PM 85.0"
 
 
 def test_stored_units_are_read_as_they_were_written(tmp_path: Path) -> None:

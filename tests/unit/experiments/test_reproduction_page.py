@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as xml
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedloom.experiments.page import Page
 from fedloom.experiments.reproduce import reproduce
-from fedloom.experiments.stored import read_stored
+from fedloom.experiments.stored import read_stored, write_stored
 from fedloom.experiments.training import Trainer
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +41,27 @@ def test_results_of_other_settings_are_not_shown(tmp_path: Path) -> None:
     page = Page(tmp_path)
     assert not page.figures
     assert "**holds**" not in page.text
-    assert page.text.count("not run") > 30
+    assert page.text.count("**not yet run**") > 100
+    assert "| all | 42 | 0 | 0 | 0 | 42 |" in page.text
+
+
+def test_the_page_says_the_opposite_when_stored_numbers_are_swapped(
+    tmp_path: Path,
+) -> None:
+    name, claim = "self_fl/fig4_gaussian", "| PerFedAvg is as good as Self-FL"
+    units = read_stored(RESULTS, name, "paper")
+
+    def verdict() -> str:
+        write_stored(tmp_path, name, "paper", units)
+        lines = Page(tmp_path).text.splitlines()
+        return next(line for line in lines if line.startswith(claim))
+
+    assert "| **holds** |" in verdict()
+    one, other = units["C 1/per-fedavg"], units["C 1/ditto-1"]
+    units["C 1/per-fedavg"] = replace(one, values=other.values)
+    assert "| **does not hold** |" in verdict()
+    del units["C 1/per-fedavg"]
+    assert "| **not yet run** |" in verdict()
 
 
 @pytest.mark.slow

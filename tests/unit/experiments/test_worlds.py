@@ -393,7 +393,7 @@ def test_the_table_counts_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("name", "jobs", "message"),
     [
-        ("digits", "2", "--jobs is for worlds alone"),
+        ("digits", "2", "--jobs is for private, worlds"),
         ("worlds", "0", "expected 1 or more processes, found 0"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -13,6 +15,7 @@ from fedloom.privacy.accounting import (
     gaussian_delta,
     gaussian_epsilon,
     mechanism_of,
+    noise_for,
 )
 
 ONE_TO_ONE = Privacy(noise=1.0, delta=1e-4)
@@ -51,6 +54,30 @@ def test_many_gaussians_are_one_of_less_noise() -> None:
     privacy = Privacy(noise=4.0, delta=1e-5)
     spent = accountant(privacy, rate=1.0).epsilon(30)
     assert spent == pytest.approx(other.get_epsilon(1e-5), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "epsilon"),
+    [
+        ("known", 0.5),
+        ("known", 4.0),
+        ("known", 40.0),
+        pytest.param("secret", 4.0, marks=pytest.mark.slow),
+    ],
+)
+def test_the_noise_for_an_epsilon_is_the_least_that_keeps_it(
+    cohorts: Literal["known", "secret"], epsilon: float
+) -> None:
+    privacy = Privacy(noise=1.0, delta=1e-4, cohorts=cohorts)
+    mechanism = mechanism_of(
+        privacy, clients=1000, rate=0.1, kind="poisson", releases=1
+    )
+    noise = noise_for(mechanism, 30, epsilon)
+    enough, less = (
+        Accountant(replace(mechanism, noise=z)).foreseen(30)
+        for z in (noise, 0.99 * noise)
+    )
+    assert enough <= epsilon < less
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.5, 1.0, 10.0, 1000.0])

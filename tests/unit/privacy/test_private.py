@@ -14,9 +14,13 @@ from survivors import SMALL, Death, Killed, assert_same
 
 import fedloom
 from fedloom.config import parse
+from fedloom.core.clip import PerSample
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import leaves
 from fedloom.core.summed import Summed
+from fedloom.core.task import Batch
+from fedloom.core.watched import watch
+from fedloom.engine.footprint import first_download, made_up_client
 from fedloom.plan import make_clients, make_plan
 from fedloom.privacy import Privacy, private
 from fedloom.privacy.accounting import gaussian_epsilon
@@ -156,6 +160,9 @@ def test_settings_that_contradict_each_other_are_refused(
         (fedloom.FedAMP, "personal"),
         (fedloom.HeurFedAMP, "personal"),
         (fedloom.FedFomo, "personal"),
+        (fedloom.PFedHN, "change"),
+        (fedloom.SelfFL, "personal"),
+        (fedloom.SelfFLCluster, "report"),
     ],
 )
 def test_a_method_of_single_models_is_refused_with_the_field_and_others(
@@ -189,6 +196,9 @@ def test_too_few_clients_have_too_little_noise() -> None:
         ({"name": "ditto", "epochs": 2}, 4),
         ({"name": "per-fedavg"}, 2),
         ({"name": "pfedmt", "steps": 1, "team_iterations": 2}, 2),
+        ({"name": "fedrep", "head_epochs": 4, "epochs": 3}, 7),
+        # Heads are drawn more than once for a gradient, which is one release.
+        ({"name": "pfedvem", "passes": 4, "epochs": 3, "monte_carlo": 5}, 7),
     ],
 )
 def test_a_sample_is_counted_in_every_gradient_of_a_round(
@@ -203,9 +213,6 @@ def test_a_sample_is_counted_in_every_gradient_of_a_round(
 def test_a_private_gradient_is_the_mean_of_shortened_ones() -> None:
     plan = plan_of(algorithm={"name": "fedavg"})
     task, data = plan.simulation.task, plan.simulation.federation.dataset
-    from fedloom.core.clip import PerSample
-    from fedloom.core.task import Batch
-
     zero = torch.zeros((), dtype=torch.int64)
     theta = task.start + 0.1
     mask = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=task.dtype)
@@ -213,7 +220,7 @@ def test_a_private_gradient_is_the_mean_of_shortened_ones() -> None:
     batch = Batch(few, data.targets[:4], mask, zero, zero, zero > 0, zero)
 
     def gradient(clip: float, noise: float = 0.0, key: int = 0) -> torch.Tensor:
-        watched = task.watched(per_sample=PerSample(clip, noise))
+        watched = watch(task, per_sample=PerSample(clip, noise))
         found: torch.Tensor = watched.grad(theta, batch._replace(key=torch.tensor(key)))
         return found
 
@@ -229,6 +236,70 @@ def test_a_private_gradient_is_the_mean_of_shortened_ones() -> None:
         [gradient(clip, 2.0, key) - gradient(clip) for key in range(40)]
     )
     assert float(noises.std()) == pytest.approx(2.0 * clip / 3, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        fedloom.FedPer(momentum=0.9, clip=None),
+        fedloom.FedRep(clip=None),
+        fedloom.PFedVEM(monte_carlo=3, clip=None),
+        fedloom.PFedVEM(monte_carlo=1, bayesian="all", clip=None),
+    ],
+)
+def test_steps_without_clip_and_noise_are_those_of_the_method(method: Any) -> None:
+    """And with a clip of next to nothing only what looks at no sample moves."""
+    task, batch, work, down = a_step_of(method)
+    moved = {phase.step: getattr(method, phase.step) for phase in method.phases}
+    for step in moved.values():
+        plain = step(work, down, batch, watch(task))
+        hidden = step(work, down, batch, watch(task, per_sample=PerSample(1e12, 0.0)))
+        for one, other in zip(leaves(plain), leaves(hidden), strict=True):
+            torch.testing.assert_close(one, other)
+        other_data = batch._replace(targets=1 - batch.targets)
+        tiny = watch(task, per_sample=PerSample(1e-30, 0.0))
+        still = [step(work, down, data, tiny) for data in (batch, other_data)]
+        for one, other in zip(*map(leaves, still), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("step", ["step_head", "step_base"])
+def test_one_sample_moves_a_gradient_of_pfedvem_by_no_more_than_the_clip(
+    step: str,
+) -> None:
+    method = fedloom.PFedVEM(lr=1.0, head_lr=1.0, momentum=0.0, clip=None)
+    task, batch, work, down = a_step_of(method)
+    other = batch.inputs[0].clone()
+    other[1] = 255 - other[1]
+    changed = batch._replace(inputs=(other,))
+    own, clip = watch(task, per_sample=PerSample(0.1, 0.0)), 0.1
+
+    def after(data: Batch) -> torch.Tensor:
+        moved: Any = getattr(method, step)(work, down, data, own)
+        state = moved.posterior if step == "step_head" else moved.base
+        at: torch.Tensor = state.at.flatten()
+        return at
+
+    # The head's steps sum over samples, those of the base take the mean.
+    scale = 1.0 if step == "step_head" else float(batch.mask.sum())
+    change = float((after(batch) - after(changed)).norm()) * scale
+    # It leaves one place and takes another.
+    assert 0.01 * clip < change <= 2.0 * clip * (1 + 1e-4)
+
+
+def a_step_of(method: Any) -> tuple[Any, Batch, Any, Any]:
+    """A task, a batch of four with one place empty, and what a client begins with."""
+    plan = plan_of(algorithm={"name": "fedavg"}, model={"name": "mlp", "hidden": [5]})
+    task, data = plan.simulation.task, plan.simulation.federation.dataset
+    zero = torch.zeros((), dtype=torch.int64)
+    mask = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=task.dtype)
+    few = tuple(x[:4] for x in data.inputs)
+    targets = data.targets[:4] % 2
+    batch = Batch(few, targets, mask, zero + 5, zero, zero > 0, zero)
+    down = first_download(method, task).take(0).record
+    client = made_up_client(task)
+    memory = method.initial_memory(down, client, task)
+    return task, batch, method.begin(down, memory, client, task), down
 
 
 def test_a_missing_extra_says_which_command_installs_it(

@@ -97,7 +97,8 @@ class SelfFLAugmented(StepRule[Server, Memory, Download, Work, Upload]):
     group = "personalised"
     why_sgd = "its step rule says how many steps of SGD a client takes"
     why_single = (
-        "the variance of the clients' `optimum` in a round weighs that same round"
+        "the variance of the clients' `optimum` in a round weighs that same round "
+        '(weigh_by = "last" goes by sums)'
     )
 
     tolerance: NonNegative = 1e-3

@@ -13,7 +13,8 @@ Deviations: as in self_fl.py. The paper describes this variant in one paragraph.
 a representative is the mean of the active members' models by Eq. (11), with sigma_0^2
 of the round before, and its variance the same mean of theirs; a cluster never seen is
 left out; the sum over k != m in Eqs. (8) and (10) runs over the other clusters; there
-is no smoothing, since all clusters enter every round.
+is no smoothing, since all clusters enter every round. Teams can go by sums
+(`weigh_by = "last"`); see team_sums.py.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedloom.algorithms.self_fl import stale_start, uncertainty
+from fedloom.algorithms.self_fl import stale_start, team_sums, uncertainty
+from fedloom.algorithms.self_fl.lagged import WeighBy
 from fedloom.algorithms.self_fl.self_fl import Memory, Upload, Work
 from fedloom.algorithms.self_fl.step_rule import Download, ModelDownload, StepRule
+from fedloom.algorithms.self_fl.team_sums import Representatives, Server, Summand
 from fedloom.algorithms.self_fl.uncertainty import Report
 from fedloom.core import client_models
 from fedloom.core.algorithm import Client, Cohort, Population
@@ -35,29 +38,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.phases import plain_descent
 from fedloom.core.records import Logged, PerClient
 from fedloom.core.settings import SmallCount
+from fedloom.core.sums import Needs
 from fedloom.core.task import Batch, Task
-
-
-class Server(NamedTuple):
-    """The shared model, one model per cluster, and scalars about each client."""
-
-    shared: Tensor
-    between: Tensor
-    """sigma_0^2."""
-    models: Tensor
-    """(k, d) the representatives."""
-    within: Tensor
-    """(k,) their variances."""
-    has_model: Tensor
-    """(k,) whether the cluster was ever active."""
-    has_within: Tensor
-    """(k,) whether its variance rests on any warm client."""
-    reports: PerClient[Report]
-    """(M,) each."""
-    member: PerClient[Tensor]
-    """(M,) cluster of each client."""
-    last: PerClient[Tensor]
-    """(M,) the round in which each client's model was last taken in; -1 for never."""
 
 
 class ServerLog(NamedTuple):
@@ -82,13 +64,32 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
     group = "clustered"
     why_sgd = "its step rule says how many steps of SGD a client takes"
     why_single = (
-        "clusters are formed, and their clients weighed, by single reports and models"
+        "clusters are formed by each client's `report`, and those beside each other "
+        'weigh their models (clusters = "teams" with weigh_by = "last" goes by sums '
+        "per team)"
     )
 
     clusters: Literal["uncertainty", "teams"] = "uncertainty"
     """Clients of similar reported variance (quantiles), or the federation's teams."""
     cluster_count: SmallCount = 5
     """How many clusters `uncertainty` forms; `teams` are as many as there are."""
+    weigh_by: WeighBy = "round"
+    """What weighs a team's clients: their variances beside each other, or, each by
+    itself, beside the mean of the `last` round. Then the server needs sums per team
+    alone, as for privacy; see team_sums.py. Clusters by uncertainty need `round`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weigh_by == "last" and self.clusters != "teams":
+            raise ConfigError(
+                f'{self.name}: weigh_by = "last" goes by sums per team, and clusters '
+                f"= {self.clusters!r} are formed by the reports of single clients. Set "
+                'clusters = "teams", or leave weigh_by out.'
+            )
+
+    @property
+    def needs(self) -> Needs:
+        return "sums per team" if self.weigh_by == "last" else "single models"
 
     def init_server(self, population: Population) -> Server:
         count = self.cluster_count
@@ -110,18 +111,21 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
             within=nothing,
             has_model=nothing > 0,
             has_within=nothing > 0,
+            noise=nothing,
             reports=reports,
             member=self._members(reports, population.teams),
             last=stale_start.no_rounds(population.count, shared.device),
         )
 
     def download(self, server: Server, cohort: Cohort) -> Download:
-        precisions = _precisions(server)
+        precisions = team_sums.precisions(server)
         others = precisions.sum() - precisions[server.member[cohort.clients]]
         terms = server.has_model.sum()
         corrects = stale_start.corrects(self.stale_init, server.last, cohort, terms)
-        nothing = others[:0]
-        return Download(server.shared, server.between, others, corrects, nothing)
+        within = others[:0]
+        if self.weigh_by == "last":
+            within = team_sums.mean_within(server)[None]
+        return Download(server.shared, server.between, others, corrects, within)
 
     def model_download(self, server: Server, cohort: Cohort) -> ModelDownload:
         return ModelDownload(server.shared)
@@ -129,6 +133,11 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
     def aggregate(
         self, server: Server, uploads: Upload, cohort: Cohort
     ) -> Logged[Server, ServerLog]:
+        if self.weigh_by == "last":
+            made, shares = team_sums.from_uploads(server, *uploads, cohort)
+            new = self._with(server, made, cohort)
+            log = ServerLog(team_sums.shares(new) @ shares, cohort.teams, new.between)
+            return Logged(new, log)
         present = cohort.sizes > 0
         reports = client_models.with_rows(server.reports, uploads.report, cohort)
         member = self._members(reports, cohort.population.teams)
@@ -139,28 +148,54 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
         is_active = mass.sum(1) > 0
         # (k, n) the clients' shares in each representative
         shares = mass / torch.where(is_active, mass.sum(1), 1.0)[:, None]
-        fresh = shares.to(uploads.personal.dtype) @ uploads.personal
-        models = torch.where(is_active[:, None], fresh, server.models)
-        within = shares @ uncertainty.impute(uploads.report.within, warm)
-        has_model = server.has_model | is_active
-        new = Server(
-            shared=server.shared,
+        made = Representatives(
+            models=shares.to(uploads.personal.dtype) @ uploads.personal,
+            within=shares @ uncertainty.impute(uploads.report.within, warm),
+            has_within=torch.where(is_active, warm.any(), server.has_within),
+            noise=torch.zeros_like(server.noise),
+            is_active=is_active,
+        )
+        new = self._with(server._replace(reports=reports, member=member), made, cohort)
+        log = ServerLog(team_sums.shares(new) @ shares, clusters, new.between)
+        return Logged(new, log)
+
+    def _with(self, server: Server, made: Representatives, cohort: Cohort) -> Server:
+        """The server with the representatives of the clusters that were active."""
+        active = made.is_active
+        models = torch.where(active[:, None], made.models, server.models)
+        noise = torch.where(active, made.noise, server.noise)
+        has_model = server.has_model | active
+        new = server._replace(
             between=uncertainty.between_clients(
-                models, has_model, self.normalise, server.between
+                models, has_model, self.normalise, server.between, noise
             ),
             models=models,
-            within=torch.where(is_active, within, server.within),
+            within=torch.where(active, made.within, server.within),
             has_model=has_model,
-            has_within=torch.where(is_active, warm.any(), server.has_within),
-            reports=reports,
-            member=member,
+            has_within=made.has_within,
+            noise=noise,
             last=stale_start.with_round(server.last, cohort),
         )
-        # Eq. (11), over clusters
-        weights = _precisions(new)
-        weights = weights / weights.sum()
-        new = new._replace(shared=weights.to(models.dtype) @ models)
-        return Logged(new, ServerLog(weights @ shares, clusters, new.between))
+        # Eq. (11), over clusters; there may be none before one is beyond its noise
+        shared = team_sums.shares(new).to(models.dtype) @ models
+        return new._replace(shared=torch.where(has_model.any(), shared, server.shared))
+
+    def summand(
+        self, upload: Upload, down: Download, client: Client, task: Task
+    ) -> Summand:
+        model, report = upload
+        within = down.within.sum()
+        return team_sums.summand(
+            model, report, down.shared, down.between, within, client.size > 0
+        )
+
+    def from_sum(self, server: Server, total: Summand, cohort: Cohort) -> Server:
+        return self.from_noisy_sum(server, total, cohort, None)
+
+    def from_noisy_sum(
+        self, server: Server, total: Summand, cohort: Cohort, noise: Summand | None
+    ) -> Server:
+        return self._with(server, team_sums.from_sum(server, total, noise), cohort)
 
     def _members(self, reports: Report, teams: Tensor) -> Tensor:
         """(M,) the cluster of each client; by variance, the cold ones with the mean."""
@@ -207,9 +242,3 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
         past = uncertainty.remember(memory.past, work.at, client.round >= 0)
         report = uncertainty.report(past, self.normalise)
         return Memory(work.at, past), Upload(work.at, report)
-
-
-def _precisions(server: Server) -> Tensor:
-    """(k,) the precision of every cluster seen so far."""
-    within = uncertainty.impute(server.within, server.has_within)
-    return uncertainty.precision(server.between, within, server.has_model)

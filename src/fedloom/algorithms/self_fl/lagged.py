@@ -102,7 +102,7 @@ def summand(
         change=weight.to(change.dtype) * change,
         weight=weight,
         square=weight * change.square().sum().double(),
-        ratio=torch.where(is_there, _ratio(between, report), 0.0),
+        ratio=torch.where(is_there, ratios(between, report), 0.0),
         warm=(is_warm(report.seen) & is_there).double(),
     )
 
@@ -129,7 +129,7 @@ def from_sum(
     return Estimate(
         change,
         spread.clamp(min=0.0) if count > 1 else between,
-        _mean(total.ratio, total.warm, between, within),
+        mean_variance(total.ratio, total.warm, between, within),
     )
 
 
@@ -147,20 +147,23 @@ def from_uploads(
     spread = share @ (models - mean).square().sum(1).double()
     is_there = weight > 0
     warm = is_warm(reports.seen) & is_there
-    ratios = torch.where(warm, _ratio(between, reports), 0.0)
+    of_warm = torch.where(warm, ratios(between, reports), 0.0)
     return Estimate(
         mean - shared,
         torch.where(is_there.sum() > 1, spread, between),
-        _mean(ratios.sum(), warm.sum().double(), between, within),
+        mean_variance(of_warm.sum(), warm.sum().double(), between, within),
     )
 
 
-def _ratio(between: Tensor, report: Report) -> Tensor:
+def ratios(between: Tensor, report: Report) -> Tensor:
+    """s_m / (s_0 + s_m), of one client or of many; 0 of a cold one."""
     own = torch.where(is_warm(report.seen), report.within, 0.0)
     return own / (between + own + TINY)
 
 
-def _mean(ratio: Tensor, warm: Tensor, between: Tensor, within: Tensor) -> Tensor:
+def mean_variance(
+    ratio: Tensor, warm: Tensor, between: Tensor, within: Tensor
+) -> Tensor:
     """The variance whose ratio is the mean of the ratios; the old one if there is none.
 
     s = s_0 r / (1 - r) for r = s / (s_0 + s).

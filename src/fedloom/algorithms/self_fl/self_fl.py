@@ -159,7 +159,8 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
     group = "personalised"
     why_sgd = "its step rule says how many steps of SGD a client takes"
     why_single = (
-        "the variance of the clients' `personal` in a round weighs that same round"
+        "the variance of the clients' `personal` in a round weighs that same round "
+        '(weigh_by = "last" goes by sums)'
     )
 
     scope: Scope = "active"

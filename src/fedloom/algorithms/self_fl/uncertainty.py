@@ -81,16 +81,26 @@ def no_reports(count: int, device: torch.device) -> Report:
 
 
 def between_clients(
-    models: Tensor, present: Tensor, normalise: Normalise, before: Tensor
+    models: Tensor,
+    present: Tensor,
+    normalise: Normalise,
+    before: Tensor,
+    noise: Tensor | None = None,
 ) -> Tensor:
     """sigma_0^2 of Eqs. (14) and (22): the variance of the rows where `present`.
 
-    One model alone has none: then the value `before` is kept.
+    One model alone has none: then the value `before` is kept. What is known of the
+    rows' own `noise`, the variance of each, is taken out again.
     """
     count = present.sum()
     mean = (present.to(models.dtype) / count) @ models
     squares = torch.where(present, (models - mean).square().sum(1).double(), 0.0)
-    return torch.where(count > 1, squares.sum() * _per(normalise, count), before)
+    total = squares.sum()
+    if noise is not None:
+        # Errors e move rows apart by e - mean(e), whose square is this on average.
+        own = torch.where(present, noise, 0.0).sum()
+        total = (total - own * (1.0 - 1.0 / count.clamp(min=1))).clamp(min=0.0)
+    return torch.where(count > 1, total * _per(normalise, count), before)
 
 
 def is_warm(seen: Tensor) -> Tensor:
