@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -142,6 +142,12 @@ class Job:
     per_sample: PerSample | None = None
     """How gradients hide single samples. A model that a client adapts for itself is
     never sent, and its gradients hide none."""
+    clip: float | None = field(init=False)
+    """The method's; asked of it once, since compiled steps cannot ask a method that is
+    wrapped around another."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clip", self.algorithm.clip)
 
     def scaling_at(self, rows: Tensor) -> Scaling | None:
         """The scaling of some rows of the data; None if it is the task's own."""
@@ -152,7 +158,7 @@ class Job:
 
     def watched(self, scaling: Scaling | None) -> WatchedTask:
         """The task as one step sees it; `scaling` is that of its client."""
-        return watch(self.task, scaling, self.algorithm.clip, self.per_sample)
+        return watch(self.task, scaling, self.clip, self.per_sample)
 
     def noise_keys(self, participants: Participants, number: int) -> Tensor:
         """(n,) the streams of the noise in steps of the `number`-th phase.

@@ -44,7 +44,7 @@ SEEDS = 5
 
 
 class Method(NamedTuple):
-    """What is tried of a method beside the learning rate and the clip."""
+    """What is tried of a method, over a world's learning rates and beside its clips."""
 
     rates: Mapping[str, Sequence[Any]] = {}
     """Without privacy."""
@@ -56,11 +56,8 @@ METHODS: Mapping[str, Method] = {
     "fedavg": Method(),
     "ditto": Method(),
     "fedper": Method(),
-    "pfedvem": Method(
-        # Its momentum is 0.9, that of the others 0.
-        {"lr": [0.003, 0.01, 0.03], "head_lr": [1e-4, 3e-4]},
-        {"most_confidence": [1.0, 10.0]},
-    ),
+    # Its momentum is 0.9, that of the others 0.
+    "pfedvem": Method({"lr": [0.003, 0.01, 0.03]}, {"most_confidence": [1.0, 10.0]}),
     "self-fl": Method({}, {"weigh_by": ["last"]}),
 }
 
@@ -76,7 +73,7 @@ class World:
     unit: str
     delta: float
     rates: Sequence[float] = (0.01, 0.03, 0.1)
-    clips: Sequence[float] = (0.1, 0.3, 1.0)
+    clips: Sequence[float] = (0.3, 1.0, 3.0)
 
 
 LETTERS = World(
@@ -96,7 +93,6 @@ LETTERS = World(
     unit="client",
     delta=5e-4,
     rates=(0.1, 0.3, 1.0),
-    clips=(0.3, 1.0, 3.0),
 )
 CIFAR10 = World(
     tables={
@@ -108,7 +104,12 @@ CIFAR10 = World(
             "classes": 5,
             "sizes": "equal",
         },
-        "split": {"test": 0.3, "validation": 0.2, "stratified": False},
+        "split": {
+            "per_class": 5000,
+            "test": 0.3,
+            "validation": 0.2,
+            "stratified": False,
+        },
         "model": {"name": "lenet", "channels": [8, 16], "hidden": [32]},
     },
     local={"batch_size": 10, "epochs": 2},
