@@ -62,6 +62,8 @@ def audit(
                 promise=promise,
                 after_round=after_round,
             )
+            if planted is not None and planted.refutes_ledger:
+                remarks.append(_refuted(planted))
         elif settings.canaries:
             remarks += list(_without_plants(promise, subject))
         if settings.batch:
@@ -113,6 +115,17 @@ def _without_plants(promise: Promise | None, subject: Subject) -> Iterator[str]:
         yield ""
     elif promise is not None and promise.obstacle_to_planting:
         yield promise.obstacle_to_planting
+
+
+def _refuted(planted: Planted) -> str:
+    """That a run is less private than its account says, and what to do."""
+    return (
+        f"Epsilon is at least {planted.epsilon:.2f} by planted clients, and "
+        f"{planted.ledger:.2f} by the run's ledger: by chance this happens to "
+        f"{1 - planted.level:.0%} of audits at most. Audit again with another --seed; "
+        "if it comes back, the run is less private than it says. Do not rely on it, "
+        "and report it as a fault of fedloom."
+    )
 
 
 def _before_membership(subject: Subject) -> Iterator[str]:

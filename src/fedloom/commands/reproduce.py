@@ -85,7 +85,7 @@ def reproduce_command(
     Examples:
         fedloom reproduce --list
         fedloom reproduce self_fl/fig4_gaussian --scale paper
-        fedloom reproduce pfedvem --scale paper --device cuda --jobs 6 --stop-after 25
+        fedloom reproduce pfedvem --scale paper --device cuda --stop-after 25
         fedloom reproduce digits --device cpu
     """
     from fedloom.experiments import EXPERIMENTS

@@ -110,11 +110,12 @@ CIFAR10 = World(
             "validation": 0.2,
             "stratified": False,
         },
-        "model": {"name": "lenet", "channels": [8, 16], "hidden": [32]},
+        "model": {"name": "lenet", "channels": [4, 8], "hidden": [16]},
     },
     local={"batch_size": 10, "epochs": 2},
     unit="client",
     delta=1e-4,
+    rates=(0.03, 0.1, 0.3),
 )
 HEART = World(
     tables={

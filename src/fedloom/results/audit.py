@@ -61,6 +61,11 @@ class Planted:
     ledger: float | None = None
     """Epsilon by the run's own ledger, if it has one of clients."""
 
+    @property
+    def refutes_ledger(self) -> bool:
+        """Whether more was shown than the ledger allows."""
+        return self.ledger is not None and self.epsilon > self.ledger
+
 
 @dataclass(frozen=True)
 class Inversion:
