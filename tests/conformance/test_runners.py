@@ -239,7 +239,14 @@ def test_a_runner_leaves_its_inputs_as_they_are(algorithm: AnyAlgorithm) -> None
 
 @needs_compiler
 @pytest.mark.slow
-@over_methods
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *(variants[0] for variants in VARIANTS.values()),
+        *(p for p in PRIVATE if p.name in ("fedavg", "ditto")),
+    ],
+    ids=describe,
+)
 def test_compiled_weave_equals_loop(algorithm: AnyAlgorithm) -> None:
     compiled = Weave(4, compiled=True, native=False)
     assert_same(history(set_up(algorithm, compiled), 3), specification(algorithm))
