@@ -9,7 +9,8 @@ takes part in few rounds, and the noise is the server's. Heart disease is four
 hospitals, and one patient is hidden. The noise for an epsilon follows from the
 accountant. A method's rates are chosen without privacy, its bounds for every epsilon
 with those rates, both by the accuracy of personal models over all validation samples of
-one seed. Scores are of test data after the last round, over five other seeds.
+one seed. Scores are of test data after the last round, over five other seeds. Training
+alone stands beside them: it needs no privacy.
 
 What was chosen, and every seed's scores, go to `OUT/METHOD.json` as soon as a method is
 done with them; the same command goes on from there.
@@ -46,19 +47,27 @@ SEEDS = 5
 class Method(NamedTuple):
     """What is tried of a method, over a world's learning rates and beside its clips."""
 
-    rates: Mapping[str, Sequence[Any]] = {}
+    plain: Mapping[str, Sequence[Any]] = {}
     """Without privacy."""
-    bounds: Mapping[str, Sequence[Any]] = {}
-    """For every epsilon: what bounds its sums."""
+    private: Mapping[str, Sequence[Any]] = {}
+    """For every epsilon."""
+    sums: Mapping[str, Sequence[Any]] = {}
+    """For every epsilon where clients are hidden: what its sums need a bound for."""
+    sends: bool = True
+    """Whether anything leaves a client. Otherwise every epsilon costs nothing."""
 
 
+_PULLS = {"pull": [0.1, 1.0]}
 METHODS: Mapping[str, Method] = {
+    "local": Method(sends=False),
     "fedavg": Method(),
-    "ditto": Method(),
+    "ditto": Method(_PULLS, _PULLS),
     "fedper": Method(),
     # Its momentum is 0.9, that of the others 0.
-    "pfedvem": Method({"lr": [0.003, 0.01, 0.03]}, {"most_confidence": [1.0, 10.0]}),
-    "self-fl": Method({}, {"weigh_by": ["last"]}),
+    "pfedvem": Method(
+        {"lr": [0.003, 0.01, 0.03]}, sums={"most_confidence": [1.0, 10.0]}
+    ),
+    "self-fl": Method(sums={"weigh_by": ["last"]}),
 }
 
 
@@ -207,22 +216,26 @@ def measure(world: World, out: Path, seed: int, method: str) -> list[Row]:
         with atomic_write(path) as part:
             write_text(part, json.dumps(done, indent=1))
 
+    about = METHODS[method]
     if "rates" not in done:
-        grid = {"lr": world.rates, **METHODS[method].rates}
+        grid = {"lr": world.rates, **about.plain}
         tried = [Candidate(math.inf, math.nan, {**s}) for s in _each_of(grid)]
         keep(rates=trials.validate(tried, seed))
     plain = _best(done["rates"])
+    epsilons = EPSILONS[1:] if about.sends else ()
     if "bounds" not in done:
-        grid = {"clip": world.clips, **METHODS[method].bounds}
+        grid = {"clip": world.clips, **about.private}
+        if world.unit == "client":
+            grid |= about.sums
         tried = [
             Candidate(epsilon, bounds.pop("clip"), {**plain.settings, **bounds})
-            for epsilon in EPSILONS[1:]
+            for epsilon in epsilons
             for bounds in _each_of(grid)
         ]
         keep(bounds=trials.validate(tried, seed))
     if "rows" not in done:
         chosen = [plain]
-        for epsilon in EPSILONS[1:]:
+        for epsilon in epsilons:
             chosen.append(_best([b for b in done["bounds"] if b[0][0] == epsilon]))
         keep(rows=list(trials.test(chosen, range(seed + 1, seed + 1 + SEEDS))))
     return [Row(*row) for row in done["rows"]]
@@ -300,58 +313,53 @@ class Trials:
 
         Runs whose clients do the same train in the same passes.
         """
+        noises = [self._noise(*run) for run in runs]
         groups: dict[str, list[int]] = {}
         for n, (candidate, _) in enumerate(runs):
+            # Noise of the server is no matter of what clients do.
             is_in_steps = self.world.unit == "sample"
-            key = candidate if is_in_steps else candidate._replace(epsilon=0.0)
-            groups.setdefault(repr(key), []).append(n)
+            noise = noises[n] if is_in_steps else math.inf
+            key = repr(candidate._replace(epsilon=noise))
+            groups.setdefault(key, []).append(n)
         ends: dict[int, tuple[float, Simulation | None]] = {}
         for members in groups.values():
-            plans = [self._plan(*runs[n], len(members)) for n in members]
-            simulations = [plan.simulation for _, plan in plans]
-            bundle = SimulationBundle(simulations, plans[0][1].choice.runner)
+            plans = [self._plan(*runs[n], noises[n], len(members)) for n in members]
+            simulations = [plan.simulation for plan in plans]
+            bundle = SimulationBundle(simulations, plans[0].choice.runner)
             rounds = self.world.tables["rounds"]
             while any(simulations[n].state.round < rounds for n in bundle.going):
                 bundle.run_exchange()
             for place, n in enumerate(members):
                 run = None if place in bundle.failures else simulations[place]
-                ends[n] = plans[place][0], run
+                ends[n] = noises[n], run
         return [ends[n] for n in range(len(runs))]
 
-    def _plan(
-        self, candidate: Candidate, seed: int, together: int
-    ) -> tuple[float, Plan]:
-        """The noise of a run, and the run."""
-        algorithm = {"name": self.method, **self.world.local, **candidate.settings}
+    def _noise(self, candidate: Candidate, seed: int) -> float:
+        """What it takes for the epsilon; 0 without privacy."""
         if math.isinf(candidate.epsilon):
-            return 0.0, self._planned(algorithm, None, seed, together)
-        privacy = {
-            "unit": self.world.unit,
-            "clip": candidate.clip,
-            "delta": self.world.delta,
-        }
+            return 0.0
         if (seed, candidate.epsilon) not in self._noises:
-            one = self._planned(algorithm, {**privacy, "noise": 1.0}, seed, together)
-            private = one.simulation.algorithm
+            plan = self._plan(candidate, seed, 1.0)
+            private = plan.simulation.algorithm
             assert isinstance(private, Private | PrivateSteps)
             assert private.accountant is not None
-            rounds = one.schedule.rounds
+            rounds = plan.schedule.rounds
             noise = noise_for(private.accountant.mechanism, rounds, candidate.epsilon)
             self._noises[seed, candidate.epsilon] = noise
-        noise = self._noises[seed, candidate.epsilon]
-        privacy["noise"] = noise
-        return noise, self._planned(algorithm, privacy, seed, together)
+        return self._noises[seed, candidate.epsilon]
 
-    def _planned(
-        self,
-        algorithm: Mapping[str, Any],
-        privacy: Mapping[str, Any] | None,
-        seed: int,
-        together: int,
+    def _plan(
+        self, candidate: Candidate, seed: int, noise: float, together: int = 1
     ) -> Plan:
+        algorithm = {"name": self.method, **self.world.local, **candidate.settings}
         tables = {**self.world.tables, "seed": seed, "algorithm": algorithm}
-        if privacy is not None:
-            tables["privacy"] = privacy
+        if not math.isinf(candidate.epsilon):
+            tables["privacy"] = {
+                "unit": self.world.unit,
+                "clip": candidate.clip,
+                "noise": noise,
+                "delta": self.world.delta,
+            }
         config = parse(tables)
         if seed not in self._clients:
             dataset = next((c.dataset for _, c in self._clients.values()), None)
@@ -390,7 +398,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
                     f"clip {row.clip:g}, noise {row.noise:.4g}, " if row.noise else ""
                 )
                 chosen[row.epsilon] = noise + row.settings
-        lines.append((method, *(chosen[e] for e in epsilons)))
+        lines.append((method, *(chosen.get(e, "") for e in epsilons)))
     tables.append(f"What was chosen\n\n{markdown(head, lines)}")
     return "\n".join(tables)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,21 @@ def test_noise_is_for_the_epsilon_and_what_is_done_is_not_done_again(
     monkeypatch.setattr(Trials, "_train", refuse)
     again = private.measure(WORLD, tmp_path, 0, "fedavg")
     assert repr(again) == repr(rows)
+
+
+@pytest.mark.slow
+def test_what_sends_nothing_is_scored_once(tmp_path: Path) -> None:
+    rows = private.measure(WORLD, tmp_path, 0, "local")
+    assert {of.epsilon for of in rows} == {math.inf}
+    assert "| local | " in to_markdown(rows)
+
+
+@pytest.mark.slow
+def test_sums_need_their_bounds_only_where_clients_are_hidden(tmp_path: Path) -> None:
+    hidden = replace(WORLD, clips=(0.1,))
+    samples = replace(hidden, unit="sample")
+    for world, bound in ((hidden, "weigh_by = last"), (samples, "lr = 0.1")):
+        rows = private.measure(world, tmp_path / world.unit, 0, "self-fl")
+        settings = {of.settings for of in rows if not math.isinf(of.epsilon)}
+        assert all(bound in s for s in settings)
+        assert ("weigh_by" in "".join(settings)) == (world.unit == "client")
