@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedloom.experiments import digits, private, robust
+from fedloom.experiments import audited, digits, private, robust
 from fedloom.experiments.pfedvem import fmnist
 from fedloom.experiments.self_fl import audio, gaussian
 from fedloom.experiments.worlds import study
@@ -13,6 +13,7 @@ EXPERIMENTS: dict[str, Callable[..., str]] = {
     "digits": digits.reproduce,
     "pfedvem/fmnist": fmnist.reproduce,
     "pfedvem/fmnist-rates": fmnist.search,
+    "private/audit": audited.reproduce,
     "private/cifar10": private.reproduce_cifar10,
     "private/heart": private.reproduce_heart,
     "private/letters": private.reproduce_letters,
