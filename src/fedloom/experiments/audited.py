@@ -58,7 +58,9 @@ class Row(NamedTuple):
     personal_auc: float
     personal_error: float
     one_sample: float
-    """PSNR of one sample in one upload, in decibels."""
+    """PSNR of a client's only sample, by what it moved the shared model, in decibels."""
+    by_mean: float
+    """PSNR of the mean training sample: what is not above it is no reconstruction."""
     accuracy: float
     """Of personal models on test data."""
 
@@ -108,6 +110,7 @@ def measure(
                 auc["personal"].mean,
                 auc["personal"].error,
                 found.inversions.cases[0].psnr,
+                found.inversions.guess,
                 numbers["accuracy"],
             )
 
@@ -117,7 +120,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
     head = (
         *("method", "hidden", "noise", "epsilon by the ledger"),
         *("epsilon at least, of clients", "AUC, shared model", "AUC, personal models"),
-        *("PSNR of one sample, dB", "accuracy"),
+        *("PSNR of one sample, dB", "of the mean sample", "accuracy"),
     )
     lines = [
         (
@@ -129,6 +132,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
             f"{100 * row.shared_auc:.1f} ({100 * row.shared_error:.1f})",
             f"{100 * row.personal_auc:.1f} ({100 * row.personal_error:.1f})",
             "exact" if row.one_sample >= EXACT else f"{row.one_sample:.1f}",
+            f"{row.by_mean:.1f}",
             f"{100 * row.accuracy:.1f}",
         )
         for row in rows
