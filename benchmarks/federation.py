@@ -2,8 +2,10 @@
 
     python benchmarks/federation.py
     python benchmarks/federation.py --bytes     # without Flower, in seconds
+    python benchmarks/federation.py --secure    # what secure sums add
 
-A SuperLink with TLS and keys, five SuperNodes on this machine, five rounds of FedAvg.
+A SuperLink with TLS and keys, five SuperNodes on this machine, five rounds of FedAvg;
+with `--secure` ten SuperNodes, models of 10^4 and 10^6 parameters, with and without.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,9 @@ from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 
 CLIENTS, ROUNDS = 5, 5
+SECURE_CLIENTS = 10
+SECURE_HIDDEN = ([140], [1000, 930])
+"""Of models with about 10^4 and 10^6 parameters."""
 SETTINGS: dict[str, Any] = {
     "rounds": ROUNDS,
     "evaluate_every": ROUNDS,
@@ -40,11 +47,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def over_flower(folder: Path) -> list[Round]:
-    """The rows of a run with TLS and keys."""
+def over_flower(folder: Path, runs: Sequence[dict[str, Any]]) -> list[list[Round]]:
+    """The rows of runs with TLS and keys, one after another in one federation."""
     certificates = folder / "certificates"
     make_server_certificate(certificates, ["127.0.0.1"])
-    keys = [make_client_key(certificates, str(n)) for n in range(CLIENTS)]
+    count = runs[0]["data"]["clients"]
+    keys = [make_client_key(certificates, str(n)) for n in range(count)]
     link = SuperLink(folder / "server", certificates=certificates)
     nodes: list[SuperNode] = []
     try:
@@ -52,20 +60,56 @@ def over_flower(folder: Path) -> list[Round]:
         flwr = FlowerCommands(link.link, folder / "flwr")
         flwr.register({public.stem: public for _, public in keys})
         for n, (private, _) in enumerate(keys):
-            config = {"client": n, "home": str(folder / f"home-{n}")}
+            config: dict[str, int | str] = {
+                "client": n,
+                "home": str(folder / f"home-{n}"),
+                "peers": str(certificates),
+                "client-key": str(private),
+            }
             nodes.append(SuperNode(link.link, folder / str(n), config, key=private))
         for node in nodes:
             node.wait_until_connected()
-        run_config = {
-            "config": to_toml(SETTINGS),
-            "clients": CLIENTS,
-            "out": str(folder / "run"),
-        }
-        flwr.wait(flwr.submit(write_app(folder / "app"), run_config), 1200)
+        app = write_app(folder / "app")
+        outs = []
+        for number, settings in enumerate(runs):
+            outs.append(folder / f"run-{number}")
+            run_config = {
+                "config": to_toml(settings),
+                "clients": count,
+                "out": str(outs[-1]),
+                "run": outs[-1].name,
+            }
+            flwr.wait(flwr.submit(app, run_config), 1200)
     finally:
         for process in (*nodes, link):
             process.end()
-    return RunDirectory(folder / "run").read_rounds()
+    return [RunDirectory(out).read_rounds() for out in outs]
+
+
+def with_secure_sums() -> list[dict[str, Any]]:
+    """Seconds of rounds over Flower with secure sums and without, by model."""
+    cases = list(product(SECURE_HIDDEN, (False, True)))
+    runs = [
+        {
+            **SETTINGS,
+            "data": {"name": "synthetic", "clients": SECURE_CLIENTS},
+            "model": {"name": "mlp", "hidden": hidden},
+            **({"secure": {"fewest": 3}} if is_secure else {}),
+        }
+        for hidden, is_secure in cases
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        ended = over_flower(Path(folder), runs)
+    return [
+        {
+            "parameters": rows[1].bytes_down // SECURE_CLIENTS // 4,
+            "clients": SECURE_CLIENTS,
+            "secure sums": is_secure,
+            "seconds of each round": [round(row.seconds, 1) for row in rows[1:]],
+            "bytes up, each client": rows[1].bytes_up // SECURE_CLIENTS,
+        }
+        for (_, is_secure), rows in zip(cases, ended, strict=True)
+    ]
 
 
 class Counter(InProcessChannel):
@@ -133,13 +177,16 @@ def bytes_of_scores() -> dict[str, dict[str, int]]:
 
 def main() -> None:
     """Print what was measured."""
+    if sys.argv[1:] == ["--secure"]:
+        print(json.dumps(with_secure_sums(), indent=2))
+        return
     print(json.dumps({"bytes of a score": bytes_of_scores()}, indent=2))
     if sys.argv[1:] == ["--bytes"]:
         return
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         alone, sizes = in_one_process(Path(one))
         started = time.monotonic()
-        rows = over_flower(Path(other))
+        (rows,) = over_flower(Path(other), [SETTINGS])
         total = time.monotonic() - started
     declared = rows[1].bytes_down // CLIENTS, rows[1].bytes_up // CLIENTS
     measured = {
