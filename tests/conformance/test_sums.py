@@ -34,6 +34,7 @@ from fedloom.core.summed import Leaving, Summed, Total
 from fedloom.core.sums import add, add_by_team, bounds
 from fedloom.core.task import Task
 from fedloom.engine.weave import Weave
+from fedloom.privacy import private
 from fedloom.privacy.private import Private
 from fedloom.server.simulation import Simulation
 
@@ -78,6 +79,13 @@ over_summed_methods = pytest.mark.parametrize(
         for variants in VARIANTS.values()
         if any(v.needs != "single models" for v in variants)
     ],
+    ids=describe,
+)
+
+
+over_server_noise = pytest.mark.parametrize(
+    "algorithm",
+    [a for a in PRIVATE if isinstance(a, Private) and a.settings.at == "server"],
     ids=describe,
 )
 
@@ -223,11 +231,7 @@ def test_a_method_that_needs_single_models_is_refused_with_the_reason() -> None:
         Summed(FedAMP())
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [a for a in PRIVATE if isinstance(a, Private) and a.settings.at == "server"],
-    ids=describe,
-)
+@over_server_noise
 def test_rounds_in_which_nobody_is_there_are_noise_and_nothing_else(
     algorithm: Private,
 ) -> None:
@@ -240,3 +244,50 @@ def test_rounds_in_which_nobody_is_there_are_noise_and_nothing_else(
     server = named(simulation.state.server)
     assert all(bool(torch.isfinite(t).all()) for t in server.values())
     assert not bool(simulation.clients.memory.seen.any())
+
+
+class Once:
+    """A release that stays what it was the first time."""
+
+    def __init__(self, release: Any) -> None:
+        self.release = release
+        self.total: Any = None
+        self.released: Any = None
+
+    def __call__(self, total: Any, cohort: Cohort) -> Any:
+        if self.released is None:
+            self.total, self.released = total, self.release(total, cohort)
+        return self.released
+
+
+@over_server_noise
+def test_what_is_made_of_a_total_does_not_tell_who_was_there(
+    algorithm: Private,
+) -> None:
+    """Of the same noisy total comes the same, for one client and for everybody."""
+    simulation = set_up(algorithm, Weave(COUNT), rate=0.4)
+    advance(simulation, 3)
+    server, coordinator = simulation.state.server, simulation.coordinator
+    watched = private(algorithm.algorithm, algorithm.settings)
+    once = vars(watched)["release"] = Once(algorithm.release)
+    watched.aggregate(server, None, coordinator.cohort(coordinator.everyone[:0]))
+    found = []
+    for clients in ([4], [0, 2, 3, 4, 7], list(range(COUNT))):
+        cohort = coordinator.cohort(torch.tensor(clients))
+        last = replace(cohort, exchange=algorithm.exchanges - 1)
+        after, _ = without_log(watched.aggregate(server, Total(once.total), last))
+        after = watched.end_round(after, last)
+        down, _ = without_log(
+            watched.download(after, replace(cohort, round=cohort.round + 1))
+        )
+        own = CohortDownload.of(down).take(clients.index(4)).record
+        shared = watched.shared(after, simulation.task)
+        teams = watched.team_models(after, simulation.task)
+        found.append(
+            named(own)
+            | ({} if shared is None else {"the shared model": shared})
+            | ({} if teams is None else {"team models": teams})
+        )
+    assert found[0]
+    for other in found[1:]:
+        assert_same(other, found[0])

@@ -127,6 +127,15 @@ class Cohort:
         """(n,) the same before they are divided by their sum."""
         return counts_of(self.sizes, by)
 
+    @property
+    def of_everyone(self) -> Cohort:
+        """That of all clients, in the same round."""
+        everyone = self.population
+        clients = torch.arange(everyone.count, device=everyone.sizes.device)
+        return replace(
+            self, clients=clients, sizes=everyone.sizes, teams=everyone.teams
+        )
+
     def only(self, chosen: Tensor) -> Cohort:
         """The rows where `chosen` holds."""
         return replace(

@@ -232,6 +232,10 @@ class Summed(Wrapped):
         rows, cohort = only_present(uploads, cohort.sizes), cohort.only(present)
         return self._take_in(server, self._total(rows, cohort), cohort)
 
+    def end_round(self, server: Any, cohort: Cohort) -> Any:
+        """The method's, with everybody's size as summands are weighed by it."""
+        return self.algorithm.end_round(server, self._weighed(cohort))
+
     def _no_rows(self, server: Any, cohort: Cohort) -> Any:
         """The summands of nobody: no rows, of the shape that a client's would have."""
         method, task = self.algorithm, cohort.population.task

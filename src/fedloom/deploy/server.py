@@ -177,6 +177,12 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
             "privacy: secret must name a file when clients are real, found none: noise "
             "that follows from the seed hides nobody. It is made if it is not there."
         )
+    if privacy.cohorts == "secret" and config.secure is not None:
+        raise ConfigError(
+            'privacy: cohorts = "secret" and a section [secure] exclude each other: '
+            "clients that add up under masks are told who else is in the round. Set "
+            'cohorts = "known", or leave out [secure].'
+        )
     if privacy.unit == "sample":
         return private(config.algorithm, privacy)  # who has how many is not known yet
     made = _accounted(config, clients, lambda _: 1.0)
@@ -191,6 +197,14 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
                 "[secure]."
             )
     return made
+
+
+def _cohort_seed(algorithm: AnyAlgorithm) -> int | None:
+    """Seed of cohorts that are a secret: every client is told the run's own."""
+    if not isinstance(algorithm, Private) or algorithm.settings.cohorts == "known":
+        return None
+    secret = algorithm.secret
+    return None if secret is None else int(secret.words(1, "cohorts")[0] >> 1)
 
 
 def _called(config: RunConfig, clients: int) -> int:
@@ -344,6 +358,7 @@ def open_run(
                 enrolled.roster,
                 sampling=config.sampling,
                 seed=seed,
+                cohort_seed=_cohort_seed(algorithm),
                 closes_rounds=tier != "team",
             ),
             fleet,

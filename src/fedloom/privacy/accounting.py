@@ -24,6 +24,8 @@ from fedloom.privacy.settings import Privacy
 
 _FOR = "Accounting for the sampling of clients"
 _STEPS = 200
+_INTERVAL = 1e-4
+"""Of the grid of privacy losses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,10 @@ class Accountant:
 
     mechanism: Mechanism
     _known: list[float] = field(default_factory=lambda: [0.0], repr=False)
+    _round: Any = field(default=None, repr=False)
+    """The privacy loss distribution of a round, which takes a second to make."""
     _composed: Any = field(default=None, repr=False)
+    """What was composed so far: such a distribution, or an accountant."""
 
     def epsilon(self, rounds: int) -> float:
         """What has been spent after so many rounds."""
@@ -86,39 +91,60 @@ class Accountant:
             noise = mechanism.round_noise / math.sqrt(rounds)
             return gaussian_epsilon(noise, mechanism.delta)
         while len(self._known) <= rounds:
-            accountant, event = self._accountant()
-            accountant.compose(event)
-            self._known.append(float(accountant.get_epsilon(mechanism.delta)))
+            self._known.append(self._with_another_round())
         return self._known[rounds]
 
-    def foreseen(self, rounds: int) -> float:
-        """The same in one go, without what is spent on the way."""
-        if self.mechanism.sampling == "none" or rounds < len(self._known):
+    def foreseen(self, rounds: int, *, afresh: bool = False) -> float:
+        """The same in one go, without what is spent on the way.
+
+        Args:
+            rounds: how many.
+            afresh: do not take it from what was counted round by round.
+        """
+        is_known = rounds < len(self._known) and not afresh
+        if self.mechanism.sampling == "none" or is_known:
             return self.epsilon(rounds)
-        accountant, event = self._new()
+        delta = self.mechanism.delta
+        if self.mechanism.sampling == "poisson":
+            losses = self._losses_of_round().self_compose(rounds)
+            return float(losses.get_epsilon_for_delta(delta))
+        accountant, event = self._renyi()
         accountant.compose(event, rounds)
-        return float(accountant.get_epsilon(self.mechanism.delta))
+        return float(accountant.get_epsilon(delta))
 
-    def _accountant(self) -> tuple[Any, Any]:
+    def _with_another_round(self) -> float:
+        """Compose one round more; epsilon after it."""
+        delta = self.mechanism.delta
+        if self.mechanism.sampling == "poisson":
+            one, before = self._losses_of_round(), self._composed
+            self._composed = one if before is None else before.compose(one)
+            return float(self._composed.get_epsilon_for_delta(delta))
         if self._composed is None:
-            self._composed = self._new()
-        made: tuple[Any, Any] = self._composed
-        return made
+            self._composed = self._renyi()
+        accountant, event = self._composed
+        accountant.compose(event)
+        return float(accountant.get_epsilon(delta))
 
-    def _new(self) -> tuple[Any, Any]:
-        """An accountant that was asked nothing yet, and the event of a round."""
+    def _losses_of_round(self) -> Any:
+        """Poisson sampling, add or remove one: what one round may give away."""
+        if self._round is None:
+            mechanism = self.mechanism
+            pld = optional("dp_accounting.pld.privacy_loss_distribution", _FOR)
+            self._round = pld.from_gaussian_mechanism(
+                standard_deviation=mechanism.round_noise,
+                sampling_prob=mechanism.rate,
+                value_discretization_interval=_INTERVAL,
+            )
+        return self._round
+
+    def _renyi(self) -> tuple[Any, Any]:
+        """Fixed size, replace one: a fresh accountant, and the event of a round."""
         dp, mechanism = optional("dp_accounting", _FOR), self.mechanism
-        gaussian = dp.GaussianDpEvent(mechanism.round_noise)
-        if mechanism.sampling == "poisson":
-            pld = optional("dp_accounting.pld", _FOR)
-            relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-            event = dp.PoissonSampledDpEvent(mechanism.rate, gaussian)
-            return pld.PLDAccountant(relation), event
         rdp = optional("dp_accounting.rdp", _FOR)
         relation = dp.NeighboringRelation.REPLACE_ONE
         size = round(mechanism.rate * mechanism.population)
         event = dp.SampledWithoutReplacementDpEvent(
-            mechanism.population, size, gaussian
+            mechanism.population, size, dp.GaussianDpEvent(mechanism.round_noise)
         )
         return rdp.RdpAccountant(neighboring_relation=relation), event
 

@@ -191,6 +191,11 @@ class DiscreteNoise(Bounding):
         )
 
     @property
+    def least_scale(self) -> float:
+        """What the standard deviation of one client's noise is above, in grid steps."""
+        return self.noise * float(1 << (self.bits - 1)) / self._root
+
+    @property
     def _root(self) -> float:
         return math.sqrt(self.least)
 

@@ -31,6 +31,9 @@ from fedloom.privacy.settings import Privacy
 _LARGEST = 2**31 - 1
 _EXACT = 2**24
 """Whole numbers up to here are exact in float32."""
+_FEWEST_STEPS = 2.0
+"""Standard deviation of a client's discrete noise, in steps, from which on sums of it
+are Gaussian to 1e-15 (Kairouz, Liu, Steinke, ICML 2021, Theorem 1)."""
 
 
 class Private(Summed):
@@ -72,6 +75,13 @@ class Private(Summed):
         if algorithm.needs == "nothing":
             return
         if settings.clip is not None:
+            if settings.most_samples is None:
+                raise ConfigError(
+                    "privacy: most_samples must be a number where there is a clip, "
+                    "found none: what a client adds is its change times its weight, "
+                    "and a weight of all its samples has no bound. Set most_samples = "
+                    "1, with which all count the same, or leave out clip and noise."
+                )
             fields = field_bounds(algorithm, settings)
             vars(self)["leave"] = Bounding(fields)
             if settings.noise:
@@ -81,11 +91,6 @@ class Private(Summed):
         self, fields: tuple[FieldBound, ...], rate: float | None, called: int | None
     ) -> None:
         settings, method, source = self.settings, self.algorithm, self.source
-        if settings.most_samples is None:
-            raise ConfigError(
-                "privacy: most_samples must be a number where there is noise, found "
-                "none: clients that count by all their samples have no bound."
-            )
         # Each of F fields with noise z b_f sqrt(F) is one Gaussian of multiplier z.
         noise = settings.noise * math.sqrt(sum(bound.is_hidden for bound in fields))
         if settings.at == "server":
@@ -110,6 +115,13 @@ class Private(Summed):
                     "have enough noise together, found none."
                 )
             parts = DiscreteNoise(fields, noise, settings.bits, least, source)
+            if parts.least_scale < _FEWEST_STEPS:
+                raise ConfigError(
+                    f"privacy: {least} clients would add noise of "
+                    f"{parts.least_scale:.2g} steps of a whole number each, and below "
+                    f"{_FEWEST_STEPS:g} their sum hides less than epsilon says. Raise "
+                    f"privacy.bits, found {settings.bits}, or privacy.noise."
+                )
             vars(self).update(leave=parts, reduce=_whole_numbers)
             release = SharedNoise(method, fields, rate, parts)
         vars(self)["release"] = release
@@ -122,6 +134,15 @@ class Private(Summed):
         """
         refuse_beyond(self.settings.budget, self.accountant, cohort)
         return self.algorithm.download(server, cohort)
+
+    def end_round(self, server: Any, cohort: Cohort) -> Any:
+        """The method's; with noise, as if everybody had been there.
+
+        How many of a team were there would tell who was.
+        """
+        if self.release is None:
+            return super().end_round(server, cohort)
+        return super().end_round(server, cohort.of_everyone)
 
     def spent(self, rounds: int) -> float | None:
         """Epsilon after so many rounds; None where there is no noise."""
@@ -254,8 +275,10 @@ def refuse_beyond(
     """
     if budget is None or accountant is None or cohort.exchange:
         return
-    epsilon = accountant.epsilon(cohort.round + 1)
-    if epsilon > budget:
+    rounds = cohort.round + 1
+    epsilon = accountant.epsilon(rounds)
+    # Round by round adds errors of rounding to what the whole run was granted for.
+    if epsilon > budget and accountant.foreseen(rounds, afresh=True) > budget:
         raise ConfigError(
             f"round {cohort.round + 1} would come to epsilon {epsilon:.4g}, more than "
             f"privacy.budget = {budget:g}. Nothing of it was sent."

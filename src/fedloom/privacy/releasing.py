@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,14 +36,14 @@ class Release:
             zip(self.fields, leaves(total), strict=True)
         ):
             if bound.is_hidden:
-                value, spread = self.noisy(place, value, cohort)
+                value, spread = self.noisy(place, total, cohort)
             else:
                 value, spread = self._foreseen(value, cohort), 0.0
             values.append(value)
             spreads.append(torch.as_tensor(spread, dtype=value.dtype).to(value.device))
         return rebuild(total, values), rebuild(total, spreads)
 
-    def noisy(self, place: int, value: Tensor, cohort: Cohort) -> tuple[Tensor, float]:
+    def noisy(self, place: int, total: Any, cohort: Cohort) -> tuple[Tensor, float]:
         """A field of the total with noise, and the standard deviation of that."""
         raise NotImplementedError
 
@@ -58,21 +59,39 @@ class Release:
 
 @dataclass(frozen=True)
 class ServerNoise(Release):
-    """Gaussian noise of the server's, a function of the exchange and of its secret."""
+    """Gaussian noise of the server's, a function of its secret and of what it hides.
+
+    The same total of the same exchange has the same noise, so that a run which was
+    killed releases it once. Any other total has other noise: two with the same noise
+    would give away their difference.
+    """
 
     noise: float
     """Standard deviation, in multiples of each field's bound."""
     secret: Secret | None
     """None: that of the run's seed."""
 
-    def noisy(self, place: int, value: Tensor, cohort: Cohort) -> tuple[Tensor, float]:
+    def noisy(self, place: int, total: Any, cohort: Cohort) -> tuple[Tensor, float]:
         """A field of the total with noise, and the standard deviation of that."""
+        value, spread = leaves(total)[place], self.noise * self.fields[place].norm
         secret = self.secret or Secret.of_seed(cohort.population.seed)
-        spread = self.noise * self.fields[place].norm
-        counters = cohort.round, cohort.exchange, place
-        drawn = secret.normal(value.numel(), "release", *counters)
+        own = secret.below("release", self._digest(total, cohort))
+        drawn = own.normal(value.numel(), "field", place)
         noise = (spread * drawn.reshape(value.shape)).to(value.device)
         return (value.double() + noise).to(value.dtype), spread
+
+    def _digest(self, total: Any, cohort: Cohort) -> str:
+        """What tells a release from every other: the exchange, and all that is in it.
+
+        The spread of the noise is part of it: one total with the same noise at two
+        scales would be two equations with two unknowns.
+        """
+        about = cohort.population.seed, cohort.round, cohort.exchange, self.noise
+        digest = hashlib.blake2b(repr((about, self.fields)).encode())
+        for value in (cohort.clients, *leaves(total)):
+            digest.update(repr((value.dtype, value.shape)).encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -81,10 +100,10 @@ class ClientNoise(Release):
 
     noise: float
 
-    def noisy(self, place: int, value: Tensor, cohort: Cohort) -> tuple[Tensor, float]:
+    def noisy(self, place: int, total: Any, cohort: Cohort) -> tuple[Tensor, float]:
         """The field as it came, and the standard deviation of all clients' noise."""
         spread = self.noise * self.fields[place].norm
-        return value, spread * float(len(cohort.clients)) ** 0.5
+        return leaves(total)[place], spread * float(len(cohort.clients)) ** 0.5
 
 
 @dataclass(frozen=True)
@@ -97,8 +116,9 @@ class SharedNoise(Release):
 
     parts: DiscreteNoise
 
-    def noisy(self, place: int, value: Tensor, cohort: Cohort) -> tuple[Tensor, float]:
+    def noisy(self, place: int, total: Any, cohort: Cohort) -> tuple[Tensor, float]:
         """The field in its own units, and the standard deviation of its noise."""
+        value = leaves(total)[place]
         came, least = len(cohort.clients), self.parts.least
         if came < least:
             raise MessageError(

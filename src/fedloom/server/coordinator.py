@@ -124,6 +124,8 @@ class Coordinator:
         roster: the clients as enrolled.
         sampling: who takes part in a round; everybody by default.
         seed: seed of the cohorts and of what the server draws.
+        cohort_seed: another one for the cohorts, where clients know the seed and shall
+            not know who else takes part.
         closes_rounds: whether the rounds end here. Those of a team's server end at the
             global one.
     """
@@ -136,6 +138,7 @@ class Coordinator:
         *,
         sampling: Sampling | None = None,
         seed: int = 0,
+        cohort_seed: int | None = None,
         closes_rounds: bool = True,
     ) -> None:
         self.algorithm = algorithm
@@ -144,6 +147,7 @@ class Coordinator:
         self.roster = roster
         self.sampling = sampling if sampling is not None else Sampling()
         self.seed = seed
+        self.cohort_seed = seed if cohort_seed is None else cohort_seed
         self.population = Population(
             task=task,
             theta=lambda index: task.initial(seed, index),
@@ -162,7 +166,8 @@ class Coordinator:
 
     def next_order(self) -> Order:
         """Call up the clients of the next exchange and make what they are sent."""
-        drawn = self.sampling.draw(self.roster.count, self.seed, self.state.round)
+        count, round_ = self.roster.count, self.state.round
+        drawn = self.sampling.draw(count, self.cohort_seed, round_)
         clients = torch.as_tensor(drawn, device=self.task.device)
         uploads = torch.ones_like(clients, dtype=torch.bool)
         if self.sampling.protocol == "train-all" or self.algorithm.trains_everyone:
@@ -219,7 +224,8 @@ class Coordinator:
         is_member = torch.isin(order.clients, uploaders)
         is_member |= state.taken[order.clients] >= order.number - state.exchange
         members = order.clients[is_member]
-        if is_last and len(members) and self.closes_rounds:
+        is_released = len(members) or algorithm.releases_always
+        if is_last and is_released and self.closes_rounds:
             cohort = self.cohort(members)
             server = algorithm.end_round(server, cohort)
             models = algorithm.team_models(server, self.task)
@@ -314,6 +320,7 @@ class Coordinator:
             roster,
             sampling=self.sampling,
             seed=self.seed,
+            cohort_seed=self.cohort_seed,
             closes_rounds=self.closes_rounds,
         )
         state = self.state

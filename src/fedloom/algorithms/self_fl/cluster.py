@@ -121,9 +121,12 @@ class SelfFLCluster(StepRule[Server, Memory, Download, Work, Upload]):
         precisions = team_sums.precisions(server)
         others = precisions.sum() - precisions[server.member[cohort.clients]]
         terms = server.has_model.sum()
-        corrects = stale_start.corrects(self.stale_init, server.last, cohort, terms)
+        by_sums = self.weigh_by == "last"
+        corrects = stale_start.corrects(
+            self.stale_init, server.last, cohort, terms, is_foreseen=by_sums
+        )
         within = others[:0]
-        if self.weigh_by == "last":
+        if by_sums:
             within = team_sums.mean_within(server)[None]
         return Download(server.shared, server.between, others, corrects, within)
 

@@ -116,7 +116,8 @@ def from_sum(
         total: the sum of summands.
         between: sigma_0^2 of the round before.
         within: the mean variance of the round before.
-        count: how many clients there were; one alone has no variance.
+        count: how many clients there were; one alone has no variance. Where there is
+            noise it must not matter: it would tell.
         noise: the standard deviations of the noise in the total, if it has any.
     """
     change = over(total.change, total.weight)
@@ -128,7 +129,7 @@ def from_sum(
         spread = spread + total.change.numel() * own
     return Estimate(
         change,
-        spread.clamp(min=0.0) if count > 1 else between,
+        spread.clamp(min=0.0) if count > 1 or noise is not None else between,
         mean_variance(total.ratio, total.warm, between, within),
     )
 

@@ -196,12 +196,14 @@ class SelfFL(StepRule[Server, Memory, Download, Work, Upload]):
         return begun(population)
 
     def download(self, server: Server, cohort: Cohort) -> Download:
-        others, terms = step_rule.summands(
-            server.between, server.reports, cohort, self.scope
+        by_sums = self.weigh_by == "last"
+        rule = step_rule.foreseen_summands if by_sums else step_rule.summands
+        others, terms = rule(server.between, server.reports, cohort, self.scope)
+        corrects = stale_start.corrects(
+            self.stale_init, server.last, cohort, terms, is_foreseen=by_sums
         )
-        corrects = stale_start.corrects(self.stale_init, server.last, cohort, terms)
         within = others[:0]
-        if self.weigh_by == "last":
+        if by_sums:
             within = lagged.mean_within(server.reports)[None]
         return Download(server.shared, server.between, others, corrects, within)
 

@@ -45,7 +45,12 @@ def with_round(last: Tensor, cohort: Cohort) -> Tensor:
 
 
 def corrects(
-    stale_init: StaleInit, last: Tensor, cohort: Cohort, terms: Tensor
+    stale_init: StaleInit,
+    last: Tensor,
+    cohort: Cohort,
+    terms: Tensor,
+    *,
+    is_foreseen: bool = False,
 ) -> Tensor:
     """(n,) whether each client of a cohort starts beyond the shared model.
 
@@ -54,12 +59,18 @@ def corrects(
         last: (M,) the round in which each client's model was last taken in.
         cohort: the clients of this round.
         terms: k, how many precisions make the sums of Eq. (10).
+        is_foreseen: count as many as arrive on average, of all there are: what one
+            client is sent then says nothing of who else was there.
     """
     own = last[cohort.clients]
     if stale_init == "correct":
         return torch.ones_like(own, dtype=torch.bool)
     if stale_init == "recent":
         return own == cohort.round - 1
+    if is_foreseen:
+        count = cohort.population.count
+        is_stable = cohort.population.rate * count * terms >= count
+        return is_stable.expand(len(own))
     # Some who are called get lost. As many are taken to arrive as did the last time.
     arriving = (last == last.max()).sum()
     is_stable = arriving * terms >= (last > _NEVER).sum()

@@ -135,6 +135,22 @@ def summands(
     return Summands(others, present.sum())
 
 
+def foreseen_summands(
+    between: Tensor, reports: Report, cohort: Cohort, scope: Scope
+) -> Summands:
+    """The same for as many clients as a round calls on average.
+
+    Where clients are hidden, what one of them is sent must not tell who else is there.
+    The reports are then the same for everybody (`lagged.pooled`).
+    """
+    everyone = cohort.population
+    present = everyone.sizes > 0
+    each = precisions(between, reports, present)
+    share = everyone.rate if scope == "active" else 1.0
+    others = (share * each.sum() - each).clamp(min=0.0)
+    return Summands(others[cohort.clients], share * present.sum())
+
+
 Memory = TypeVar("Memory", bound=Remembers)
 Down = TypeVar("Down", bound=Download)
 
