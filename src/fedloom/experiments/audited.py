@@ -58,7 +58,8 @@ class Row(NamedTuple):
     personal_auc: float
     personal_error: float
     one_sample: float
-    """PSNR of a client's only sample, by what it moved the shared model, in decibels."""
+    """PSNR in decibels of a client's only sample, by what a round of it alone moved the
+    shared model: after the server's noise, where that hides clients."""
     by_mean: float
     """PSNR of the mean training sample: what is not above it is no reconstruction."""
     accuracy: float
@@ -95,7 +96,8 @@ def measure(
             subject = open_subject(path)
             found = audit(subject, settings)
             auc = {own.kind: own.auc for own in found.membership}
-            assert found.planted is not None and found.inversions is not None
+            assert found.planted is not None
+            assert found.inversions is not None
             scores = {s.kind: s for s in subject.simulation.evaluate("test").scores}
             numbers = scores["personal"].summary(subject.federation.train.sizes)
             rows = subject.directory.read_rounds()
