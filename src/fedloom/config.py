@@ -63,6 +63,9 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.privacy is not None:
             refuse_with_privacy(self.robust, self.attack)
+        if self.secure is not None:
+            # Attacks are for simulations, which sum in the clear.
+            refuse_insecure(around(self.algorithm, self.robust, Attack()))
 
     @property
     def method(self) -> AnyAlgorithm:
@@ -226,10 +229,7 @@ def parse(tables: Mapping[str, Any], where: str = "config") -> RunConfig:
     for section, kind in _OPTIONAL.items():
         if section in tables:
             parts[section] = build(kind, tables[section], f"{where} [{section}]")
-    config = RunConfig(**parts)
-    if config.secure is not None:
-        refuse_insecure(config.algorithm)
-    return config
+    return RunConfig(**parts)
 
 
 def _sections_with(key: str, tables: Mapping[str, Any]) -> Iterator[str]:

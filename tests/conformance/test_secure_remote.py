@@ -18,10 +18,12 @@ from variants import VARIANTS, describe
 
 from fedloom.algorithms import (
     REGISTRY,
+    Ditto,
     FedAvg,
     FedNova,
     FedPer,
     PFedMT,
+    Scaffold,
     SelfFLCluster,
 )
 from fedloom.config import parse, to_tables
@@ -36,6 +38,8 @@ from fedloom.remote.channel import Address
 from fedloom.remote.codec.secure import masked_tensors
 from fedloom.remote.summands import SummandForm
 from fedloom.remote.wire import STAGES, Header, WireMessage
+from fedloom.robust import Attack, Robust, around
+from fedloom.robust.method import ClientNormBound
 from fedloom.secure.primitives import SigningKey
 from fedloom.server import checkpoint
 
@@ -134,6 +138,40 @@ def test_a_private_method_by_secure_sums_is_what_it_is_by_plain_ones(
     unbounded = replace(Privacy(clip=0.05, noise=0.0), most_samples=None)
     with pytest.raises(ConfigError, match=r"Set most_samples in \[privacy\]"):
         refuse_insecure(private(FedAvg(), unbounded))
+
+
+@pytest.mark.parametrize(
+    "algorithm", [FedAvg(), Scaffold(), FedNova(most_length=50.0)], ids=describe
+)
+def test_a_norm_bound_that_clients_keep_by_themselves_is_that_of_the_server(
+    algorithm: AnyAlgorithm, tmp_path: Path
+) -> None:
+    """The bound is below what they learn, so that all is shortened."""
+    method = around(algorithm, Robust(rule="norm-bound", bound=0.02), Attack())
+    summed = secure_run(method, tmp_path / "secure")
+    plain = secure_run(method, tmp_path / "plain", secure=None)
+    free = secure_run(around(algorithm, Robust(), Attack()), tmp_path / "free")
+    for remote in (summed, plain, free):
+        rounds(remote, 2)
+    assert_close(summed.state.server, plain.state.server, 200)
+    start = summed.task.start
+    moved, far = ((r.state.server.shared - start).norm() for r in (summed, free))
+    assert 0.01 < moved < 0.05 < far
+    vectors = words_of(tmp_path / "secure", 0)[: len(start)].view(np.int32)
+    step = TWO.bound / (2 ** (TWO.bits_for(len(CLIENTS)) - 1) - 1)
+    sent = np.linalg.norm(vectors.astype(np.float64) * step)
+    assert sent < 0.02 + step * len(start) ** 0.5
+
+
+def test_a_client_whose_numbers_are_not_finite_is_out_of_a_bounded_sum() -> None:
+    bound = ClientNormBound((1.0, None))
+    record = Summed(FedAvg(), most_samples=1.0).records[4]
+    for odd in (float("nan"), float("inf")):
+        summand = record(torch.tensor([3.0, odd]), torch.ones(()))
+        leaving = bound(summand, None)  # type: ignore[arg-type]
+        form = SummandForm(FedAvg(), summand, TWO)
+        with pytest.raises(MessageError, match="is withheld"):
+            form.flatten(leaving.sent, "north")
 
 
 def test_nothing_single_is_sent(tmp_path: Path) -> None:
@@ -421,6 +459,13 @@ def test_what_has_no_bound_or_compares_rows_is_refused() -> None:
     robust = Summed(FedPer(), reduce=lambda rows, cohort, key: rows)
     with pytest.raises(ConfigError, match="robust rule compares single uploads"):
         refuse_insecure(robust)
+    refuse_insecure(around(Ditto(), Robust(rule="norm-bound", bound=1.0), Attack()))
+    for rule, reason in (
+        (Robust(rule="krum", attackers=1), "krum compares what single clients send"),
+        (Robust(rule="norm-bound"), r"Give robust\.bound"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            refuse_insecure(around(Ditto(), rule, Attack()))
 
 
 def test_the_section_is_there_or_not() -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from fedloom.audit.canaries import bound_epsilon, shares_of
-from fedloom.audit.inversion import invert, refusal
+from fedloom.audit.inversion import invert, refusal, sees_totals_alone
 from fedloom.audit.membership import infer_membership
 from fedloom.audit.promise import Promise
 from fedloom.audit.settings import AuditSettings
@@ -70,6 +70,7 @@ def audit(
             why = refusal(subject)
             if why is None:
                 inversions = invert(subject, settings.batch, settings.seed)
+                remarks += list(_of_inversions(subject))
             else:
                 remarks.append(why)
     found = Audit(
@@ -115,6 +116,15 @@ def _without_plants(promise: Promise | None, subject: Subject) -> Iterator[str]:
         yield ""
     elif promise is not None and promise.obstacle_to_planting:
         yield promise.obstacle_to_planting
+
+
+def _of_inversions(subject: Subject) -> Iterator[str]:
+    """What must be known of what the server sees."""
+    if sees_totals_alone(subject):
+        yield (
+            "The server of a federation with these settings sees no single upload: "
+            "with secure sums it learns the total of a round. So what it sees is a sum."
+        )
 
 
 def _refuted(planted: Planted) -> str:

@@ -1,8 +1,11 @@
-"""Reconstruction of one batch from what the server sees of a round.
+"""Reconstruction of one batch from what somebody sees of a round.
 
-Some clients train one step on one batch each, from the run's first model, and the
-attacker sees what the shared model was moved by: for one client that is its upload, for
-several their sum. Against plain descent it is a gradient but for its length.
+Some clients train one step on one batch each, from the run's first model. Two attackers
+see something of it. The server sees what the clients send, before it adds noise or
+drops anybody by a rule; single uploads, or their sum where the run has secure sums. All
+who get the next shared model see what the round moved it by. Without noise and rules
+both are the same but for a factor: against plain descent a gradient, but for its
+length.
 
 Two attacks. Where samples enter a linear layer with a bias, each of its rows has the
 gradients delta x and delta, whose ratio is the sample x (Phong, Aono, Hayashi, Wang,
@@ -17,11 +20,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedloom.audit.as_sent import as_sent
+from fedloom.audit.promise import Promise
 from fedloom.audit.subject import Subject, standardised_like
 from fedloom.clients import Federation
 from fedloom.clients.ragged import Ragged
@@ -30,7 +36,8 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.scaling import along
 from fedloom.core.task import Batch, Task
 from fedloom.engine.loop import Loop
-from fedloom.results.audit import EXACT, Inversion, Inversions
+from fedloom.privacy.private import Private
+from fedloom.results.audit import EXACT, SHARED, UPLOADS, Inversion, Inversions
 from fedloom.server.simulation import Simulation
 
 _TOTAL = 10
@@ -54,6 +61,9 @@ _MOST_SOUGHT = 64
 _VARIATION = 1e-3
 """Weight of total variation."""
 
+_SAME = 1e-10
+"""Two vectors point in the same direction if one minus their cosine is below this."""
+
 
 def refusal(subject: Subject) -> str | None:
     """Why nothing can be reconstructed; None if something can."""
@@ -70,6 +80,18 @@ def refusal(subject: Subject) -> str | None:
     return None
 
 
+def sees_totals_alone(subject: Subject) -> bool:
+    """Whether the server of such a run sees sums of uploads and no single one.
+
+    Clients that have a part of the noise each send it inside secure sums alone: a
+    federation refuses anything else.
+    """
+    promise = Promise.of(subject)
+    if promise is not None and promise.at == "clients":
+        return True
+    return subject.plan.tables.get("secure") is not None
+
+
 def invert(subject: Subject, batch: int, seed: int) -> Inversions:
     """How near the samples of one client come to be known.
 
@@ -83,30 +105,42 @@ def invert(subject: Subject, batch: int, seed: int) -> Inversions:
     able = np.flatnonzero(federation.sizes >= batch)
     victim = int(draw.choice(able if len(able) else federation.count))
     batch = min(batch, int(federation.sizes[victim]))
-    others = draw.permutation(np.delete(np.arange(federation.count), victim))
+    with_samples = np.flatnonzero(federation.sizes > 0)
+    others = draw.permutation(with_samples[with_samples != victim])
     cohort = subject.simulation.coordinator.sampling.draw(federation.count, seed, 0)
-    total = [victim, *others[: min(_TOTAL, len(cohort)) - 1].tolist()]
+    least = _least_clients(subject.simulation.algorithm)
+    total = [victim, *others[: max(min(_TOTAL, len(cohort)), least) - 1].tolist()]
     held = _few_samples(federation, batch, draw)
-    ways = [([victim], 1), ([victim], batch), (total, batch)]
-    plain = list({(len(who), size): (who, size) for who, size in ways}.values())
+    single = [([victim], 1), ([victim], batch)]
+    ways = [(SHARED, *way) for way in (*single, (total, batch)) if len(way[0]) >= least]
+    seen_by_server = [(total, batch)] if sees_totals_alone(subject) else single
+    ways += [(UPLOADS, *way) for way in seen_by_server]
+    plain = {(seen, len(who), size): who for seen, who, size in ways}
     measure = _Measure(federation)
     truth = federation.dataset.inputs[0][torch.from_numpy(held[victim])]
     keeps = truth[0].numel() <= _MOST_FEATURES
     cases = []
-    for who, size in plain:
-        guesses, how = _attack(subject, held, who, size, seed)
+    before: dict[tuple[int, int], _Attack] = {}
+    for (seen, count, size), who in plain.items():
+        moved = _one_round(subject, [own[:size] for own in held], who, seed, seen)
+        attack = before.get((count, size))
+        if attack is None or not _is_same(attack.moved, moved):
+            attack = _attack(subject, held, who, size, seed, moved)
+        before[count, size] = attack
+        guesses = attack.guesses
         found = measure.unit(guesses)
         wanted = measure.unit(truth[:size])
         decibels = measure.psnr(wanted, found)
         nearest = found[measure.errors(wanted, found).argmin(1)]
         cases.append(
             Inversion(
-                clients=len(who),
+                clients=count,
                 batch=size,
-                how=how,
+                how=attack.how,
                 psnr=float(decibels.mean()),
                 best=float(decibels.max()),
                 guesses=_kept(nearest) if keeps else (),
+                seen=seen,
             )
         )
     shown = measure.unit(truth)
@@ -122,6 +156,17 @@ def invert(subject: Subject, batch: int, seed: int) -> Inversions:
     )
 
 
+def _least_clients(algorithm: AnyAlgorithm) -> int:
+    """Fewest clients of a round whose total is used."""
+    return algorithm.noisy_clients if isinstance(algorithm, Private) else 1
+
+
+def _is_same(first: Tensor, second: Tensor) -> bool:
+    """Whether two vectors differ in their length alone, which no attack goes by."""
+    cosine = torch.cosine_similarity(first.double(), second.double(), dim=0)
+    return bool(1.0 - cosine < _SAME)
+
+
 def _few_samples(
     federation: Federation, batch: int, draw: np.random.Generator
 ) -> list[np.ndarray]:
@@ -134,10 +179,25 @@ def _kept(samples: Tensor) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(round(value, 4) for value in row) for row in rows)
 
 
+class _Attack(NamedTuple):
+    """What was seen, and what an attacker made of it."""
+
+    moved: Tensor
+    """(d,)"""
+    guesses: Tensor
+    """(k, ...) samples that are thought to be in it."""
+    how: str
+
+
 def _attack(
-    subject: Subject, held: Sequence[np.ndarray], who: list[int], size: int, seed: int
-) -> tuple[Tensor, str]:
-    """(k, ...) samples that are thought to be in what the server sees, and how.
+    subject: Subject,
+    held: Sequence[np.ndarray],
+    who: list[int],
+    size: int,
+    seed: int,
+    moved: Tensor,
+) -> _Attack:
+    """Make samples out of what was seen.
 
     Args:
         subject: the run.
@@ -145,22 +205,32 @@ def _attack(
         who: the clients of the round.
         size: samples that each of them trains on.
         seed: seed of the search.
+        moved: (d,) what was seen.
     """
-    moved = _one_round(subject, [own[:size] for own in held], who, seed)
     task = subject.simulation.task
     layer = first_linear(task, subject.federation)
     if layer is not None:
-        return in_data_units(task, rows_of(task, layer, moved), subject), "closed form"
+        ratios = in_data_units(task, rows_of(task, layer, moved), subject)
+        return _Attack(moved, ratios, "closed form")
     rows = np.concatenate([held[n][:size] for n in who])[:_MOST_SOUGHT]
     targets = subject.federation.dataset.targets[torch.from_numpy(rows)]
     found = seek(task, moved, targets.to(task.device), subject, seed)
-    return in_data_units(task, found, subject), "cosine"
+    return _Attack(moved, in_data_units(task, found, subject), "cosine")
 
 
 def _one_round(
-    subject: Subject, held: Sequence[np.ndarray], who: list[int], seed: int
+    subject: Subject, held: Sequence[np.ndarray], who: list[int], seed: int, seen: str
 ) -> Tensor:
-    """(d,) what one round of some clients moves the shared model by, upwards."""
+    """(d,) what one round of some clients moves the shared model by, upwards.
+
+    Args:
+        subject: the run.
+        held: samples of every client.
+        who: the clients of the round.
+        seed: seed of the round.
+        seen: `SHARED`, or `UPLOADS`: what it would be moved by if the server took in
+            what it is sent as it is.
+    """
     own = subject.simulation
     nothing = Ragged.of([np.empty(0, dtype=np.int64)] * len(held))
     clients = replace(
@@ -173,6 +243,8 @@ def _one_round(
     )
     clients = standardised_like(clients, subject.federation)
     algorithm = one_step(own.algorithm, max(map(len, held)))
+    if seen == UPLOADS:
+        algorithm = as_sent(algorithm, in_totals=sees_totals_alone(subject))
     simulation = Simulation(algorithm, own.task, clients, Loop(), seed=seed)
     called = torch.tensor(sorted(who), device=own.task.device)
     simulation.called = lambda _: called

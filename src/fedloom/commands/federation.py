@@ -110,7 +110,7 @@ def serve_command(
     """
     from fedloom.config import parse, read_toml, to_tables, to_toml
     from fedloom.deploy import refuse_other_run
-    from fedloom.deploy.server import global_tier, refuse_what_needs_samples
+    from fedloom.deploy.server import Tier, refuse_what_needs_samples, served_method
 
     if not accepts(Count, clients) or clients > MOST_CLIENTS:
         raise ConfigError(
@@ -139,9 +139,9 @@ def serve_command(
         "retry_s": retry_s,
         "end_s": end_s,
     }
-    if of_teams or team is not None:
-        global_tier(run_config)  # or the method has no team servers
+    tier: Tier = "global" if of_teams else "only" if team is None else "team"
     refuse_other_run(out, run_config, clients)
+    served_method(run_config, clients, tier)  # or it is refused
     _refuse_policy(policy)
     serving = _flower("serve", "serving")
     server = serving.ServerSettings(

@@ -9,7 +9,7 @@ from typing import Annotated
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
 from fedloom.core.settings import Count, Interval, Positive, check
-from fedloom.core.summed import Summed, needs_single_models, plain_sum
+from fedloom.core.summed import Summed, needs_single_models
 from fedloom.core.sums import bounds
 
 _WORD = 32
@@ -88,21 +88,13 @@ def refuse_insecure(algorithm: AnyAlgorithm) -> None:
         ConfigError: Its server needs single uploads, or a setting is missing without
             which a number that it sends has no bound.
     """
-    if (
-        isinstance(algorithm, Summed)
-        and algorithm.reduce is not plain_sum
-        and algorithm.largest_whole(1) is None
-    ):
-        raise ConfigError(
-            "[secure]: a robust rule compares single uploads, and the server sees none "
-            "of them. Leave one of the two out, or take the norm bound, which each "
-            "client keeps by itself."
-        )
-    if isinstance(algorithm, Summed) and algorithm.most_samples is None:
-        raise ConfigError(
-            "[secure]: what is added must have a bound, and weights by numbers of "
-            "samples have none. Set most_samples in [privacy]."
-        )
+    if isinstance(algorithm, Summed):
+        algorithm.with_secure_sums()  # or a robust rule is refused
+        if algorithm.most_samples is None:
+            raise ConfigError(
+                "[secure]: what is added must have a bound, and weights by numbers of "
+                "samples have none. Set most_samples in [privacy]."
+            )
     if algorithm.needs == "single models":
         raise ConfigError(f"[secure]: {needs_single_models(algorithm)}")
     for field, bound in bounds(algorithm.summand_record).items():

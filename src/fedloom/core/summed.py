@@ -205,6 +205,19 @@ class Summed(Wrapped):
         """
         return None
 
+    def with_secure_sums(self) -> Summed:
+        """The same where the server sees totals alone, as its clients are to do it.
+
+        Raises:
+            ConfigError: What the server makes of the rows needs each of them.
+        """
+        if self.reduce is not plain_sum and self.largest_whole(1) is None:
+            raise ConfigError(
+                "[secure]: a robust rule compares single uploads, and the server sees "
+                "none of them. Leave one of the two out."
+            )
+        return self
+
     def finish(
         self, work: Any, down: Any, memory: Any, client: Client, task: Task
     ) -> tuple[Any, Any]:

@@ -27,6 +27,7 @@ from fedloom.core.errors import ConfigError, NumericalError, with_resume_hint
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
 from fedloom.core.messages import NOT_TOLD, Enrolment, Roster
+from fedloom.core.secure_sums import refuse_insecure
 from fedloom.core.task import Task
 from fedloom.core.tiers import GlobalTier
 from fedloom.core.wording import counted
@@ -207,11 +208,43 @@ def _cohort_seed(algorithm: AnyAlgorithm) -> int | None:
     return None if secret is None else int(secret.words(1, "cohorts")[0] >> 1)
 
 
+def served_method(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
+    """The method as a server runs it, refused before anybody is asked to enrol.
+
+    Args:
+        config: the settings of the run.
+        clients: how many there are.
+        tier: which server of the run it is.
+
+    Raises:
+        ConfigError: A setting is not for clients that are elsewhere, or there are too
+            few or too many of them for it.
+    """
+    algorithm = _private(config, clients, tier)
+    if tier != "only":
+        _refuse_secure_tiers(config)
+        above = global_tier(config)  # or it is refused
+        algorithm = above if tier == "global" else algorithm
+    refuse_what_needs_samples(config, "serve")
+    if algorithm.needs == "sums":
+        config.robust.refuse_small_rounds(_expected(config, clients), "a round")
+    if config.secure is not None and algorithm.needs != "nothing":
+        refuse_insecure(algorithm)
+        if algorithm.needs == "sums":  # how large teams are is not known yet
+            config.secure.needed(_expected(config, clients))
+            config.secure.bits_for(_called(config, clients))
+    return algorithm
+
+
+def _expected(config: RunConfig, clients: int) -> int:
+    """How many clients a round is expected to have."""
+    return max(floor_share(config.sampling.rate, clients), 1)
+
+
 def _called(config: RunConfig, clients: int) -> int:
     """How many clients a round calls at most."""
-    sampling = config.sampling
-    fixed = max(floor_share(sampling.rate, clients), 1)
-    return fixed if sampling.kind == "fixed" else clients
+    is_fixed = config.sampling.kind == "fixed"
+    return _expected(config, clients) if is_fixed else clients
 
 
 def _with_accounts(
@@ -297,15 +330,7 @@ def open_run(
         head: as for `fedloom.run`.
     """
     policy = policy if policy is not None else Policy()
-    algorithm = _private(config, clients, tier)
-    if tier != "only":
-        _refuse_secure_tiers(config)
-        above = global_tier(config)  # or it is refused
-        algorithm = above if tier == "global" else algorithm
-    refuse_what_needs_samples(config, "serve")
-    if algorithm.needs == "sums":
-        sampled = max(floor_share(config.sampling.rate, clients), 1)
-        config.robust.refuse_small_rounds(sampled, "a round")
+    algorithm = served_method(config, clients, tier)
     config = _with_checkpoints(config)
     maker = _TaskMaker(config, model, loss, head)
     with on_threads(config.engine.threads), _claimed(out) as directory:

@@ -58,7 +58,8 @@ class Row(NamedTuple):
     personal_auc: float
     personal_error: float
     one_sample: float
-    """PSNR in decibels of a client's only sample, by what it moved the shared model."""
+    """PSNR in decibels of a client's only sample, by what a round of it alone moved the
+    shared model: after the server's noise, where that hides clients."""
     by_mean: float
     """PSNR of the mean training sample: what is not above it is no reconstruction."""
     accuracy: float

@@ -21,14 +21,17 @@ Numbers = NDArray[np.float64]
 
 
 def by_sums(algorithm: AnyAlgorithm, most: float) -> AnyAlgorithm:
-    """A method whose uploads are summands.
+    """A method whose uploads are summands, and are seen as their total alone.
 
     Args:
         algorithm: the method.
         most: training samples from which on a client counts no more.
+
+    Raises:
+        ConfigError: It has a robust rule that needs single uploads.
     """
     if isinstance(algorithm, Summed):
-        return algorithm
+        return algorithm.with_secure_sums()
     return Summed(algorithm, most_samples=most)
 
 

@@ -13,6 +13,7 @@ from fedloom.reports.units import NOTHING, Unit
 from fedloom.results.audit import (
     EXACT,
     FALSE_POSITIVES,
+    UPLOADS,
     Audit,
     Inversion,
     Inversions,
@@ -136,7 +137,11 @@ def inversion_table(audits: Audits) -> Table | None:
         return None
     table: TableBuilder[tuple[str, Inversions, Inversion]] = TableBuilder(rows)
     table.words("run", lambda row: row[0])
-    table.words("seen by the server", lambda row: seen(row[2]))
+    table.words(
+        "seen by",
+        lambda row: "the server" if row[2].seen == UPLOADS else "all clients",
+    )
+    table.words("what", lambda row: seen(row[2]))
     table.words("attack", lambda row: row[2].how)
     table.numbers("PSNR, dB", lambda row: decibels(row[2].psnr))
     table.numbers("best sample, dB", lambda row: decibels(row[2].best))
@@ -146,14 +151,19 @@ def inversion_table(audits: Audits) -> Table | None:
         "the mean training sample, which needs no upload",
     )
     return table.table(
-        "Inversion of one batch: samples of one client, reconstructed from what a "
-        "round moved the shared model by."
+        "Inversion of one batch: samples of one client, reconstructed from what the "
+        "server is sent, before it adds noise or drops anybody, and from what a round "
+        "moved the shared model by, as all clients see it."
     )
 
 
 def seen(case: Inversion) -> str:
-    """`one upload, batch of 4`."""
-    who = "one upload" if case.clients == 1 else f"sum of {case.clients}"
+    """`one upload, batch of 4`, or `shared model after one client, batch of 4`."""
+    if case.seen == UPLOADS:
+        who = "one upload" if case.clients == 1 else f"sum of {case.clients} uploads"
+    else:
+        count = "one client" if case.clients == 1 else f"{case.clients} clients"
+        who = f"shared model after {count}"
     return f"{who}, batch of {case.batch}"
 
 

@@ -19,6 +19,14 @@ EXACT = 100.0
 """Decibels beyond which a reconstruction counts as exact."""
 
 
+UPLOADS = "uploads"
+"""What clients send, as the server sees it before it adds noise or drops anybody: one
+of what is inverted."""
+
+SHARED = "shared model"
+"""What a round moved the shared model by, as all see who get it: the other."""
+
+
 @dataclass(frozen=True)
 class Membership:
     """How well it can be told which samples one kind of model was trained on."""
@@ -69,10 +77,10 @@ class Planted:
 
 @dataclass(frozen=True)
 class Inversion:
-    """How near samples came to be known from what the server sees."""
+    """How near samples came to be known from what somebody sees of a round."""
 
     clients: int
-    """Number of clients whose uploads were summed."""
+    """Number of clients that took part in the round."""
     batch: int
     """Number of samples that each of them trained on."""
     how: str
@@ -83,6 +91,8 @@ class Inversion:
     """That of the sample that is known best."""
     guesses: tuple[tuple[float, ...], ...] = ()
     """The reconstructions of some samples, flat, from 0 to 1."""
+    seen: str = SHARED
+    """`UPLOADS` or `SHARED`; files of before have the latter alone."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,7 @@ class Inversions:
     guess: float
     """Decibels of the mean training sample, which needs no upload."""
     cases: tuple[Inversion, ...]
+    """Those by the shared model first."""
 
     @property
     def is_picture(self) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedloom.core.algorithm import AnyAlgorithm, Cohort
+from fedloom.core.algorithm import AnyAlgorithm, Client, Cohort
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Logged, leaves, rebuild
-from fedloom.core.summed import Summed
-from fedloom.core.sums import Bound, bounds
+from fedloom.core.summed import Leaving, Summed
+from fedloom.core.sums import bounds
 from fedloom.robust import rules
 from fedloom.robust.attack import Attack
 from fedloom.robust.settings import Robust
@@ -37,6 +38,8 @@ class RobustSum:
     """
 
     robust: Robust
+    limits: tuple[float | None, ...]
+    """As `norm_limits` gives them."""
 
     def __call__(self, rows: Any, cohort: Cohort, key: Tensor) -> Any:
         """The total of rows, (n, ...) each."""
@@ -45,10 +48,9 @@ class RobustSum:
         if self.robust.shortage(n):
             centres = [torch.zeros_like(field[0]) for field in fields]
         elif self.robust.rule == "norm-bound":
-            kinds = bounds(type(rows)).values()
             centres = [
-                rules.norm_bound(field, self._bound(kind))
-                for field, kind in zip(fields, kinds, strict=True)
+                rules.norm_bound(field, limit)
+                for field, limit in zip(fields, self.limits, strict=True)
             ]
         else:
             centre = self.robust.centre(torch.cat(fields, 1))
@@ -62,11 +64,43 @@ class RobustSum:
             ],
         )
 
-    def _bound(self, kind: Bound) -> float | None:
-        """The norm that a field is shortened to; none for the median of those sent."""
-        if kind.kind == "vector":
-            return self.robust.bound
-        return 1.0 if kind.setting is None else None
+
+@dataclass(frozen=True)
+class ClientNormBound:
+    """The norm bound where the server sees totals alone: a client keeps it by itself.
+
+    A `Leave` of `fedloom.core.summed`. What a client keeps is what it keeps in the
+    clear, where it does not hear that the server has shortened what it sent.
+    """
+
+    limits: tuple[float | None, ...]
+    """As `norm_limits` gives them; a field without one is left as it is."""
+
+    def __call__(self, summand: Any, client: Client) -> Leaving:
+        """The summand, and the same with every field shortened, which is sent."""
+        sent = [
+            value
+            if limit is None
+            else rules.shortened(value.reshape(1, -1), limit).reshape(value.shape)
+            for value, limit in zip(leaves(summand), self.limits, strict=True)
+        ]
+        return Leaving(summand, rebuild(summand, sent))
+
+
+def norm_limits(algorithm: AnyAlgorithm, robust: Robust) -> tuple[float | None, ...]:
+    """The norm that each field of a summand is shortened to by `norm-bound`.
+
+    None is the median of the norms in a round: of vectors where the rule has no bound,
+    and of numbers that a setting of the method would bound where it is not set.
+    """
+    return tuple(
+        robust.bound
+        if bound.kind == "vector"
+        else None
+        if bound.setting is not None and getattr(algorithm, bound.setting) is None
+        else 1.0
+        for bound in bounds(algorithm.summand_record).values()
+    )
 
 
 class RobustMethod(Summed):
@@ -95,9 +129,23 @@ class RobustMethod(Summed):
                 f"{algorithm.name}: {reason}. Take a method such as ditto, apfl or "
                 "fedper, or set robust.rule = 'none'."
             )
-        options = {**options, "reduce": RobustSum(robust), "most_samples": 1.0}
-        super().__init__(algorithm, **options)
+        reduce = RobustSum(robust, norm_limits(algorithm, robust))
+        super().__init__(
+            algorithm, **{**options, "reduce": reduce, "most_samples": 1.0}
+        )
         vars(self)["robust"] = robust
+
+    def with_secure_sums(self) -> RobustMethod:
+        """The same with a norm bound that clients keep by themselves.
+
+        Raises:
+            ConfigError: The rule needs single uploads.
+        """
+        self.robust.refuse_secure_sums()
+        made = copy.copy(self)
+        limits = norm_limits(self.algorithm, self.robust)
+        vars(made)["leave"] = ClientNormBound(limits)
+        return made
 
     def aggregate(self, server: Any, uploads: Any, cohort: Cohort) -> Any:
         """Take in the rows, and say whether they were enough."""

@@ -32,14 +32,25 @@ def norm_bound(rows: Tensor, bound: float | None = None) -> Tensor:
         bound: M; by default the median of the rows' norms.
     """
     rows, is_finite = _finite(rows)
-    norms = _norms(rows)
+    limit: Tensor | float
     if bound is None:
-        far = torch.where(is_finite, norms, torch.inf)
+        far = torch.where(is_finite, _norms(rows), torch.inf)
         limit = median(far[:, None])[0]
     else:
-        limit = norms.new_tensor(bound)
+        limit = bound
+    return shortened(rows, limit).mean(0)
+
+
+def shortened(rows: Tensor, limit: Tensor | float) -> Tensor:
+    """(n, d) the rows, each scaled down to a norm where it is longer.
+
+    Args:
+        rows: (n, d).
+        limit: the norm.
+    """
+    norms = _norms(rows)
     factors = torch.where(norms > limit, limit / norms, 1.0).to(rows.dtype)
-    return (factors[:, None] * rows).mean(0)
+    return factors[:, None] * rows
 
 
 def trimmed_mean(rows: Tensor, f: int) -> Tensor:

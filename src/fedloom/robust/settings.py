@@ -38,7 +38,8 @@ class Robust:
     anything at all. Of a share, the number in a round is rounded up."""
     bound: Positive | None = None
     """Largest norm of what a client sends, for `norm-bound`; the median of the norms
-    in the round by default."""
+    in the round by default. With `[secure]` it must be given, and each client keeps it
+    by itself."""
 
     def __post_init__(self) -> None:
         share = self.attackers

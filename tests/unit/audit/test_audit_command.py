@@ -53,7 +53,12 @@ def test_command_writes_prints_and_reports_what_was_found(tmp_path: Path) -> Non
     assert Audit.from_table(json.loads(json.dumps(found.to_table()))) == found
     page = fedloom.report(run).read_text(encoding="utf-8")
     assert 'id="audit"' in page
-    assert page.count("data:image/png;base64,") == 2 + 1 + 2 + 2
+    assert page.count("data:image/png;base64,") == 2 + (1 + 2 + 2) + (1 + 2)
+    for who, what in (
+        ("all clients", "shared model after 6 clients, batch of 2"),
+        ("the server", "one upload, batch of 1"),
+    ):
+        assert re.search(f"<td[^>]*>{who}</td>\\s*<td[^>]*>{what}</td>", page)
     assert "A failed attack" in page or "a failed attack" in page
     assert not re.search(r"<img[^>]+style=", page)
 

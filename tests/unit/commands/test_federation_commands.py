@@ -114,6 +114,39 @@ def test_a_servers_files_that_do_not_go_together_are_named(
     assert not out.with_name("out.server").exists()
 
 
+def test_what_so_many_clients_cannot_have_is_refused_before_a_server_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told to join a run that is refused when all have."""
+    started: list[Any] = []
+    monkeypatch.setattr(serving, "running_server", started.append)
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    file.write_text(CONFIG)
+    serve = ["serve", file, "--out", out, "--insecure", "--clients"]
+    krum = ["--set", "robust.rule=krum", "--set", "robust.attackers=3"]
+    secure = ["--set", "secure.threshold=0.7"]
+    for words, reason in (
+        ([8, *krum, *secure], "krum compares what single clients send"),
+        ([6, *krum], "krum needs 2 f + 3 = 9 clients against f = 3 attackers, found 6"),
+        ([6, *secure, "--set", "secure.bits=30"], "6 clients with bits = 30 come to"),
+        ([2, *secure], "a sum of 2 clients may be opened for 2"),
+        (
+            [6, *secure, "--set", "sampling.rate=0.4"],
+            "a sum of 2 clients may be opened for 2",
+        ),
+        (
+            [
+                *(6, *secure, "--set", "privacy.noise=0.0"),
+                *("--set", "privacy.most_samples=none"),
+            ],
+            "Set most_samples in [privacy]",
+        ),
+    ):
+        assert reason in " ".join(refused(*serve, *words).split())
+    assert not started
+    assert not out.exists()
+
+
 def test_mistakes_of_a_teams_server_are_named_before_anything_starts(
     keys: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,6 +95,19 @@ def test_rules_and_secure_sums_exclude_each_other_but_for_a_given_bound() -> Non
         Robust(rule="median").refuse_secure_sums()
     with pytest.raises(ConfigError, match=r"Give robust\.bound"):
         Robust(rule="norm-bound").refuse_secure_sums()
+
+
+def test_a_file_with_a_rule_and_secure_sums_is_refused_when_it_is_read() -> None:
+    secure: dict[str, Any] = {"secure": {"threshold": 0.7}}
+    for robust in ({"rule": "krum"}, {"rule": "norm-bound"}):
+        parse({"robust": robust})
+        with pytest.raises(ConfigError, match=r"robust: .*secure sums"):
+            parse({"robust": robust, **secure})
+    config = parse({"robust": {"rule": "norm-bound", "bound": 1.0}, **secure})
+    with pytest.raises(ConfigError, match="median compares"):
+        replace(config, robust=Robust(rule="median"))
+    # In a simulation, which sums in the clear.
+    parse({"attack": {"kind": "sign-flip"}, **secure})
 
 
 def test_sections_are_read_and_written() -> None:
