@@ -46,10 +46,8 @@ def audit(
     planted: Planted | None = None
     inversions: Inversions | None = None
     promise = Promise.of(subject)
-    if promise is not None and promise.obstacle_to_others:
-        remarks.append(promise.obstacle_to_others)
     with on_threads(subject.plan.engine.threads):
-        if _has_references(settings, promise):
+        if settings.references:
             remarks += list(_before_membership(subject))
             membership = infer_membership(
                 subject, settings.references, settings.seed, after_round
@@ -84,18 +82,12 @@ def audit(
         membership=membership,
         planted=planted,
         inversions=inversions,
-        remarks=tuple(filter(None, remarks)),
+        remarks=tuple(remarks),
         seconds=time.monotonic() - began,
     )
     with subject.directory.hold():
         subject.directory.write_audit(found)
     return found
-
-
-def _has_references(settings: AuditSettings, promise: Promise | None) -> bool:
-    """Whether there are reference runs."""
-    can_be = promise is None or promise.obstacle_to_others is None
-    return settings.references > 0 and can_be
 
 
 def _has_plants(
@@ -106,14 +98,12 @@ def _has_plants(
 
 
 def _without_plants(promise: Promise | None, subject: Subject) -> Iterator[str]:
-    """Why no client is planted, if none is; empty where a remark says it already."""
+    """Why no client is planted, if none is."""
     if subject.simulation.shared() is None:
         yield (
             "The lower bound of epsilon is left out: the method has no shared model "
             "that planted clients could be looked for in."
         )
-    elif promise is not None and promise.obstacle_to_others:
-        yield ""
     elif promise is not None and promise.obstacle_to_planting:
         yield promise.obstacle_to_planting
 
@@ -167,9 +157,7 @@ def _before_membership(subject: Subject) -> Iterator[str]:
 
 def foreseen(subject: Subject, settings: AuditSettings) -> str:
     """What an audit will do and about how long it takes, before it starts."""
-    promise, runs = Promise.of(subject), 0
-    if _has_references(settings, promise):
-        runs += settings.references
+    promise, runs = Promise.of(subject), settings.references
     if _has_plants(settings, promise, subject):
         runs += len(shares_of(settings.canaries, subject.federation.count))
     if not runs:

@@ -22,8 +22,6 @@ class Promise:
     delta: float
     epsilon: float | None
     """After the last round, by the run's rows; None if nobody kept an account."""
-    has_secret: bool
-    """Whether its noise follows from a secret, not from the seed."""
 
     @classmethod
     def of(cls, subject: Subject) -> Promise | None:
@@ -39,25 +37,12 @@ class Promise:
             at=str(table.get("at", "server")),
             delta=float(table.get("delta") or DELTA),
             epsilon=spent if is_known else None,
-            has_secret=table.get("secret") is not None,
         )
 
     @property
     def client_epsilon(self) -> float | None:
         """Epsilon, where it is one of clients."""
         return self.epsilon if self.unit == "client" else None
-
-    @property
-    def obstacle_to_others(self) -> str | None:
-        """Why no other run can be trained beside this one; None if one can."""
-        if not self.has_secret:
-            return None
-        return (
-            "Other runs are left out, and so are membership inference and the lower "
-            "bound of epsilon: with the same secret (privacy.secret) they would have "
-            "the same noise, which gives it away. Audit a run with these settings and "
-            "without a secret."
-        )
 
     @property
     def obstacle_to_planting(self) -> str | None:

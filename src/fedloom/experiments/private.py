@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import nn
 
 from fedloom.clients import Federation
 from fedloom.config import RunConfig, parse
@@ -119,12 +120,12 @@ CIFAR10 = World(
             "validation": 0.2,
             "stratified": False,
         },
-        "model": {"name": "lenet", "channels": [4, 8], "hidden": [16]},
+        "model": {"name": "fedloom.experiments.private:averaged_pixels"},
     },
     local={"batch_size": 10, "epochs": 2},
     unit="client",
     delta=1e-4,
-    rates=(0.03, 0.1, 0.3),
+    rates=(0.03, 0.1, 0.3, 1.0),
 )
 HEART = World(
     tables={
@@ -137,7 +138,28 @@ HEART = World(
     local={"batch_size": 50, "epochs": 2},
     unit="sample",
     delta=1e-3,
+    rates=(0.03, 0.1, 0.3, 1.0),
+    clips=(0.1, 0.3, 1.0, 3.0),
 )
+
+
+def averaged_pixels(input_shape: Sequence[int], outputs: int) -> nn.Module:
+    """A small model of pictures: noise grows with the number of parameters.
+
+    Args:
+        input_shape: channels, height and width.
+        outputs: classes.
+    """
+    side, hidden = 4, 32
+    channels, height, width = input_shape
+    inputs = channels * (height // side) * (width // side)
+    return nn.Sequential(
+        nn.AvgPool2d(side),
+        nn.Flatten(),
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, outputs),
+    )
 
 
 class Candidate(NamedTuple):

@@ -12,6 +12,7 @@ import fedloom
 from fedloom.audit import AuditSettings, audit, foreseen, open_subject
 from fedloom.cli import app
 from fedloom.core.errors import DataError, FedloomError, MessageError
+from fedloom.privacy.accounting import gaussian_epsilon
 from fedloom.results.audit import Audit
 from fedloom.results.directory import RunDirectory
 
@@ -61,6 +62,22 @@ def test_command_writes_prints_and_reports_what_was_found(tmp_path: Path) -> Non
         assert re.search(f"<td[^>]*>{who}</td>\\s*<td[^>]*>{what}</td>", page)
     assert "A failed attack" in page or "a failed attack" in page
     assert not re.search(r"<img[^>]+style=", page)
+
+
+def test_a_run_whose_noise_is_secret_is_audited_whole(tmp_path: Path) -> None:
+    """Other runs with its secret have other noise, and give nothing away."""
+    file, out = tmp_path / "run.toml", tmp_path / "out"
+    privacy = '[privacy]\ndelta = 0.01\nsecret = "key"\n'
+    file.write_text(DIGITS.format(method="fedavg", rounds=1) + privacy, "utf-8")
+    secret = f'privacy.secret="{(tmp_path / "key").as_posix()}"'
+    command = ["run", str(file), "--out", str(out), "--set", secret, "--quiet"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    found = audit(open_subject(out), AuditSettings(references=4, canaries=3, batch=1))
+    assert found.membership
+    assert found.planted is not None
+    assert found.planted.ledger == pytest.approx(gaussian_epsilon(1.0, 0.01))
+    assert found.inversions is not None
 
 
 def test_an_audit_goes_away_with_its_run(tmp_path: Path) -> None:
