@@ -65,10 +65,11 @@ METHODS: Mapping[str, Method] = {
     "ditto": Method(_PULLS, _PULLS),
     "fedper": Method(),
     # Its momentum is 0.9, that of the others 0.
-    "pfedvem": Method(
-        {"lr": [0.003, 0.01, 0.03]}, sums={"most_confidence": [1.0, 10.0]}
+    "pfedvem": Method({"lr": [0.003, 0.01, 0.03]}, sums={"most_confidence": [1.0]}),
+    # Its variances suffer from noise before its models do.
+    "self-fl": Method(
+        private={"clip": [0.03, 0.1, 0.3, 1.0]}, sums={"weigh_by": ["last"]}
     ),
-    "self-fl": Method(sums={"weigh_by": ["last"]}),
 }
 
 
