@@ -135,7 +135,7 @@ def test_a_private_method_by_secure_sums_is_what_it_is_by_plain_ones(
     rounds(summed, 2)
     rounds(plain, 2)
     assert_close(summed.state.server, plain.state.server)
-    unbounded = replace(Privacy(clip=0.05, noise=0.0), most_samples=None)
+    unbounded = Privacy(clip=None, noise=0.0, most_samples=None)
     with pytest.raises(ConfigError, match=r"Set most_samples in \[privacy\]"):
         refuse_insecure(private(FedAvg(), unbounded))
 

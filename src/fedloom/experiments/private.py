@@ -231,7 +231,7 @@ def reproduce(
 def measure(world: World, out: Path, seed: int, method: str) -> list[Row]:
     """Choose a method's settings and score it, each only if it is not written yet."""
     path = out / f"{method}.json"
-    done = json.loads(path.read_text()) if path.is_file() else {}
+    done = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     trials = Trials(world, method)
 
     def keep(**found: Any) -> None:

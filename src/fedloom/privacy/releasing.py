@@ -64,21 +64,31 @@ class ServerNoise(Release):
     The same total of the same exchange has the same noise, so that a run which was
     killed releases it once. Any other total has other noise: two with the same noise
     would give away their difference.
+
+    Without a secret nothing is hidden. Noise follows from the seed and the exchange
+    alone then, so that totals which differ in their last bits, by the order of clients
+    or by the runner, come out alike.
     """
 
     noise: float
     """Standard deviation, in multiples of each field's bound."""
     secret: Secret | None
-    """None: that of the run's seed."""
+    """None: the noise is a simulation's."""
 
     def noisy(self, place: int, total: Any, cohort: Cohort) -> tuple[Tensor, float]:
         """A field of the total with noise, and the standard deviation of that."""
         value, spread = leaves(total)[place], self.noise * self.fields[place].norm
-        secret = self.secret or Secret.of_seed(cohort.population.seed)
-        own = secret.below("release", self._digest(total, cohort))
+        own = self._secret_of(total, cohort)
         drawn = own.normal(value.numel(), "field", place)
         noise = (spread * drawn.reshape(value.shape)).to(value.device)
         return (value.double() + noise).to(value.dtype), spread
+
+    def _secret_of(self, total: Any, cohort: Cohort) -> Secret:
+        """The secret of one release."""
+        if self.secret is not None:
+            return self.secret.below("release", self._digest(total, cohort))
+        simulated = Secret.of_seed(cohort.population.seed)
+        return simulated.below("release", str(cohort.round), str(cohort.exchange))
 
     def _digest(self, total: Any, cohort: Cohort) -> str:
         """What tells a release from every other: the exchange, and all that is in it.

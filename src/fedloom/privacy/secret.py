@@ -45,11 +45,6 @@ class Secret:
         text = f"fedloom privacy {seed}".encode()
         return cls(hashlib.blake2b(text, digest_size=_BYTES).digest())
 
-    @property
-    def is_simulated(self) -> bool:
-        """Whether it follows from the run's seed."""
-        return self.path is None
-
     def key(self) -> bytes:
         """The bytes; a file is made if it is not there and no run has begun with it.
 

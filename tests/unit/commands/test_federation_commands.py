@@ -138,6 +138,7 @@ def test_what_so_many_clients_cannot_have_is_refused_before_a_server_listens(
             [
                 *(6, *secure, "--set", "privacy.noise=0.0"),
                 *("--set", "privacy.most_samples=none"),
+                *("--set", "privacy.clip=none"),
             ],
             "Set most_samples in [privacy]",
         ),

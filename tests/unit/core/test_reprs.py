@@ -48,6 +48,7 @@ def hints(kind):
 _COUNTS = {
     "Home",  # a place in memory that may be given back
     "Extents",
+    "Models",
     "Sums",
     "Columns",
     "Met",
@@ -61,7 +62,8 @@ _COUNTS = {
     "_Clients",
     "Heat",
 }
-"""Records of numbers by client or step, and of places, none of them of a sample."""
+"""Records of numbers by client or step, of places and of parameters, none of them of a
+sample."""
 
 
 def planted(hint):

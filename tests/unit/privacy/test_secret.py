@@ -39,7 +39,6 @@ def test_a_secret_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     made = Secret(path=path)
     assert not path.exists()
     own = made.fingerprint
-    assert not made.is_simulated
     assert len(path.read_bytes()) == 32
     if os.name == "posix":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
