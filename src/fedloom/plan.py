@@ -402,8 +402,15 @@ def _refuse_small_rounds(config: RunConfig, clients: Federation) -> None:
     """Refuse a robust rule for which the rounds, or a team's part of them, are small.
 
     Raises:
-        ConfigError: there are too few clients.
+        ConfigError: there are too few clients, or half of them attack.
     """
+    attackers = len(config.attack.draw(clients.count, config.schedule.seed))
+    if config.robust and 2 * attackers >= clients.count:
+        raise ConfigError(
+            f"attack: {attackers} of {clients.count} clients would attack, and no rule "
+            "tells a lie from the truth where half of them lie. Lower "
+            "attack.attackers, or set robust.rule = 'none'."
+        )
     rate, needs = config.sampling.rate, config.algorithm.needs
     if needs == "sums":
         groups = {"a round": clients.count}

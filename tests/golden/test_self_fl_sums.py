@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.algorithms import SelfFLCluster
-from fedloom.algorithms.self_fl import cluster, uncertainty
+from fedloom.algorithms.self_fl import cluster, lagged, uncertainty
 from fedloom.algorithms.self_fl.team_sums import Summand
 from fedloom.algorithms.self_fl.uncertainty import Report
 from fedloom.core.algorithm import Client, Cohort, Population
@@ -150,3 +150,19 @@ def test_clusters_by_uncertainty_do_not_go_by_sums() -> None:
     with pytest.raises(ConfigError, match=r'single clients\. Set clusters = "teams"'):
         SelfFLCluster(weigh_by="last")
     assert SelfFLCluster(clusters="teams").needs == "single models"
+
+
+def test_nothing_follows_from_a_weight_within_its_noise() -> None:
+    """A total of nobody divided by noise would be a model of noise alone."""
+    one = torch.tensor(1.0, dtype=torch.float64)
+    total = lagged.Summand(f64(8.0, 8.0), one, 9 * one, one, one)
+    loud = lagged.Summand(one, 0.6 * one, one, one, 0.6 * one)
+    kept = lagged.from_sum(total, 4 * one, 2 * one, 5, loud)
+    assert kept.change.tolist() == [0.0, 0.0]
+    assert kept.between == 4
+    assert kept.within == 2
+    quiet = loud._replace(weight=0.4 * one, warm=0.4 * one)
+    made = lagged.from_sum(total, 4 * one, 2 * one, 5, quiet)
+    assert made.change.tolist() == [8.0, 8.0]
+    assert made.between == 0  # 9 - 128 + 2 * 1
+    assert made.within > 2

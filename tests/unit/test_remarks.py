@@ -229,6 +229,12 @@ def test_a_loss_far_above_that_of_a_constant_is_divergence(
         assert "lr is 0.5. Lower algorithm.lr" in why
 
 
+def test_divergence_under_noise_names_the_noise_first() -> None:
+    why = divergence(50.0, 1.0, 0.5, has_classes=False, is_noisy=True)
+    assert why is not None
+    assert why.index("privacy.clip") < why.index("algorithm.lr")
+
+
 def test_finite_numbers_can_have_diverged_too(tmp_path: Path) -> None:
     """Clipped steps of a thousand lead far away and never overflow."""
     x = np.random.default_rng(0).normal(size=(80, 2)).astype("float32")

@@ -43,8 +43,20 @@ LOWER_RATE = (
 """What to do if training diverged: the end of every reason why a run failed so."""
 
 
+LOWER_NOISE = (
+    "Noise is part of every step here, and may be all of it: lower privacy.clip, have "
+    "more clients in a round, or take a larger epsilon (a lower privacy.noise)."
+)
+"""The same where there is differential privacy."""
+
+
 def divergence(
-    last: float, constant: float | None, lr: float, *, has_classes: bool
+    last: float,
+    constant: float | None,
+    lr: float,
+    *,
+    has_classes: bool,
+    is_noisy: bool = False,
 ) -> str | None:
     """Why a run counts as diverged although its numbers are finite; None if it doesn't.
 
@@ -57,6 +69,7 @@ def divergence(
         lr: the learning rate.
         has_classes: whether the loss is that of classes. Where one of them is rare a
             constant has a loss near 0, and a model that has just begun may have more.
+        is_noisy: whether the models have noise that hides somebody.
     """
     if constant is None or constant <= 0:
         return None
@@ -66,7 +79,7 @@ def divergence(
     return (
         f"At the end the loss on training data is {last:.3g}, and a model that says "
         f"the same of every sample would have {constant:.3g}: training diverged. lr is "
-        f"{lr:g}. {LOWER_RATE}"
+        f"{lr:g}. {LOWER_NOISE + ' ' if is_noisy else ''}{LOWER_RATE}"
     )
 
 
@@ -82,6 +95,27 @@ def on_participants(participants: Sequence[int]) -> Iterator[Remark]:
             text=(
                 f"Nobody took part in any of {counted(len(participants), 'round')}, so "
                 "the models are those of the start. Lower faults.absent."
+            ),
+            is_warning=True,
+        )
+
+
+def on_attackers(rounds: Sequence[tuple[int, int]]) -> Iterator[Remark]:
+    """Whether more clients attacked than a robust rule was told to stand.
+
+    Args:
+        rounds: how many attacked in each, and how many the rule stood.
+    """
+    beyond = [(found, stood) for found, stood in rounds if found > stood]
+    if beyond:
+        most, stood = max(beyond)
+        yield Remark(
+            topic="more attackers than the rule stands",
+            text=(
+                f"In {len(beyond)} of {counted(len(rounds), 'round')} more clients "
+                f"attacked than robust.attackers assumes, {most} where it assumes "
+                f"{stood}: the rule promises nothing there. Raise robust.attackers, or "
+                "have more clients in a round."
             ),
             is_warning=True,
         )

@@ -98,7 +98,9 @@ def accounted(
         made = PrivateSteps(algorithm, settings)
         releases = gradients(made) if settings.noise else 1.0
     else:
-        made = Private(algorithm, settings, rate=share, called=called)
+        # Where rounds differ, nobody can say for how many there is enough noise.
+        always = called if kind == "fixed" or rate == 1 else None
+        made = Private(algorithm, settings, rate=share, called=always)
         made.check_sums(parameters, called)
         releases = float(algorithm.exchanges)
     is_sent = settings.unit == "sample" or algorithm.needs != "nothing"
@@ -109,8 +111,20 @@ def accounted(
     mechanism = mechanism_of(
         settings, clients=clients, rate=share, kind=kind, releases=releases
     )
+    if settings.unit == "client" and mechanism.delta * clients >= 1:
+        raise ConfigError(
+            f"privacy: delta = {mechanism.delta:g} with {clients} clients: a server "
+            "that gives away one of them whole would pass for private. Set it well "
+            f"below 1 / {clients}."
+        )
     accountant = Accountant(mechanism)
     vars(made)["accountant"] = accountant
+    if math.isinf(accountant.epsilon(1)):
+        raise ConfigError(
+            f"privacy: noise = {settings.noise:g} is so little that epsilon is "
+            "infinite after one round. Raise noise, or set noise = 0 and leave out "
+            "delta for a bound alone."
+        )
     _refuse_beyond_budget(settings, accountant, rounds)
     return made
 
@@ -162,9 +176,8 @@ def _refuse_beyond_budget(
         low, high = (
             (middle, high) if accountant.foreseen(middle) <= budget else (low, middle)
         )
-    shown = f"{epsilon:.4g}" if math.isfinite(epsilon) else "infinity"
     raise ConfigError(
-        f"privacy: {rounds} rounds would come to epsilon {shown}, more than budget = "
-        f"{budget:g}. {low} rounds stay below it; or raise privacy.noise, found "
-        f"{settings.noise:g}."
+        f"privacy: {rounds} rounds would come to epsilon {epsilon:.4g}, more than "
+        f"budget = {budget:g}. {low} rounds stay below it; or raise privacy.noise, "
+        f"found {settings.noise:g}."
     )

@@ -23,7 +23,6 @@ from fedloom.privacy.extra import optional
 from fedloom.privacy.settings import Privacy
 
 _FOR = "Accounting for the sampling of clients"
-_STEPS = 200
 _INTERVAL = 1e-4
 """Of the grid of privacy losses."""
 
@@ -84,12 +83,6 @@ class Accountant:
 
     def epsilon(self, rounds: int) -> float:
         """What has been spent after so many rounds."""
-        mechanism = self.mechanism
-        if not rounds:
-            return 0.0
-        if mechanism.sampling == "none":
-            noise = mechanism.round_noise / math.sqrt(rounds)
-            return gaussian_epsilon(noise, mechanism.delta)
         while len(self._known) <= rounds:
             self._known.append(self._with_another_round())
         return self._known[rounds]
@@ -101,9 +94,10 @@ class Accountant:
             rounds: how many.
             afresh: do not take it from what was counted round by round.
         """
-        is_known = rounds < len(self._known) and not afresh
-        if self.mechanism.sampling == "none" or is_known:
-            return self.epsilon(rounds)
+        if rounds < len(self._known) and not afresh:
+            return self._known[rounds]
+        if self.mechanism.sampling == "none":
+            return self._one_gaussian(rounds)
         delta = self.mechanism.delta
         if self.mechanism.sampling == "poisson":
             losses = self._losses_of_round().self_compose(rounds)
@@ -115,6 +109,8 @@ class Accountant:
     def _with_another_round(self) -> float:
         """Compose one round more; epsilon after it."""
         delta = self.mechanism.delta
+        if self.mechanism.sampling == "none":
+            return self._one_gaussian(len(self._known))
         if self.mechanism.sampling == "poisson":
             one, before = self._losses_of_round(), self._composed
             self._composed = one if before is None else before.compose(one)
@@ -124,6 +120,11 @@ class Accountant:
         accountant, event = self._composed
         accountant.compose(event)
         return float(accountant.get_epsilon(delta))
+
+    def _one_gaussian(self, rounds: int) -> float:
+        """Epsilon of so many rounds, which are one Gaussian."""
+        noise = self.mechanism.round_noise / math.sqrt(rounds)
+        return gaussian_epsilon(noise, self.mechanism.delta)
 
     def _losses_of_round(self) -> Any:
         """Poisson sampling, add or remove one: what one round may give away."""
@@ -246,8 +247,7 @@ def gaussian_epsilon(noise: float, delta: float) -> float:
         return 0.0
     while gaussian_delta(noise, high) > delta:
         low, high = high, 2.0 * high
-    for _ in range(_STEPS):
-        middle = (low + high) / 2.0
+    while low < (middle := (low + high) / 2.0) < high:
         if gaussian_delta(noise, middle) > delta:
             low = middle
         else:

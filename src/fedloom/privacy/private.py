@@ -15,7 +15,7 @@ from fedloom.core.clip import PerSample
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import leaves, rebuild
 from fedloom.core.streams import NoiseSource
-from fedloom.core.summed import Reduce, Summed, Wrapped, plain_sum
+from fedloom.core.summed import Summed, Wrapped
 from fedloom.privacy.accounting import Accountant
 from fedloom.privacy.bounding import (
     Bounding,
@@ -42,8 +42,6 @@ class Private(Summed):
     Args:
         algorithm: the method.
         settings: those of the section [privacy].
-        reduce: what the server makes of the rows; a robust rule may stand here that
-            does not move further for one client than the sum does.
         accountant: what tells epsilon; nobody accounts if absent.
         rate: share of the clients that a round calls; that of the population if absent.
         called: how many clients a round calls, where the noise comes from them.
@@ -64,13 +62,12 @@ class Private(Summed):
         algorithm: AnyAlgorithm,
         settings: Privacy,
         *,
-        reduce: Reduce = plain_sum,
         accountant: Accountant | None = None,
         rate: float | None = None,
         called: int | None = None,
         source: NoiseSource | None = None,
     ) -> None:
-        super().__init__(algorithm, reduce=reduce, most_samples=settings.most_samples)
+        super().__init__(algorithm, most_samples=settings.most_samples)
         vars(self).update(settings=settings, accountant=accountant, source=source)
         if algorithm.needs == "nothing":
             return
@@ -112,7 +109,8 @@ class Private(Summed):
             if least is None:
                 raise ConfigError(
                     'privacy: at = "clients" needs least_clients, how many clients '
-                    "have enough noise together, found none."
+                    "have enough noise together, found none. A round to which fewer "
+                    "come is stopped, so take fewer than are called on average."
                 )
             parts = DiscreteNoise(fields, noise, settings.bits, least, source)
             if parts.least_scale < _FEWEST_STEPS:

@@ -134,7 +134,8 @@ class SharedNoise(Release):
             raise MessageError(
                 f"round {cohort.round + 1}: expected at least {least} clients, for so "
                 f"many have enough noise together, found {came}. Their total is not "
-                "used. Set privacy.least_clients lower for a run in which clients fail."
+                "used. A run to which fewer come needs a lower privacy.least_clients "
+                "from its beginning: start a new one."
             )
         bound = self.fields[place]
         grid = self.parts.grid(bound)

@@ -66,7 +66,10 @@ class Robust:
 
     def needed(self, count: int) -> int:
         """How many clients the rule needs in a round of so many."""
-        return rules.least_rows(self.rule, self.liars(count))
+        least = rules.least_rows(self.rule, self.liars(count))
+        if isinstance(self.attackers, int):  # a share is below a half
+            least = max(least, 2 * self.attackers + 1)
+        return least
 
     def shortage(self, count: int) -> str:
         """What a round of so many clients is too small for; empty if it is not."""

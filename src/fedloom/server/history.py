@@ -15,7 +15,13 @@ from fedloom.core.algorithm import has_own
 from fedloom.core.describe import returned
 from fedloom.core.messages import HELD_OUT
 from fedloom.core.records import client_dims, named
-from fedloom.core.remarks import Remark, divergence, on_participants, on_training_loss
+from fedloom.core.remarks import (
+    Remark,
+    divergence,
+    on_attackers,
+    on_participants,
+    on_training_loss,
+)
 from fedloom.results.directory import RunDirectory
 from fedloom.results.outcomes import Outcomes, RunOutcomes
 from fedloom.results.row_files import RowFiles
@@ -122,8 +128,14 @@ class History:
             row.scores.get("personal", {}).get("train", {}).get("loss")
             for row in (self.rounds[0], self.rounds[-1])
         )
-        rounds = [row.participants for row in self.rounds if row.round > 0]
-        remarks = [*on_participants(rounds), *self._method_remarks()]
+        trained = [row for row in self.rounds if row.round > 0]
+        remarks = [*on_participants([row.participants for row in trained])]
+        robust = getattr(self.training.algorithm, "robust", None)
+        if robust is not None:
+            remarks += on_attackers(
+                [(len(r.attackers), robust.liars(r.participants)) for r in trained]
+            )
+        remarks += self._method_remarks()
         if len(self.rounds) > 1 and last is not None:  # training data were scored
             constant, task = self.training.constant_loss, self.training.task
             self.divergence = divergence(
@@ -131,6 +143,7 @@ class History:
                 constant,
                 self.training.algorithm.lr,
                 has_classes=task.metric == "accuracy",
+                is_noisy=self.training.algorithm.spent(1) is not None,
             )
             if self.divergence is not None and last < self.training.start_loss():
                 self.divergence = None  # it began even further away

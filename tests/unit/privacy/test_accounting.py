@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.privacy import Privacy
+from fedloom.privacy import Privacy, accounting
 from fedloom.privacy.accounting import (
     Accountant,
     gaussian_delta,
@@ -98,6 +98,21 @@ def test_spending_round_by_round_is_spending_at_once() -> None:
     assert spent[0] == 0.0
     at_once = accountant(privacy, rate=0.1, kind="poisson").foreseen(3)
     assert spent[3] == pytest.approx(at_once, rel=1e-3)
+
+
+def test_a_round_is_accounted_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger asks for all rounds after every round: thousands would take minutes."""
+    asked: list[float] = []
+
+    def counted(noise: float, delta: float) -> float:
+        asked.append(noise)
+        return gaussian_epsilon(noise, delta)
+
+    monkeypatch.setattr(accounting, "gaussian_epsilon", counted)
+    known = accountant(ONE_TO_ONE, rate=1.0)
+    for rounds in range(1, 21):
+        assert len([known.epsilon(n) for n in range(1, rounds + 1)]) == rounds
+    assert len(asked) == 20
 
 
 def test_exchanges_of_a_round_share_its_cohort() -> None:

@@ -182,6 +182,22 @@ def test_sums_that_could_overflow_are_refused_with_the_figure() -> None:
         plan_of(privacy=settings_of(at="clients", bits=24, noise=5.0))
 
 
+def test_a_promise_that_says_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"delta = 0\.5 with \d+ clients"):
+        plan_of(privacy=settings_of(delta=0.5))
+    with pytest.raises(ConfigError, match="epsilon is infinite after one round"):
+        plan_of(privacy=settings_of(noise=1e-200))
+
+
+def test_rounds_of_any_size_must_say_how_many_have_enough_noise() -> None:
+    """Else nearly every run would stop at its first small cohort, for good."""
+    sampling = {"kind": "poisson", "rate": 0.5}
+    with pytest.raises(ConfigError, match="needs least_clients, how many"):
+        plan_of(sampling=sampling, privacy=settings_of(at="clients"))
+    privacy = settings_of(at="clients", least_clients=1)
+    assert plan_of(sampling=sampling, privacy=privacy).simulation is not None
+
+
 def test_too_few_clients_have_too_little_noise() -> None:
     privacy = settings_of(at="clients", least_clients=3)
     simulation = plan_of(privacy=privacy).simulation

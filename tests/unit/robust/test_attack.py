@@ -156,6 +156,16 @@ def test_rows_name_the_attackers_and_scores_are_of_the_others() -> None:
     assert "7 honest clients" in str(result.table())
 
 
+def test_a_run_with_more_attackers_than_its_rule_stands_says_so() -> None:
+    attack = {"kind": "sign-flip", "attackers": 4}
+    few = trained(attack=attack, robust={"rule": "median", "attackers": 0.3})
+    (remark,) = [r for r in few.remarks if "attackers" in r.topic]
+    assert "In 2 of 2 rounds more clients attacked" in remark.text
+    assert "4 where it assumes 3" in remark.text
+    enough = trained(attack=attack, robust={"rule": "median", "attackers": 0.4})
+    assert not [r for r in enough.remarks if "attackers" in r.topic]
+
+
 def test_scoring_some_clients_scores_honest_ones() -> None:
     result = trained(attack={"kind": "sign-flip", "attackers": 3}, evaluate_clients=4)
     scores = result.scores("personal")

@@ -50,7 +50,13 @@ def test_a_share_of_attackers_is_rounded_up_and_a_number_stays() -> None:
 
 @pytest.mark.parametrize(
     ("rule", "attackers", "enough"),
-    [("krum", 3, 9), ("multi-krum", 3, 9), ("bulyan", 2, 11), ("median", 4, 9)],
+    [
+        ("krum", 3, 9),
+        ("multi-krum", 3, 9),
+        ("bulyan", 2, 11),
+        ("median", 4, 9),
+        ("norm-bound", 4, 9),
+    ],
 )
 def test_a_round_may_not_be_smaller_than_a_rule_needs(
     rule: Any, attackers: int, enough: int
@@ -74,6 +80,21 @@ def test_the_figure_is_told_before_a_run_begins() -> None:
     with pytest.raises(ConfigError, match=message):
         make_plan(*make_clients(parse(tables)))
     tables["sampling"] = {"rate": 0.7}
+    make_plan(*make_clients(parse(tables)))
+
+
+def test_half_of_the_clients_may_not_attack_a_rule() -> None:
+    tables: dict[str, Any] = {
+        "partition": {"name": "iid", "clients": 10},
+        "robust": {"rule": "median"},
+        "attack": {"kind": "sign-flip", "attackers": 0.5},
+    }
+    with pytest.raises(ConfigError, match=r"attack: 5 of 10 clients would attack"):
+        make_plan(*make_clients(parse(tables)))
+    tables["attack"]["attackers"] = 4
+    make_plan(*make_clients(parse(tables)))
+    tables |= {"robust": {"rule": "none"}, "attack": {"kind": "sign-flip"}}
+    tables["attack"]["attackers"] = 0.8
     make_plan(*make_clients(parse(tables)))
 
 

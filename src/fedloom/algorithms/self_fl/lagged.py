@@ -118,19 +118,24 @@ def from_sum(
         within: the mean variance of the round before.
         count: how many clients there were; one alone has no variance. Where there is
             noise it must not matter: it would tell.
-        noise: the standard deviations of the noise in the total, if it has any.
+        noise: the standard deviations of the noise in the total, if it has any. A
+            weight within its noise may be nobody's, and nothing follows from it.
     """
-    change = over(total.change, total.weight)
-    square = over(total.square, total.weight)
+    weight, warm = total.weight, total.warm
+    if noise is not None:
+        weight = torch.where(weight > 2.0 * noise.weight, weight, 0.0)
+        warm = torch.where(warm > 2.0 * noise.warm, warm, 0.0)
+    change, square = over(total.change, weight), over(total.square, weight)
     spread = square - change.square().sum().double()
     if noise is not None:
         # Noise lengthens the mean: its expected square is taken out again.
-        own = over(noise.change, total.weight).double().square()
+        own = over(noise.change, weight).double().square()
         spread = spread + total.change.numel() * own
+    is_there = (weight > 0) & (count > 1 or noise is not None)
     return Estimate(
         change,
-        spread.clamp(min=0.0) if count > 1 or noise is not None else between,
-        mean_variance(total.ratio, total.warm, between, within),
+        torch.where(is_there, spread.clamp(min=0.0), between),
+        mean_variance(total.ratio, warm, between, within),
     )
 
 
