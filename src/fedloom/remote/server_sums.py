@@ -72,6 +72,7 @@ class ServerSums:
             over everybody.
         form: how summands lie in a vector.
         most: training samples that count as 1 where clients count by samples.
+        orders: by team, digest of what its clients are asked alike.
 
     Raises:
         ConfigError: A sum has too few clients, or too many, or its numbers do not fit.
@@ -84,6 +85,7 @@ class ServerSums:
         groups: Mapping[int, Sequence[int]],
         form: SummandForm,
         most: float,
+        orders: Mapping[int, str],
     ) -> None:
         self._form = form
         self._most = most
@@ -100,6 +102,7 @@ class ServerSums:
                     header.number,
                     clients,
                     form.length,
+                    orders[team],
                 )
             )
             for team, clients in groups.items()

@@ -15,8 +15,11 @@ from fedloom.secure.server import SumServer
 LENGTH = 5
 
 
-def make_plan(count: int, threshold: int, number: int = 3) -> SumPlan:
-    return SumPlan("run", "settings", number, tuple(range(count)), threshold, LENGTH)
+def make_plan(
+    count: int, threshold: int, number: int = 3, order: str = "order"
+) -> SumPlan:
+    clients = tuple(range(count))
+    return SumPlan("run", "settings", number, clients, threshold, LENGTH, order)
 
 
 def make_client(plan: SumPlan, client: int, seed: int = 0) -> SumClient:

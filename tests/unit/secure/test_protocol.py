@@ -233,4 +233,14 @@ def test_masks_differ_from_sum_to_sum_and_from_seed_to_seed() -> None:
     assert not np.array_equal(first.own_mask(own), second.own_mask(own))
     assert make_client(first, 0).keys() == make_client(first, 0).keys()
     assert make_client(first, 0).keys() != make_client(first, 0, seed=1).keys()
-    assert len({plan.digest for plan in (first, second, make_plan(3, 3))}) == 3
+    plans = (first, second, make_plan(3, 3), make_plan(3, 2, order="another"))
+    assert len({plan.digest for plan in plans}) == 4
+
+
+def test_who_was_asked_something_else_is_in_no_sum_with_the_others() -> None:
+    """Each has the digest of what came to it in its keys; the server's word is none."""
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    other = make_client(make_plan(4, 3, order="another"), 1).keys()
+    with pytest.raises(MessageError, match="client 1 are not signed by it for this"):
+        sums.clients[0].share({**sums.server.keys, 1: other})
