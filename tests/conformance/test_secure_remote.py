@@ -354,7 +354,9 @@ def test_clients_that_were_sent_different_orders_give_no_total(
         return WireMessage(message.header, {**message.tensors, **changed})
 
     remote.channel.lies = lies
-    with pytest.raises(MessageError, match=r"client \d are not signed by it for this"):
+    with pytest.raises(
+        MessageError, match=r"client \d are not signed by it for this order"
+    ):
         rounds(remote, 1)
     assert not lasting(tmp_path, "share")
 
@@ -492,6 +494,65 @@ def test_who_has_sent_no_summand_may_be_summed_with_others_later(
     again.called = lambda _: torch.tensor([3, 4])
     rounds(again, 1)
     assert again.state.taken.tolist() == [-1, -1, -1, 0, 0]
+
+
+def spoiling(remote: RemoteRun, n: int, kind: str, rows: slice) -> None:
+    """Have a client change what it answers in a stage."""
+    node = remote.nodes[n]
+
+    def answer(message: WireMessage) -> WireMessage:
+        made = node.answer(message)
+        if message.header.kind != kind:
+            return made
+        changed = made.tensors["secure.rows"].clone()
+        changed[rows, -1] ^= 1
+        return WireMessage(made.header, {**made.tensors, "secure.rows": changed})
+
+    remote.channel.nodes[f"address {n}"] = answer
+
+
+def test_a_client_that_opens_wrong_shares_is_named_and_the_round_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_the_first(monkeypatch, 5)
+    honest = secure_run(FedAvg(), tmp_path / "honest", policy=HASTY)
+    rounds(honest, 1)
+    remote = secure_run(FedAvg(), tmp_path / "spoiled", policy=HASTY)
+    spoiling(remote, 1, "open", slice(0, 1))
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert_close(remote.state.server, honest.state.server)
+    assert remote.state.taken.tolist() == [0] * 5
+    (refusal,) = cost.refusals
+    assert refusal["client"] == 1
+    assert "sealed wrong for it by client 0" in refusal["reason"]
+
+
+def test_where_too_few_opened_right_shares_both_who_may_have_lied_are_told(
+    tmp_path: Path,
+) -> None:
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    for n in (0, 1):
+        spoiling(remote, n, "open", slice(2, 3))
+    reason = (
+        r"round 0, exchange 0: there is no secure sum.*client 2 sealed wrong shares"
+    )
+    with pytest.raises(MessageError, match=reason + " .* or too many of the 3"):
+        rounds(remote, 1)
+
+
+def test_a_client_that_seals_what_nobody_can_open_is_named_by_the_others(
+    tmp_path: Path,
+) -> None:
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    spoiling(remote, 1, "share", slice(None))
+    with pytest.raises(MessageError) as stopped:
+        rounds(remote, 1)
+    names = remote.fleet.roster.names
+    for n in (0, 2):
+        text = f"{names[n]}: what client 1 sealed for this one cannot be opened."
+        assert text in str(stopped.value)
+    assert str(stopped.value).count("round 0, exchange 0") == 1
 
 
 def test_each_stage_is_answered_once_and_the_same_question_alike(

@@ -90,10 +90,8 @@ class SumPlan(NamedTuple):
             body[: at[1]], body[at[1] : at[2]], body[at[2] : at[3]], body[at[3] :]
         )
         if not is_signed(public.identity, self._of(client) + body, signature):
-            raise MessageError(
-                f"the keys of client {client} are not signed by it for this sum, of "
-                "the same clients and of the same order to all."
-            )
+            text = f"the keys of client {client} are not signed by it for this order."
+            raise MessageError(text)
         return public
 
     def signed_keys(

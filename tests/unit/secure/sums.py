@@ -59,7 +59,12 @@ class InMemory:
 
     def run(self, until: str = "open") -> None:
         """All stages up to one, that one included."""
-        for stage in ("keys", "share", "mask", "agree", "open"):
+        self.run_on("keys", until)
+
+    def run_on(self, since: str, until: str = "open") -> None:
+        """All stages from one up to one, both included."""
+        stages = ("keys", "share", "mask", "agree", "open")
+        for stage in stages[stages.index(since) :]:
             for n in self.there(stage):
                 getattr(self, stage)(n)
             if stage == until:
