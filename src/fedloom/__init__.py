@@ -76,7 +76,14 @@ if TYPE_CHECKING:
         MessageError,
         NumericalError,
     )
-    from fedloom.core.records import Empty, Logged, PerClient, PerPair, WholeNumbers
+    from fedloom.core.records import (
+        Empty,
+        Logged,
+        PerClient,
+        PerPair,
+        PerTeam,
+        WholeNumbers,
+    )
     from fedloom.core.task import Batch, Task
     from fedloom.data.dataset import Dataset, from_arrays
     from fedloom.data.hub import from_hub, from_partitioner
@@ -112,7 +119,7 @@ _NAMES = {
         ConfigError ContractError DataError FedloomError MessageError
         NumericalError
     """,
-    "fedloom.core.records": "Empty Logged PerClient PerPair WholeNumbers",
+    "fedloom.core.records": "Empty Logged PerClient PerPair PerTeam WholeNumbers",
     "fedloom.core.task": "Batch Task",
     "fedloom.data.dataset": "Dataset from_arrays",
     "fedloom.data.hub": "from_hub from_partitioner",
@@ -213,6 +220,7 @@ __all__ = [
     "PerClient",
     "PerFedAvg",
     "PerPair",
+    "PerTeam",
     "Phase",
     "Population",
     "PowerLaw",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,14 @@ from fedloom.core.summed import Summed
 from fedloom.privacy import Privacy, private
 from fedloom.remote import InProcessChannel
 from fedloom.remote.channel import Address
-from fedloom.remote.codec.secure import masked_tensors
+from fedloom.remote.codec import common_digest
+from fedloom.remote.codec.secure import call_tensors, masked_tensors
 from fedloom.remote.summands import SummandForm
 from fedloom.remote.wire import STAGES, Header, WireMessage
 from fedloom.robust import Attack, Robust, around
 from fedloom.robust.method import ClientNormBound
 from fedloom.secure.primitives import SigningKey
+from fedloom.secure.server import SumServer
 from fedloom.server import checkpoint
 
 TWO = SecureSums(threshold=0.5, fewest=2)
@@ -75,6 +77,26 @@ class Tapped(InProcessChannel):
     def deliver(self, sender: Address, raw: bytes) -> None:
         self.answered.append(WireMessage.from_bytes(raw))
         super().deliver(sender, raw)
+
+
+class Lying(Tapped):
+    """A server that tells clients what it likes: its orders are changed on the way."""
+
+    def __init__(self, nodes: Any) -> None:
+        super().__init__(nodes)
+        self.lies: Callable[[Address, WireMessage], WireMessage] = lambda _, m: m
+
+    def send(self, messages: Iterable[tuple[Address, WireMessage]]) -> None:
+        super().send([(a, self.lies(a, m)) for a, m in messages])
+
+
+def of_the_first(monkeypatch: pytest.MonkeyPatch, count: int) -> Any:
+    """Have runs with the first clients of the small federation."""
+    everyone = remote_runs.small_federation()
+    clients = list(range(count))
+    monkeypatch.setattr(remote_runs, "CLIENTS", clients)
+    monkeypatch.setattr(remote_runs, "SOME", everyone.only(clients))
+    return everyone
 
 
 def secure_run(algorithm: AnyAlgorithm, folder: Path, **settings: Any) -> RemoteRun:
@@ -295,6 +317,244 @@ def test_an_opened_exchange_is_not_done_again_in_another_way(tmp_path: Path) -> 
         rounds(again, 1)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "name", "change"),
+    [
+        (FedAvg(), "secure.most", lambda _: torch.tensor(1e30, dtype=torch.float64)),
+        (FedAvg(), "download.shared", lambda model: model - 1e4),
+        (Scaffold(), "download.variate", lambda variate: variate + 1),
+        (PFedMT(steps=1, team_iterations=2), "download.team", lambda team: team - 1e4),
+    ],
+    ids=["weights", "model", "variate", "model of a team"],
+)
+def test_clients_that_were_sent_different_orders_give_no_total(
+    algorithm: AnyAlgorithm,
+    name: str,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the server has all but one add nothing, and the total is what that one sent.
+
+    By a number of samples of which theirs are a share that rounds to 0, or by a model
+    whose units are saturated, so that nothing is learned (Pasquini et al. 2022).
+    """
+    of_the_first(monkeypatch, 4)
+
+    def take_any(self: SumServer, client: int, keys: bytes) -> None:
+        self.keys[client] = keys  # an honest server would have noticed
+
+    monkeypatch.setattr(SumServer, "take_keys", take_any)
+    remote = secure_run(algorithm, tmp_path, channel=Lying, policy=HASTY)
+
+    def lies(address: Address, message: WireMessage) -> WireMessage:
+        if message.header.kind != "train" or address in ("address 1", "address 3"):
+            return message
+        changed = {name: change(message.tensors[name])}
+        return WireMessage(message.header, {**message.tensors, **changed})
+
+    remote.channel.lies = lies
+    with pytest.raises(
+        MessageError, match=r"client \d are not signed by it for this order"
+    ):
+        rounds(remote, 1)
+    assert not lasting(tmp_path, "share")
+
+
+def test_constants_and_the_number_that_counts_are_part_of_what_is_agreed() -> None:
+    """And what each client has for itself is not, nor who else is in the sum."""
+    down = PFedMT().records[2](torch.zeros(1, 3))
+    tensors = {
+        "instruction.uploads": torch.tensor(True),
+        "instruction.taken": torch.tensor(4),
+        "download.team": torch.zeros(3),
+        "constants.inputs": torch.ones(2, 3),
+        **call_tensors([0, 1], 10.0),
+    }
+
+    def digest(in_team: bool = True, **changes: Any) -> str:
+        changed = {name.replace("__", "."): value for name, value in changes.items()}
+        return common_digest(tensors | changed, down, in_team=in_team)
+
+    of_client = {
+        "instruction__taken": torch.tensor(3),
+        "secure__clients": torch.tensor([0, 1, 2]),
+    }
+    for name, value in of_client.items():
+        assert digest(**{name: value}) == digest()
+    different = [
+        digest(),
+        digest(constants__inputs=torch.zeros(2, 3)),
+        digest(secure__most=torch.tensor(11.0, dtype=torch.float64)),
+        digest(instruction__uploads=torch.tensor(False)),
+        digest(download__team=torch.ones(3)),
+    ]
+    assert len(set(different)) == len(different)
+    alone = digest(in_team=False), digest(in_team=False, download__team=torch.ones(3))
+    assert alone[0] == alone[1]
+
+
+def test_a_client_counts_by_the_number_that_was_agreed_and_by_no_other(
+    tmp_path: Path,
+) -> None:
+    agreed = replace(TWO, most_samples=50)
+    remote = secure_run(FedAvg(), tmp_path, secure=agreed, channel=Lying, policy=HASTY)
+    rounds(remote, 1)
+
+    def lies(address: Address, message: WireMessage) -> WireMessage:
+        if message.header.kind != "train":
+            return message
+        most = call_tensors((), 49.0)["secure.most"]
+        return WireMessage(message.header, {**message.tensors, "secure.most": most})
+
+    remote.channel.lies = lies
+    with pytest.raises(MessageError, match=r"from 50 samples on.*, found 49 in"):
+        rounds(remote, 1)
+
+
+def test_sums_may_be_over_others_in_every_round_and_a_round_of_too_few_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with sampling.kind = "poisson"; the run goes on."""
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    cohorts = [[0, 1, 2], [0, 1], [2], [1, 2]]
+    remote.called = lambda round_: torch.tensor(cohorts[round_])
+    costs, models = [], []
+    for _ in cohorts:
+        costs.append(remote.run_exchange())
+        models.append(remote.state.server.shared)
+    assert remote.state.taken.tolist() == [1, 3, 3]
+    assert torch.equal(models[1], models[2])
+    assert not torch.equal(models[2], models[3])
+    assert [cost.participants for cost in costs] == [3, 2, 0, 2]  # type: ignore[union-attr]
+    lost = costs[2]
+    assert lost is not None
+    assert lost.absent == [2]
+    (refusal,) = lost.refusals
+    assert refusal["client"] == 2
+    assert "was not asked. [secure]: a sum of 1 clients" in refusal["reason"]
+    assert "Round 3 goes on without" in caplog.text
+
+
+def test_a_team_of_which_too_few_are_there_is_left_out_of_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_the_first(monkeypatch, 4)
+    algorithm = PFedMT(steps=1, team_iterations=2)
+    remote = secure_run(algorithm, tmp_path, policy=HASTY)
+    cohorts = [[0, 1, 2], [0, 1, 2, 3]]
+    remote.called = lambda round_: torch.tensor(cohorts[round_])
+    rounds(remote, 1)
+    assert remote.state.taken.tolist() == [1, 1, -1, -1]
+    rounds(remote, 1)
+    assert remote.state.taken.tolist() == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("kind", ["agree", "open"])
+def test_who_has_sent_its_summand_adds_it_to_no_total_over_others(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else there are two totals of one exchange, and their difference."""
+    of_the_first(monkeypatch, 5)
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, kind, f"address {n}") for n in (3, 4)}
+    rounds(remote, 1)
+    assert remote.state.taken.tolist() == [0] * 5  # all are in; three opened it
+    assert len(lasting(tmp_path, "open")) == 3
+    again = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    again.called = lambda _: torch.tensor([3, 4])
+    with pytest.raises(MessageError, match="went out for a sum of the clients"):
+        rounds(again, 1)
+    assert len(lasting(tmp_path, "open")) == 3
+
+
+def test_that_its_summand_went_out_is_known_after_the_next_exchange_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server goes back two exchanges, of which the client has opened none."""
+    of_the_first(monkeypatch, 5)
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(k, "open", f"address {n}") for k in (0, 1) for n in (3, 4)}
+    rounds(remote, 2)
+    again = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    again.called = lambda _: torch.tensor([3, 4])
+    with pytest.raises(MessageError, match="went out for a sum of the clients"):
+        rounds(again, 1)
+
+
+def test_who_has_sent_no_summand_may_be_summed_with_others_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_the_first(monkeypatch, 5)
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, "mask", f"address {n}") for n in (3, 4)}
+    rounds(remote, 1)
+    assert remote.state.taken.tolist() == [0, 0, 0, -1, -1]
+    again = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    again.called = lambda _: torch.tensor([3, 4])
+    rounds(again, 1)
+    assert again.state.taken.tolist() == [-1, -1, -1, 0, 0]
+
+
+def spoiling(remote: RemoteRun, n: int, kind: str, rows: slice) -> None:
+    """Have a client change what it answers in a stage."""
+    node = remote.nodes[n]
+
+    def answer(message: WireMessage) -> WireMessage:
+        made = node.answer(message)
+        if message.header.kind != kind:
+            return made
+        changed = made.tensors["secure.rows"].clone()
+        changed[rows, -1] ^= 1
+        return WireMessage(made.header, {**made.tensors, "secure.rows": changed})
+
+    remote.channel.nodes[f"address {n}"] = answer
+
+
+def test_a_client_that_opens_wrong_shares_is_named_and_the_round_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_the_first(monkeypatch, 5)
+    honest = secure_run(FedAvg(), tmp_path / "honest", policy=HASTY)
+    rounds(honest, 1)
+    remote = secure_run(FedAvg(), tmp_path / "spoiled", policy=HASTY)
+    spoiling(remote, 1, "open", slice(0, 1))
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert_close(remote.state.server, honest.state.server)
+    assert remote.state.taken.tolist() == [0] * 5
+    (refusal,) = cost.refusals
+    assert refusal["client"] == 1
+    assert "sealed wrong for it by client 0" in refusal["reason"]
+
+
+def test_where_too_few_opened_right_shares_both_who_may_have_lied_are_told(
+    tmp_path: Path,
+) -> None:
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    for n in (0, 1):
+        spoiling(remote, n, "open", slice(2, 3))
+    reason = (
+        r"round 0, exchange 0: there is no secure sum.*client 2 sealed wrong shares"
+    )
+    with pytest.raises(MessageError, match=reason + " .* or too many of the 3"):
+        rounds(remote, 1)
+
+
+def test_a_client_that_seals_what_nobody_can_open_is_named_by_the_others(
+    tmp_path: Path,
+) -> None:
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    spoiling(remote, 1, "share", slice(None))
+    with pytest.raises(MessageError) as stopped:
+        rounds(remote, 1)
+    names = remote.fleet.roster.names
+    for n in (0, 2):
+        text = f"{names[n]}: what client 1 sealed for this one cannot be opened."
+        assert text in str(stopped.value)
+    assert str(stopped.value).count("round 0, exchange 0") == 1
+
+
 def test_each_stage_is_answered_once_and_the_same_question_alike(
     tmp_path: Path,
 ) -> None:
@@ -431,11 +691,8 @@ def test_teams_have_sums_of_their_own(
     remote = secure_run(algorithm, tmp_path / "teams")
     with pytest.raises(ConfigError, match="a sum of 1 clients"):
         rounds(remote, 1)
-    everyone = remote_runs.small_federation()
-    clients = list(range(4))
-    assert everyone.teams[clients].tolist() == [0, 0, 1, 1]
-    monkeypatch.setattr(remote_runs, "CLIENTS", clients)
-    monkeypatch.setattr(remote_runs, "SOME", everyone.only(clients))
+    everyone = of_the_first(monkeypatch, 4)
+    assert everyone.teams[:4].tolist() == [0, 0, 1, 1]
     remote, simulation = secure_run(algorithm, tmp_path), simulated(algorithm)
     rounds(remote, 2)
     rounds(simulation, 2)

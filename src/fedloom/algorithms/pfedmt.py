@@ -45,7 +45,7 @@ from fedloom.core.algorithm import (
     counts_of,
 )
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Logged, PerClient
+from fedloom.core.records import Logged, PerClient, PerTeam
 from fedloom.core.settings import Count, NonNegative, Positive, Weighting
 from fedloom.core.sums import Needs, Vector, Weight, over
 from fedloom.core.task import Batch, Task
@@ -71,7 +71,7 @@ class Memory(NamedTuple):
 class Download(NamedTuple):
     """Team to client: the team's model."""
 
-    team: PerClient[Tensor]
+    team: PerTeam[Tensor]
 
 
 Work = SGDState

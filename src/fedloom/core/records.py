@@ -27,6 +27,8 @@ class _ClientDims(NamedTuple):
     """How many of a tensor's leading dimensions count clients."""
 
     dims: int
+    is_of_team: bool = False
+    """Whether clients of one team have the same."""
 
 
 PerClient = Annotated[T, _ClientDims(1)]
@@ -35,6 +37,13 @@ PerClient = Annotated[T, _ClientDims(1)]
 In a `Download` or a log, the clients are those of the cohort, and each client gets its
 row; a field that is not marked is the same for all and is sent as it is. In a `Server`
 they are all clients, by number.
+"""
+
+PerTeam = Annotated[T, _ClientDims(1, is_of_team=True)]
+"""The same in a `Download` where all clients of a team get the same row.
+
+Where uploads are summed securely team by team, clients then make sure that the others
+of their team were sent what they were.
 """
 
 PerPair = Annotated[T, _ClientDims(2)]
@@ -190,9 +199,15 @@ def _of_type(kind: Any, values: Iterator[Tensor]) -> Any:
     return kind(*(_of_type(hints[field], values) for field in kind._fields))
 
 
-def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
-    """The digest of tensors with their names, types and shapes, in whatever order."""
-    digest = hashlib.blake2b(digest_size=16)
+def tensors_digest(tensors: Mapping[str, Tensor], *, size: int = 16) -> str:
+    """The digest of tensors with their names, types and shapes, in whatever order.
+
+    Args:
+        tensors: by name.
+        size: bytes of the digest. 16 find accidents; where somebody may look for two
+            sets of tensors with one digest it takes 32.
+    """
+    digest = hashlib.blake2b(digest_size=size)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         plain = tensor.detach().cpu().contiguous().reshape(-1)
@@ -244,23 +259,42 @@ def client_dims(record: Any) -> list[int]:
 
     Read off the types, those of nested records too, never off the shapes.
     """
+    return [mark.dims for mark in _marks(record)]
+
+
+def own_names(download: Any, *, in_team: bool) -> set[str]:
+    """The dotted names of what a client's download has for it alone.
+
+    Args:
+        download: a record, of whatever shape.
+        in_team: whether what the clients of its team have as well does not count.
+    """
+    return {
+        name
+        for name, mark in zip(named(download), _marks(download), strict=True)
+        if mark.dims and not (in_team and mark.is_of_team)
+    }
+
+
+def _marks(record: Any) -> list[_ClientDims]:
+    """For each tensor of a record what its type says of it."""
     if isinstance(record, Tensor):
-        return [0]
+        return [_ClientDims(0)]
     if not hasattr(record, "_fields"):
-        return [dims for branch in record for dims in client_dims(branch)]
-    dims: list[int] = []
-    for declared, branch in zip(_declared_dims(type(record)), record, strict=True):  # type: ignore[arg-type]
-        dims += [declared] * len(leaves(branch)) if declared else client_dims(branch)
-    return dims
+        return [mark for branch in record for mark in _marks(branch)]
+    marks: list[_ClientDims] = []
+    for mark, branch in zip(_declared_marks(type(record)), record, strict=True):  # type: ignore[arg-type]
+        marks += [mark] * len(leaves(branch)) if mark.dims else _marks(branch)
+    return marks
 
 
 @cache
-def _declared_dims(kind: Any) -> tuple[int, ...]:
+def _declared_marks(kind: Any) -> tuple[_ClientDims, ...]:
     """What a record type says of each of its fields."""
     hints = get_type_hints(kind, include_extras=True)
     marks = [getattr(hints[name], "__metadata__", ()) for name in kind._fields]
     return tuple(
-        next((mark.dims for mark in m if isinstance(mark, _ClientDims)), 0)
+        next((mark for mark in m if isinstance(mark, _ClientDims)), _ClientDims(0))
         for m in marks
     )
 

@@ -40,7 +40,7 @@ class SecureSums:
     most_samples: Count | None = None
     """Training samples from which on a client counts no more, where clients count by
     samples. By default the largest number that one enrolled with; it has to be given
-    where some do not tell theirs."""
+    where some do not tell theirs. A client refuses any number but this one."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -168,8 +168,11 @@ class Private(Summed):
 
     @property
     def releases_always(self) -> bool:  # type: ignore[override]
-        """Whether a round in which nobody was there is released too: it has noise."""
-        return self.release is not None
+        """Whether a round in which nobody was there is released too: it has noise.
+
+        Not where that is made of the clients' parts: without them there is none.
+        """
+        return self.release is not None and not isinstance(self.leave, DiscreteNoise)
 
     def check_sums(self, parameters: int, clients: int) -> None:
         """Refuse sums of whole numbers that could overflow.

@@ -8,7 +8,9 @@
 What a client was asked is on disk before it is answered, so that it gives the same
 answer after a kill, and no other answer to another question. An exchange that it has
 opened is never summed again; one that came to nothing before that may be, by a later
-session of the server, with a new seed.
+session of the server, with a new seed. If its summand has left under masks, that is
+over the same clients alone: with others, a server that got the first total after all
+would have a second one, and the difference of the two.
 """
 
 from __future__ import annotations
@@ -65,6 +67,8 @@ class _Summand:
 
     order: str
     """Digest of the order that it came of."""
+    common: str
+    """Digest of what that order says to all clients of the sum alike."""
     number: int
     """The exchange, counted over all rounds."""
     session: int
@@ -74,6 +78,8 @@ class _Summand:
     """Whose summands are added."""
     opened: int
     """The last exchange before that it opened."""
+    masked: dict[str, list[int]]
+    """By exchange since then, whose sum its summand went out for in earlier tries."""
     seed: bytes
     words: Words
 
@@ -111,18 +117,34 @@ class ClientSums:
         self._at_hand: tuple[str, SumClient, set[Kind]] | None = None
         """The sum under way: its files' name, this client in it, the stages done."""
 
-    def refuse_opened(self, header: Header) -> None:
-        """Refuse to work for a total that would be the second of its exchange.
+    def refuse_second_total(self, header: Header, clients: list[int]) -> None:
+        """Refuse to work for a total that may be the second of its exchange.
+
+        Args:
+            header: of the order.
+            clients: whose summands are to be added.
 
         Raises:
-            MessageError: This client has opened the exchange, or a later one.
+            MessageError: This client has opened the exchange, or a later one, or its
+                summand went out for a sum over others.
         """
         kept = self._read(header.run)
-        if kept is not None and header.number <= self._last_opened(header.run, kept):
+        if kept is None:
+            return
+        if header.number <= self._last_opened(header.run, kept):
             raise MessageError(
                 f"{header.name}: the sum of exchange {header.number} was opened, and "
                 "no exchange is summed twice. Resume the server from a later "
                 "checkpoint, or start a new run."
+            )
+        before = self._masked(header.run, kept).get(str(header.number), clients)
+        if clients and before != clients:
+            raise MessageError(
+                f"{header.name}: round {header.round}, exchange {header.exchange}: its "
+                f"masked upload went out for a sum of the clients {before}, and this "
+                f"one is of {clients}. Both totals together could tell what single "
+                "clients sent. Resume the server with the clients and the [sampling] "
+                "that it had, or start a new run."
             )
 
     def begin(
@@ -131,6 +153,7 @@ class ClientSums:
         algorithm: AnyAlgorithm,
         summand: Any,
         clients: list[int],
+        common: str,
     ) -> Tensors:
         """Keep a summand and a new seed; nothing of it leaves yet but keys.
 
@@ -139,6 +162,7 @@ class ClientSums:
             algorithm: the method.
             summand: what this client adds.
             clients: whose summands are added.
+            common: digest of what the order says to all of them alike.
 
         Raises:
             MessageError: The summand must not leave.
@@ -154,11 +178,13 @@ class ClientSums:
         before = self._read(header.run)
         kept = _Summand(
             order=message.content_digest,
+            common=common,
             number=header.number,
             session=header.session,
             client=header.client,
             clients=clients,
             opened=self._last_opened(header.run, before) if before else _NEVER,
+            masked=self._masked(header.run, before) if before else {},
             seed=seed,
             words=code.encode(numbers, derive(seed, b"rounding")),
         )
@@ -183,7 +209,8 @@ class ClientSums:
         is_opened = self._last_opened(header.run, kept) >= kept.number
         if header.session > kept.session and not is_opened:
             seed = secrets.token_bytes(KEY_BYTES)
-            kept = replace(kept, seed=seed, session=header.session)
+            masked = self._masked(header.run, kept)
+            kept = replace(kept, seed=seed, session=header.session, masked=masked)
             self._write(header.run, kept)
         keys = self._client(header.run, kept).keys()
         return keys_tensors(keys, is_opened=is_opened)
@@ -274,15 +301,22 @@ class ClientSums:
             write_checked_json(file, {"keys": joined})
 
     def _client(self, run: str, kept: _Summand) -> SumClient:
-        plan = make_plan(
-            self.settings, run, self._digest, kept.number, kept.clients, len(kept.words)
-        )
+        at = run, self._digest, kept.number
+        length = len(kept.words)
+        plan = make_plan(self.settings, *at, kept.clients, length, kept.common)
         return SumClient(plan, kept.client, kept.seed, self._key)
 
     def _last_opened(self, run: str, kept: _Summand) -> int:
         """The last exchange that this client has opened."""
         is_opened = self._stage_file(run, kept, "open").is_file()
         return kept.number if is_opened else kept.opened
+
+    def _masked(self, run: str, kept: _Summand) -> dict[str, list[int]]:
+        """By exchange not opened, the clients of the sum its summand went out for."""
+        opened, masked = self._last_opened(run, kept), dict(kept.masked)
+        if self._stage_file(run, kept, "mask").is_file():
+            masked[str(kept.number)] = kept.clients
+        return {number: c for number, c in masked.items() if int(number) > opened}
 
     def _file(self, run: str) -> Path:
         return self._folder / run / "secure" / "summand.safetensors"
@@ -329,6 +363,7 @@ def make_plan(
     number: int,
     clients: Collection[int],
     length: int,
+    order: str,
 ) -> SumPlan:
     """One sum, as server and clients agree on it.
 
@@ -339,13 +374,15 @@ def make_plan(
         number: the exchange, counted over all rounds.
         clients: whose summands are added.
         length: how many numbers each has.
+        order: digest of what all of them were asked alike.
 
     Raises:
         ConfigError: There are too few clients, or so many that the sum could overflow.
     """
     settings.bits_for(len(clients))
     needed = settings.needed(len(clients))
-    return SumPlan(run, digest, number, tuple(sorted(clients)), needed, length)
+    called = tuple(sorted(clients))
+    return SumPlan(run, digest, number, called, needed, length, order)
 
 
 def _read_stage(file: Path) -> WireMessage:

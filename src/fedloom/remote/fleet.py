@@ -16,7 +16,7 @@ from torch import Tensor
 from fedloom.clients.federation import Federation
 from fedloom.clients.ragged import Ragged
 from fedloom.core.algorithm import AnyAlgorithm
-from fedloom.core.errors import ContractError
+from fedloom.core.errors import ConfigError, ContractError
 from fedloom.core.measures import PersonalOutcomes, Sums
 from fedloom.core.messages import (
     NOT_TOLD,
@@ -39,11 +39,13 @@ from fedloom.engine.footprint import untrained_result
 from fedloom.engine.job import Samples
 from fedloom.engine.work import MostWork, WorkLimits
 from fedloom.fleet.local import TRAIN_SCORED
+from fedloom.privacy.private import Private
 from fedloom.remote.channel import Channel
 from fedloom.remote.codec import (
     MOST_SAMPLES,
     RunEnd,
     agreement,
+    common_digest,
     end_text,
     joined_sums,
     order_tensors,
@@ -95,13 +97,16 @@ def greeting_for(
 class _PreparedExchange(NamedTuple):
     """An order that was sent, and what has come of it."""
 
-    exchange: Exchange
+    exchange: Exchange | None
+    """None where nobody was asked."""
     results: dict[int, tuple[Report, Any]]
     uploaders: set[int]
     at: dict[str, Any]
     """Round, exchange and number of it."""
     sums: ServerSums | None
     """The secure sums of it; None where uploads come as they are."""
+    refused: tuple[Refusal, ...]
+    """Who was not asked, for a secure sum would have been over too few."""
 
 
 class RemoteFleet:
@@ -180,8 +185,10 @@ class RemoteFleet:
     def send(self, order: Order) -> None:
         """Send each client its part; who does not answer is asked again.
 
+        Clients who are too few for a secure sum are not asked in this exchange.
+
         Raises:
-            ConfigError: A secure sum would be over too few clients, or too many.
+            ConfigError: There are too few clients for any secure sum, or too many.
         """
         clients = order.clients.tolist()
         at: dict[str, Any] = {
@@ -192,8 +199,11 @@ class RemoteFleet:
         uploaders = {
             c for c, is_one in zip(clients, order.uploads, strict=True) if is_one
         }
+        groups, refused = self._groups(sorted(uploaders), order.round)
+        left_out = {refusal.client for refusal in refused}
+        uploaders -= left_out
         like = self._upload_like(order)
-        sums = self._begin_sums(sorted(uploaders), like, **at)
+        sums = self._begin_sums(groups, order, like, **at)
         messages = {
             client: self._message(
                 "train",
@@ -202,7 +212,11 @@ class RemoteFleet:
                 **at,
             )
             for row, client in enumerate(clients)
+            if client not in left_out
         }
+        if not messages:
+            self._prepared = _PreparedExchange(None, {}, uploaders, at, None, refused)
+            return
         results: dict[int, tuple[Report, Any]] = {}
 
         def accept(client: int, message: WireMessage) -> None:
@@ -223,14 +237,16 @@ class RemoteFleet:
 
         exchange = Exchange(
             self.book,
-            self._policy_for(len(clients), sums.needed if sums else 0),
+            self._policy_for(len(messages), sums.needed if sums else 0),
             messages,
             "trained",
             accept,
             needs_quorum=True,
         )
         exchange.send()
-        self._prepared = _PreparedExchange(exchange, results, uploaders, at, sums)
+        self._prepared = _PreparedExchange(
+            exchange, results, uploaders, at, sums, refused
+        )
 
     def receive(self) -> Arrivals:
         """What came back until the deadline, or until there is a quorum.
@@ -240,7 +256,9 @@ class RemoteFleet:
         """
         prepared, self._prepared = self._prepared, None
         assert prepared is not None, "receive before send"
-        refused = prepared.exchange.wait()
+        refused = prepared.refused
+        if prepared.exchange is not None:
+            refused += prepared.exchange.wait()
         if prepared.sums is not None:
             return self._sum(prepared, prepared.sums, refused)
         arrived = sorted(prepared.results)
@@ -270,22 +288,83 @@ class RemoteFleet:
             **sums,
         )
 
+    def _groups(
+        self, uploaders: list[int], round_: int
+    ) -> tuple[dict[int, list[int]], tuple[Refusal, ...]]:
+        """By team, or for all together, whose summands are added; and who is too few.
+
+        Raises:
+            ConfigError: There are too few in the whole run, or in a whole team.
+        """
+        if self.secure is None:
+            return {}, ()
+        teams = self.roster.enrolments.team.tolist()
+        if not self._sums_per_team:
+            teams = [0] * len(teams)
+        groups: dict[int, list[int]] = {}
+        for client in uploaders:
+            groups.setdefault(teams[client], []).append(client)
+        refused: list[Refusal] = []
+        for team, clients in sorted(groups.items()):
+            reason = self._too_few(self.secure, len(clients))
+            if not reason:
+                continue
+            if self._too_few(self.secure, teams.count(team)):
+                raise ConfigError(reason)
+            _log.warning(
+                "Round %d goes on without %s: %s",
+                round_ + 1,
+                ", ".join(self.roster.names[client] for client in clients),
+                reason,
+            )
+            refused += [Refusal(c, f"was not asked. {reason}") for c in clients]
+            del groups[team]
+        return groups, tuple(refused)
+
+    def _too_few(self, secure: SecureSums, clients: int) -> str:
+        """Why a sum of so many clients cannot be; empty if it can."""
+        try:
+            needed = secure.needed(clients)
+        except ConfigError as error:
+            return str(error)
+        least = 1
+        if isinstance(self.algorithm, Private):
+            least = self.algorithm.noisy_clients
+        if needed >= least:
+            return ""
+        return (
+            f"[secure]: a sum of {clients} clients may be opened for {needed} of them, "
+            f"and it takes {least} to have enough noise (least_clients in [privacy])."
+        )
+
+    @property
+    def _sums_per_team(self) -> bool:
+        """Whether each team has a secure sum of its own."""
+        return self.algorithm.needs == "sums per team"
+
     def _begin_sums(
-        self, uploaders: list[int], like: Any, **at: Any
+        self, groups: Mapping[int, list[int]], order: Order, like: Any, **at: Any
     ) -> ServerSums | None:
         """The secure sums of an exchange, or None."""
-        if self.secure is None or not uploaders:
+        if self.secure is None or not groups:
             return None
-        from fedloom.remote.server_sums import ServerSums  # it needs an extra
+        # They need an extra.
+        from fedloom.remote.codec.secure import call_tensors
+        from fedloom.remote.server_sums import ServerSums
 
-        groups: dict[int, list[int]] = {}
-        per_team = self.algorithm.needs == "sums per team"
-        teams = self.roster.enrolments.team.tolist()
-        for client in uploaders:
-            groups.setdefault(teams[client] if per_team else 0, []).append(client)
+        beside = self._constants() | call_tensors((), self._most)
+        places = {client: row for row, client in enumerate(order.clients.tolist())}
+        orders = {
+            team: common_digest(
+                order_tensors(order, places[clients[0]]) | beside,
+                order.download.record,
+                in_team=self._sums_per_team,
+            )
+            for team, clients in groups.items()
+        }
         header = replace(self._header, kind="train", **at)
         form = SummandForm(self.method, like, self.secure)
-        return ServerSums(self.secure, header, groups, form, self._most)
+        return ServerSums(self.secure, header, groups, form, self._most, orders)
 
     def _sum(
         self,
@@ -476,11 +555,16 @@ class RemoteFleet:
         header = replace(self._header, kind=kind, client=number, name=name, **at)
         if plain:
             return WireMessage(header, tensors)
-        constants, team_sizes = self.enrolled.constants, self.enrolled.team_sizes
+        team_sizes = self.enrolled.team_sizes
         if team_sizes:
             tensors |= place_tensors(team_sizes, client)
-        tensors |= {f"constants.{name}": values for name, values in constants.items()}
+        tensors |= self._constants()
         return WireMessage(header, {n: t.detach().cpu() for n, t in tensors.items()})
+
+    def _constants(self) -> dict[str, Tensor]:
+        """What standardises samples, as it goes beside every order and request."""
+        constants = self.enrolled.constants.items()
+        return {f"constants.{name}": values for name, values in constants}
 
     def _upload_like(self, order: Order) -> Any:
         """What an upload of an order looks like, on the host."""

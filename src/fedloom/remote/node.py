@@ -35,6 +35,7 @@ from fedloom.privacy.private import Private
 from fedloom.remote.codec import (
     Moments,
     RunEnd,
+    common_digest,
     enrolment_tensors,
     read_constants,
     read_order,
@@ -220,8 +221,8 @@ class Node(Participant):
         header = message.header
         members: list[int] = []
         if self._sums is not None:
-            self._sums.refuse_opened(header)
-            members = self._read_call(message)
+            members = self._read_call(message, self._sums.settings)
+            self._sums.refuse_second_total(header, members)
             self._refuse_little_noise(self._sums.settings, members)
         fleet = self._fleet_for(message)
         beside = () if self._sums is None else ("secure",)
@@ -252,7 +253,12 @@ class Node(Participant):
             sent = None
             if upload is not None:
                 method = by_sums(self.algorithm, self._most_samples or 1.0)
-                keys = self._sums.begin(message, method, upload, members)
+                common = common_digest(
+                    message.tensors,
+                    order.download.record,
+                    in_team=self.algorithm.needs == "sums per team",
+                )
+                keys = self._sums.begin(message, method, upload, members, common)
         answer = WireMessage(
             self._header(header, "trained"), result_tensors(report, sent)
         )
@@ -301,11 +307,21 @@ class Node(Participant):
                 "[secure]."
             )
 
-    def _read_call(self, message: WireMessage) -> list[int]:
-        """Whose summands are added, this client's among them if it is to upload."""
+    def _read_call(self, message: WireMessage, secure: SecureSums) -> list[int]:
+        """Whose summands are added, this client's among them if it is to upload.
+
+        Raises:
+            MessageError: Clients are to count by another number than was agreed.
+        """
         from fedloom.remote.codec.secure import read_call
 
         members, most = read_call(message)
+        if secure.most_samples not in (None, most):
+            raise MessageError(
+                f"{self.name}: round {message.header.round}: expected a client to "
+                f"count no more from {secure.most_samples} samples on (most_samples "
+                f"in [secure]), found {most:g} in the order."
+            )
         if most != self._most_samples:
             self._most_samples, self._fleets = most, {}
         return members
@@ -472,8 +488,12 @@ def _as_request(order: Order) -> ModelRequest:
 
 
 def _shapes(message: WireMessage) -> dict[str, list[Any]]:
-    """Type and shape of every tensor of a message, as JSON has them."""
+    """Type and shape of the tensors of a message, as JSON has them.
+
+    Not of those that call to a secure sum: its clients are others in every round.
+    """
     return {
         name: [str(tensor.dtype), list(tensor.shape)]
         for name, tensor in sorted(message.tensors.items())
+        if not name.startswith("secure.")
     }

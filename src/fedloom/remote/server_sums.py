@@ -72,6 +72,7 @@ class ServerSums:
             over everybody.
         form: how summands lie in a vector.
         most: training samples that count as 1 where clients count by samples.
+        orders: by team, digest of what its clients are asked alike.
 
     Raises:
         ConfigError: A sum has too few clients, or too many, or its numbers do not fit.
@@ -84,7 +85,9 @@ class ServerSums:
         groups: Mapping[int, Sequence[int]],
         form: SummandForm,
         most: float,
+        orders: Mapping[int, str],
     ) -> None:
+        self._where = f"round {header.round}, exchange {header.exchange}: "
         self._form = form
         self._most = most
         self._codes = {
@@ -100,6 +103,7 @@ class ServerSums:
                     header.number,
                     clients,
                     form.length,
+                    orders[team],
                 )
             )
             for team, clients in groups.items()
@@ -163,11 +167,14 @@ class ServerSums:
                 self.bytes_down += sum(map(_size, stage.tensors.values()))
                 refused += ask(stage)
             summed = [client for sum_ in self._sums.values() for client in sum_.alive]
-            return Result(self._total(algorithm, teams), sorted(summed), refused)
+            total = self._total(algorithm, teams)
+            return Result(total, sorted(summed), refused + self._unfit())
         except MessageError as error:
+            reason = str(error).removeprefix(self._where)
             if not self._opened:
                 raise MessageError(
-                    f"there is no secure sum, and no single upload was seen. {error}"
+                    f"{self._where}there is no secure sum, and no single upload was "
+                    f"seen. {reason}{_listed(refused)}"
                 ) from error
             _log.warning(
                 "A secure sum was opened before the server was started again, and is "
@@ -175,6 +182,15 @@ class ServerSums:
                 error,
             )
             return Result(None, [], refused)
+
+    def _unfit(self) -> tuple[Refusal, ...]:
+        """Whose shares could not be used, though the total was opened without them."""
+        unfit: dict[int, list[int]] = {}
+        for sum_ in self._sums.values():
+            unfit |= sum_.unfit
+        for holder, owners in sorted(unfit.items()):
+            _log.warning("%sclient %d: %s", self._where, holder, _unfit_reason(owners))
+        return tuple(Refusal(c, _unfit_reason(o)) for c, o in sorted(unfit.items()))
 
     def _leave_out_spent(self) -> None:
         """Leave out who has opened the exchange, if the others are enough.
@@ -245,6 +261,22 @@ class ServerSums:
             return Total(record)
         nothing = map_record(torch.zeros_like, next(iter(records.values())))
         return Total(stack([records.get(team, nothing) for team in range(teams)]))
+
+
+def _unfit_reason(owners: Sequence[int]) -> str:
+    """What is wrong with the shares that a client has opened."""
+    listed = ", ".join(map(str, owners))
+    return (
+        "what it opened does not fit what the others did: either it opened other "
+        f"shares than it had, or they were sealed wrong for it by client {listed}. The "
+        "total was opened without them."
+    )
+
+
+def _listed(refused: Sequence[Refusal]) -> str:
+    """Refusals as the end of a message."""
+    reasons = dict.fromkeys(f"client {client}: {why}" for client, why in refused)
+    return f" Refused before: {' '.join(reasons)}" if reasons else ""
 
 
 def _size(tensors: Mapping[str, Tensor]) -> int:

@@ -5,7 +5,7 @@ Privacy-Preserving Machine Learning", CCS 2017, in the variant with signed keys 
 consistency round. Nobody has audited this code.
 
     stage   a client sends                               after it has seen
-    keys    its public keys of this sum, signed          who is called
+    keys    its public keys of this sum, signed          its order, who is called
     share   shares of its two secrets, sealed for each   the keys of all, U1
     mask    its summand under masks                      the shares for it; from U2
     agree   its signature of who is in, who dropped out  who is in (U3), who is not

@@ -91,8 +91,9 @@ class SumClient:
         if self.client in sealed or not sealed.keys() <= self.public.keys():
             raise MessageError("shares came of clients that sent no keys.")
         for other, text in sorted(sealed.items()):
-            way = other, self.client
-            self._shares[other] = unseal(self._sealing_key(other, way), text)
+            key = self._sealing_key(other, (other, self.client))
+            what = f"what client {other} sealed for this one"
+            self._shares[other] = unseal(key, text, what)
 
     def masked(self, summand: Words) -> Words:
         """The same stage: the summand under its masks."""

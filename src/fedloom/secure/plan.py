@@ -55,6 +55,8 @@ class SumPlan(NamedTuple):
     """Fewest clients that open a total."""
     length: int
     """How many numbers are summed."""
+    order: str
+    """Digest of what all of them were asked alike, each by what came to it."""
 
     @property
     def digest(self) -> bytes:
@@ -88,7 +90,8 @@ class SumPlan(NamedTuple):
             body[: at[1]], body[at[1] : at[2]], body[at[2] : at[3]], body[at[3] :]
         )
         if not is_signed(public.identity, self._of(client) + body, signature):
-            raise MessageError(f"the keys of client {client} are not signed by it.")
+            text = f"the keys of client {client} are not signed by it for this order."
+            raise MessageError(text)
         return public
 
     def signed_keys(

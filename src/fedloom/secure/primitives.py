@@ -67,8 +67,13 @@ def seal(key: bytes, text: bytes) -> bytes:
     return ChaCha20Poly1305(key).encrypt(bytes(12), text, None)
 
 
-def unseal(key: bytes, sealed: bytes) -> bytes:
+def unseal(key: bytes, sealed: bytes, what: str = "a sealed text") -> bytes:
     """What `seal` sealed.
+
+    Args:
+        key: the one that it was sealed with.
+        sealed: what it gave.
+        what: how a message calls it.
 
     Raises:
         MessageError: It was another key, or something else was sealed.
@@ -76,7 +81,7 @@ def unseal(key: bytes, sealed: bytes) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, None)
     except InvalidTag as error:
-        raise MessageError("a sealed share cannot be opened.") from error
+        raise MessageError(f"{what} cannot be opened.") from error
 
 
 class SigningKey:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -10,6 +11,10 @@ from fedloom.core.errors import MessageError
 from fedloom.secure.plan import PublicKeys, SumPlan, agreed, commitment
 from fedloom.secure.primitives import KEY_BYTES, Words, is_signed, public_key
 from fedloom.secure.shamir import point_of, secret_of, weights_at_zero
+
+_TRIES = 200
+"""Of combining shares, where some do not fit."""
+_weights = lru_cache(maxsize=2)(weights_at_zero)
 
 
 class SumServer:
@@ -31,6 +36,9 @@ class SumServer:
         self.alive: list[int] = []
         """Whose summand came."""
         self.signatures: dict[int, bytes] = {}
+        self.unfit: dict[int, list[int]] = {}
+        """By who opened them, whose shares did not fit those of the others. Either it
+        opened other shares than it had, or they were sealed wrong for it."""
         self._public: dict[int, PublicKeys] = {}
         self._total = np.zeros(plan.length, np.uint32)
         self._opened: dict[int, dict[int, bytes]] = {}
@@ -93,25 +101,14 @@ class SumServer:
         """The sum of the summands of `alive`.
 
         Raises:
-            MessageError: Too few opened it, or a share was wrong.
+            MessageError: Too few opened it, or sent shares that fit.
         """
         plan = self.plan
         plan.refuse_few(self._opened, "sent shares of masks")
-        chosen = sorted(self._opened)[: plan.threshold]
-        weights = weights_at_zero([point_of(client) for client in chosen])
         total = self._total.copy()
         for client in self.shares:
-            parts = {
-                point_of(holder): int.from_bytes(self._opened[holder][client], "big")
-                for holder in chosen
-            }
-            number, is_alive = secret_of(parts, weights), client in self.alive
-            secret = (number % 2 ** (8 * KEY_BYTES)).to_bytes(KEY_BYTES, "big")
-            public = self._public[client]
-            expected = public.commitment if is_alive else public.masking
-            if expected != (commitment(secret) if is_alive else public_key(secret)):
-                raise MessageError(f"a share of client {client}'s secret is wrong.")
-            if is_alive:
+            secret = self._secret(client)
+            if client in self.alive:
                 total -= plan.own_mask(secret)
                 continue
             for other in self.alive:
@@ -119,3 +116,43 @@ class SumServer:
                 theirs = self._public[other].masking
                 total += plan.pair_mask(secret, client, theirs, other)
         return total
+
+    def _secret(self, client: int) -> bytes:
+        """The secret of a client's own mask if it is in the total, else of its masks.
+
+        Where the first shares do not fit what it has shown of that secret, as many
+        others are tried: one part of the holders after the other left out, then some
+        that are drawn.
+
+        Raises:
+            MessageError: None fit.
+        """
+        public, is_in = self._public[client], client in self.alive
+        show = commitment if is_in else public_key
+        shown = public.commitment if is_in else public.masking
+        holders = sorted(self._opened, key=lambda h: (h in self.unfit, h))
+        spare, draw = len(holders) - self.plan.threshold, np.random.default_rng(0)
+        for at in range(0, _TRIES * spare + 1, spare or 1):
+            is_new = at < len(holders)
+            order = np.roll(holders, -at) if is_new else draw.permutation(holders)
+            chosen, left_out = np.split(order, [self.plan.threshold])
+            secret = self._joined(client, chosen.tolist())
+            if show(secret) == shown:
+                break
+        else:
+            raise MessageError(
+                f"client {client} sealed wrong shares of its secret, or too many of "
+                f"the {len(holders)} who opened theirs opened others."
+            )
+        for holder in left_out.tolist() if at else []:
+            # One more point of the same curve changes nothing.
+            if self._joined(client, [*chosen.tolist()[1:], holder]) != secret:
+                self.unfit.setdefault(holder, []).append(client)
+        return secret
+
+    def _joined(self, client: int, holders: Sequence[int]) -> bytes:
+        """A client's secret by the shares that some have opened."""
+        shares = {point_of(holder): self._opened[holder][client] for holder in holders}
+        parts = {point: int.from_bytes(s, "big") for point, s in shares.items()}
+        number = secret_of(parts, _weights(tuple(parts)))
+        return (number % (1 << 8 * KEY_BYTES)).to_bytes(KEY_BYTES, "big")

@@ -11,6 +11,7 @@ from fedloom.core.records import (
     Empty,
     PerClient,
     PerPair,
+    PerTeam,
     WholeNumbers,
     add_place,
     client_dims,
@@ -20,6 +21,7 @@ from fedloom.core.records import (
     map_record,
     message_bytes,
     named,
+    own_names,
     rebuild,
     skeleton,
     stack,
@@ -50,6 +52,21 @@ def both(value: float = 0.0) -> Both:
         right=torch.full((), value, dtype=torch.float64),
         pair=(torch.full((2, 2), value), torch.full((1,), int(value))),
     )
+
+
+class TeamDown(NamedTuple):
+    shared: Tensor
+    team: PerTeam[SGDState]
+    own: PerClient[Tensor]
+
+
+def test_what_a_team_has_alike_is_a_row_and_not_a_clients_own() -> None:
+    rows = torch.zeros(3, 2)
+    down = TeamDown(rows[0], SGDState(rows, rows), rows)
+    assert client_dims(down) == [0, 1, 1, 1]
+    assert own_names(down, in_team=True) == {"own"}
+    assert own_names(down, in_team=False) == {"team.at", "team.velocity", "own"}
+    assert own_names(Empty(), in_team=False) == set()
 
 
 def test_leaves_come_in_the_order_of_the_fields() -> None:

@@ -26,6 +26,7 @@ from fedloom.plan import make_clients
 from fedloom.privacy import OwnNoise, own_noise
 from fedloom.privacy.secret import Secret
 from fedloom.remote import InProcessChannel, WireMessage
+from fedloom.results.directory import RunDirectory
 from fedloom.runs import run_config
 
 COUNT = 3
@@ -257,6 +258,20 @@ def test_parts_of_noise_add_up_in_a_secure_sum(tmp_path: Path) -> None:
     run.node(0, home).answer(run.order(0, 0))
     again = load_file(home / "own" / "secure" / "summand.safetensors")["words"]
     assert torch.equal(again.double(), words[0])
+
+
+def test_a_round_of_too_few_clients_for_enough_noise_is_lost(tmp_path: Path) -> None:
+    """No total is asked for, and the model stays what it was."""
+    poisson = {"rate": 0.7, "kind": "poisson"}
+    sums = {"threshold": 0.5, "fewest": 2}
+    own = {**PARTS, "least_clients": 2}
+    config = settings(rounds=4, privacy=own, secure=sums, sampling=poisson, seed=5)
+    Served(tmp_path, config)
+    rows = list(RunDirectory(tmp_path / "run").read_rounds())[1:]
+    assert {row.participants for row in rows} == {0, 2, 3}
+    for row in rows:
+        assert (row.participants == 0) == bool(row.refusals)
+        assert all("was not asked" in refusal["reason"] for refusal in row.refusals)
 
 
 def test_parts_of_noise_without_secure_sums_are_refused(tmp_path: Path) -> None:

@@ -15,8 +15,11 @@ from fedloom.secure.server import SumServer
 LENGTH = 5
 
 
-def make_plan(count: int, threshold: int, number: int = 3) -> SumPlan:
-    return SumPlan("run", "settings", number, tuple(range(count)), threshold, LENGTH)
+def make_plan(
+    count: int, threshold: int, number: int = 3, order: str = "order"
+) -> SumPlan:
+    clients = tuple(range(count))
+    return SumPlan("run", "settings", number, clients, threshold, LENGTH, order)
 
 
 def make_client(plan: SumPlan, client: int, seed: int = 0) -> SumClient:
@@ -56,7 +59,12 @@ class InMemory:
 
     def run(self, until: str = "open") -> None:
         """All stages up to one, that one included."""
-        for stage in ("keys", "share", "mask", "agree", "open"):
+        self.run_on("keys", until)
+
+    def run_on(self, since: str, until: str = "open") -> None:
+        """All stages from one up to one, both included."""
+        stages = ("keys", "share", "mask", "agree", "open")
+        for stage in stages[stages.index(since) :]:
             for n in self.there(stage):
                 getattr(self, stage)(n)
             if stage == until:

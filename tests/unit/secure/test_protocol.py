@@ -167,18 +167,59 @@ def test_shares_that_were_changed_or_are_for_another_are_refused() -> None:
     sent = sums.server.shares_for(0)
     changed = sent[1][:-1] + bytes([sent[1][-1] ^ 1])
     for wrong in (changed, sums.server.shares[1][2], sums.server.shares[2][0]):
-        with pytest.raises(MessageError, match="cannot be opened"):
+        with pytest.raises(MessageError, match="what client 1 sealed for this one can"):
             sums.clients[0].receive({**sent, 1: wrong})
 
 
+WRONG = bytes(SHARE_BYTES - 1) + b"\1"
+
+
 def test_a_wrong_share_is_found_before_there_is_a_wrong_total() -> None:
-    for gone in ({}, {"mask": [3]}):
+    """With one fewer who open, there is none to take in its place."""
+    for gone in ({"open": [2]}, {"mask": [2]}):
         sums = InMemory(4, 3, **gone)
         sums.run()
-        opened = sums.server._opened[0]
-        opened[3] = bytes(SHARE_BYTES - 1) + b"\1"
-        with pytest.raises(MessageError, match="share of client 3's secret is wrong"):
+        sums.server._opened[0][3] = WRONG
+        with pytest.raises(MessageError, match=r"client 3 sealed wrong .* or too many"):
             sums.server.total()
+
+
+@pytest.mark.parametrize("liars", [[0], [5], [3], [0, 4], [1, 2, 5]])
+def test_wrong_shares_are_left_out_where_enough_are_right_and_named(
+    liars: list[int],
+) -> None:
+    for gone, count in (({}, 10), ({"mask": [8]}, 10)):
+        sums = InMemory(count, 6, **gone)
+        sums.run()
+        for liar in liars:
+            sums.server._opened[liar] = dict.fromkeys(sums.server.shares, WRONG)
+        members = [n for n in range(count) if n not in gone.get("mask", [])]
+        assert np.array_equal(sums.server.total(), sums.plain(members))
+        assert sorted(sums.server.unfit) == liars
+        # Once it is known, it is not asked again.
+        assert sums.server.unfit[liars[0]][0] == 0
+
+
+def test_whoever_opened_what_fits_is_not_named() -> None:
+    sums = InMemory(7, 4)
+    sums.run()
+    sums.server._opened[2][5] = WRONG
+    assert np.array_equal(sums.server.total(), sums.plain(range(7)))
+    assert sums.server.unfit == {2: [5]}
+
+
+def test_who_sealed_wrong_shares_for_all_is_named() -> None:
+    sums = InMemory(5, 3)
+    sums.run("share")
+    made = sums.clients[4]._pairs
+    other = sums.clients[3]._pairs
+    assert made(range(5)) != other(range(5))
+    sums = InMemory(5, 3)
+    sums.run("keys")
+    sums.clients[4]._pairs = other  # type: ignore[method-assign]
+    sums.run_on("share")
+    with pytest.raises(MessageError, match="client 4 sealed wrong shares"):
+        sums.server.total()
 
 
 def test_a_server_takes_no_shares_for_others_and_no_other_signature() -> None:
@@ -233,4 +274,16 @@ def test_masks_differ_from_sum_to_sum_and_from_seed_to_seed() -> None:
     assert not np.array_equal(first.own_mask(own), second.own_mask(own))
     assert make_client(first, 0).keys() == make_client(first, 0).keys()
     assert make_client(first, 0).keys() != make_client(first, 0, seed=1).keys()
-    assert len({plan.digest for plan in (first, second, make_plan(3, 3))}) == 3
+    plans = (first, second, make_plan(3, 3), make_plan(3, 2, order="another"))
+    assert len({plan.digest for plan in plans}) == 4
+
+
+def test_who_was_asked_something_else_is_in_no_sum_with_the_others() -> None:
+    """Each has the digest of what came to it in its keys; the server's word is none."""
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    other = make_client(make_plan(4, 3, order="another"), 1).keys()
+    with pytest.raises(
+        MessageError, match="client 1 are not signed by it for this order"
+    ):
+        sums.clients[0].share({**sums.server.keys, 1: other})

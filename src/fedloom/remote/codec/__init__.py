@@ -27,6 +27,7 @@ from fedloom.remote.codec.scores import (
     sums_to_send,
 )
 from fedloom.remote.codec.training import (
+    common_digest,
     order_tensors,
     read_order,
     read_result,
@@ -42,6 +43,7 @@ __all__ = [
     "RunEnd",
     "TeamEnrolment",
     "agreement",
+    "common_digest",
     "disagreement",
     "end_text",
     "enrolment_tensors",

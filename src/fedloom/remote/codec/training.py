@@ -7,12 +7,13 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ContractError, MessageError
 from fedloom.core.messages import Order, Report
 from fedloom.core.policy import LARGEST_NORM
-from fedloom.core.records import declared_ranges
+from fedloom.core.records import declared_ranges, own_names, tensors_digest
 from fedloom.core.task import Task
 from fedloom.engine.work import MostWork
 from fedloom.remote.codec.fields import (
@@ -70,6 +71,25 @@ def read_order(
         uploads=uploads[None].to(task.device),
         taken=taken[None].to(task.device),
     )
+
+
+def common_digest(
+    tensors: Mapping[str, Tensor], download: Any, *, in_team: bool
+) -> str:
+    """Digest of what an order says to all clients of a secure sum alike.
+
+    That is all of it but what a client has for itself: its rows of the download and
+    which of its uploads was taken last. Who is in the sum is not in it either.
+
+    Args:
+        tensors: what one of them is sent.
+        download: the record of the download in it, of whatever shape.
+        in_team: whether they are all of one team.
+    """
+    own = {f"download.{name}" for name in own_names(download, in_team=in_team)}
+    own |= {"instruction.taken", "secure.clients"}
+    common = {name: tensor for name, tensor in tensors.items() if name not in own}
+    return tensors_digest(common, size=32)
 
 
 def result_tensors(report: Report, upload: Any) -> Tensors:
