@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from fedloom.core.records import leaves, named, rebuild
 from fedloom.core.secure_sums import SecureSums
 from fedloom.core.summed import Summed
 from fedloom.core.sums import bounds
-from fedloom.secure.fixed_point import FixedPoint
+
+if TYPE_CHECKING:
+    from fedloom.secure.fixed_point import FixedPoint
 
 Numbers = NDArray[np.float64]
 
@@ -92,6 +94,8 @@ class SummandForm:
         Raises:
             ConfigError: They are whole numbers that do not fit.
         """
+        from fedloom.secure.fixed_point import FixedPoint  # it needs an extra
+
         if self._whole is None:
             return FixedPoint(bits, self.bounds)
         most = (1 << (bits - 1)) - 1
