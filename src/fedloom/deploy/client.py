@@ -246,11 +246,7 @@ def _signing(
     """What a client signs with in secure sums, and who may take part in them."""
     if config.secure is None:
         return {}
-    from fedloom.deploy.signing_keys import read_identities, read_signing_key
+    from fedloom.deploy.signing_keys import read_keys  # it needs an extra
 
-    signing: dict[str, Any] = {}
-    if client_key is not None:
-        signing["signing_key"] = read_signing_key(client_key)
-    if peers is not None:
-        signing["admitted"] = read_identities(peers)
-    return signing
+    key, admitted = read_keys(client_key, peers)
+    return {"signing_key": key, "admitted": admitted}
