@@ -48,6 +48,7 @@ from fedloom.privacy import accounted, private, refuse_lone_noise
 from fedloom.privacy.private import Private
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
+from fedloom.remote.summands import refuse_large_whole, whole_bound
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.server.checkpoint import Position
@@ -232,7 +233,10 @@ def served_method(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
         refuse_insecure(algorithm)
         if algorithm.needs == "sums":  # how large teams are is not known yet
             config.secure.needed(_expected(config, clients))
-            config.secure.bits_for(_called(config, clients))
+            bits = config.secure.bits_for(_called(config, clients))
+            whole = whole_bound(algorithm, 1)  # how large models are is not known yet
+            if whole is not None:
+                refuse_large_whole(whole, bits, is_least=True)
     return algorithm
 
 

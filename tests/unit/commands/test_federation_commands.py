@@ -149,6 +149,14 @@ def test_what_so_many_clients_cannot_have_is_refused_before_a_server_listens(
             ],
             "Set most_samples in [privacy]",
         ),
+        (
+            [
+                *(6, *secure, "--set", "secure.bits=10"),
+                *("--set", "privacy.at=clients", "--set", "privacy.delta=1e-5"),
+                *("--set", "privacy.least_clients=4"),
+            ],
+            "each must stay below 511 (bits = 10). Lower bits in [privacy]",
+        ),
     ):
         assert reason in " ".join(refused(*serve, *words).split())
     assert not started

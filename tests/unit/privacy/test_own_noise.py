@@ -287,8 +287,15 @@ def test_a_sum_that_may_be_opened_with_too_little_noise_is_refused(
 
 def test_whole_numbers_that_do_not_fit_a_secure_sum_are_refused(tmp_path: Path) -> None:
     narrow = settings(privacy=PARTS, secure={**SUMS, "bits": 8})
-    with pytest.raises(ConfigError, match=r"below 127\. Lower bits in \[privacy\]"):
-        Served(tmp_path, narrow)
+    asked = Tap({})
+    with pytest.raises(ConfigError, match=r"at least.*below 127 .*in \[privacy\]"):
+        serve(narrow, asked, tmp_path / "narrow", run="own", clients=COUNT)
+    assert not asked.orders
+    assert not (tmp_path / "narrow").exists()
+    coarse = {**PARTS, "bits": 8, "noise": 15.0}  # steps that 2 020 numbers lengthen
+    wide = settings(**WIDE, privacy=coarse, secure={**SUMS, "bits": 15})
+    with pytest.raises(ConfigError, match=r"come to 1\.\d+e\+04, .*below 16,383"):
+        Served(tmp_path / "wide", wide)
 
 
 def test_an_exchange_is_not_released_again_for_another_order(served: Served) -> None:
