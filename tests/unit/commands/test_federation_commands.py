@@ -831,8 +831,10 @@ def test_a_client_that_asked_for_a_run_does_not_enrol_in_another_by_itself(
     config = parse(tomllib.loads(text))
     about = {"client": 0, "home": str(tmp_path)}
 
-    def enrol(run: str) -> Any:
+    def enrol(run: str, kind: str = "enrol") -> Any:
         greeting = greeting_for(config.algorithm, run=run, seed=config.schedule.seed)
+        if kind != "enrol":
+            greeting = replace(greeting, kind=kind, text="")
         return answer_records(
             to_records(WireMessage(greeting, {})),
             about,
@@ -845,6 +847,8 @@ def test_a_client_that_asked_for_a_run_does_not_enrol_in_another_by_itself(
     follower = joining._Follower(Home(tmp_path), time.time(), lambda _: None)
     assert [enrol(run).kind for run in "aba"] == ["enrolled", "refused", "enrolled"]
     assert "another run" in enrol("b").text
+    assert "another run" in enrol("b", "train").text
+    assert "another run" not in enrol("a", "train").text  # it is refused for what it is
     with pytest.raises(MessageError, match="another run is there now: b") as raised:
         follower.look()
     assert raised.value.exit_code == 6

@@ -313,6 +313,65 @@ def test_an_exchange_is_not_released_again_for_another_order(served: Served) -> 
     assert "exchange 1 was answered" in refused.header.text
 
 
+@pytest.mark.parametrize("privacy", [SAMPLES, LOCAL])
+def test_no_round_is_answered_beyond_those_that_a_run_began_with(
+    privacy: dict[str, Any], tmp_path: Path
+) -> None:
+    """Not for a server that is not trusted, nor for one that says more are agreed."""
+    run = Served(tmp_path, settings(privacy=privacy))
+    order = run.order(0, 1)
+    node = run.node(0, tmp_path / "home-0")
+
+    def beyond(node: Any, round_: int) -> WireMessage:
+        header = replace(order.header, round=round_, number=round_)
+        answer: WireMessage = node.answer(WireMessage(header, order.tensors))
+        return answer
+
+    for round_ in (2, 3, 50):
+        refused = beyond(node, round_)
+        assert refused.header.kind == "refused"
+        assert not refused.tensors
+    expected = "expected one of the 2 rounds that the run began with here"
+    assert f"{expected}, found round 51" in refused.header.text
+    assert "than its privacy counts" in refused.header.text
+    schedule = replace(run.config.schedule, rounds=9)
+    run.config = replace(run.config, schedule=schedule)
+    longer = run.node(0, tmp_path / "home-0")
+    assert "one of the 2 rounds" in beyond(longer, 2).header.text
+
+
+def test_rounds_end_without_noise_too(tmp_path: Path) -> None:
+    plain = replace(settings(rounds=1), privacy=None)
+    run = Served(tmp_path, plain)
+    order = run.order(0, 0)
+    header = replace(order.header, round=1, number=1)
+    answer = run.node(0, tmp_path / "home-0").answer(WireMessage(header, order.tensors))
+    assert "expected one of the 1 rounds" in answer.header.text
+    assert not (tmp_path / "home-0" / "own" / "rounds.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("privacy", "secure"), [(SAMPLES, None), (LOCAL, None), (PARTS, SUMS)]
+)
+def test_a_client_refuses_a_run_beyond_its_budget_by_its_own_account(
+    privacy: dict[str, Any], secure: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    """Which is the server's where all clients have as many samples, or none count."""
+    changes = {} if secure is None else {"secure": secure}
+    run = Served(tmp_path, settings(privacy=privacy, **changes))
+    ledger = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    spent = ledger["rounds"][-1]["epsilon"]
+    one = only_client(run.clients, 0)
+    for share, is_refused in ((0.5, True), (1.001, False)):
+        own = {**privacy, "budget": share * spent}
+        config = settings(privacy=own, **changes)
+        if not is_refused:
+            make_node(config, one, tmp_path / "home")
+            continue
+        with pytest.raises(ConfigError, match="2 rounds would come to epsilon"):
+            make_node(config, one, tmp_path / "home")
+
+
 def test_the_ledger_of_a_federation_is_that_of_a_simulation(
     served: Served, tmp_path: Path
 ) -> None:
