@@ -209,13 +209,13 @@ def test_the_noise_in_a_step_has_its_standard_deviation(tmp_path: Path) -> None:
 
 
 def test_the_noise_of_an_upload_has_its_standard_deviation(tmp_path: Path) -> None:
-    """To one part in twenty; each client has all of it."""
+    """To one part in twelve, five standard errors; each client has all of it."""
     run = Served(tmp_path, settings(**WIDE, privacy=LOCAL))
     answers = [run.channel.answers[n, 0] for n in range(COUNT)]
     for answer in answers:
         noise = answer.tensors["upload.shared"].double()
         assert noise.numel() == 2020
-        assert float(noise.std()) == pytest.approx(1e3 * 1e-3, rel=0.05)
+        assert float(noise.std()) == pytest.approx(1e3 * 1e-3, rel=0.08)
     home = tmp_path / "again"
     home.mkdir()
     shutil.copy(tmp_path / "home-0" / "secret", home / "secret")
@@ -230,15 +230,17 @@ def test_the_noise_of_an_upload_has_its_standard_deviation(tmp_path: Path) -> No
 
 
 def test_parts_of_noise_add_up_in_a_secure_sum(tmp_path: Path) -> None:
-    """To one part in twenty; what leaves are whole numbers below masks."""
+    """To one part in twelve, five standard errors; whole numbers leave below masks."""
     run = Served(tmp_path, settings(**WIDE, privacy=PARTS, secure=SUMS))
     start = run.order(0, 0).tensors
     (name,) = [name for name in start if name.endswith("shared")]
     state = load_file(tmp_path / "run" / "checkpoint.safetensors")
     moved = state["server.shared"].double() - start[name].double()
     # The total is divided by the three clients; changes themselves are at most clip.
-    spread = PARTS["noise"] * PARTS["clip"] / COUNT
-    assert float(moved.std()) == pytest.approx(spread, rel=0.05)
+    # Rounding may lengthen a change by a step for each number, for which there is noise.
+    longest = PARTS["clip"] * (1 + 2020**0.5 / 2 ** (PARTS["bits"] - 1))
+    spread = PARTS["noise"] * longest / COUNT
+    assert float(moved.std()) == pytest.approx(spread, rel=0.08)
     words = [
         load_file(tmp_path / f"home-{n}" / "own" / "secure" / "summand.safetensors")[
             "words"
