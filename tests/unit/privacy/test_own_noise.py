@@ -237,7 +237,7 @@ def test_parts_of_noise_add_up_in_a_secure_sum(tmp_path: Path) -> None:
     state = load_file(tmp_path / "run" / "checkpoint.safetensors")
     moved = state["server.shared"].double() - start[name].double()
     # The total is divided by the three clients; changes themselves are at most clip.
-    # Rounding may lengthen a change by a step for each number, for which there is noise.
+    # Rounding may lengthen a change by a step for each number, which noise hides too.
     longest = PARTS["clip"] * (1 + 2020**0.5 / 2 ** (PARTS["bits"] - 1))
     spread = PARTS["noise"] * longest / COUNT
     assert float(moved.std()) == pytest.approx(spread, rel=0.08)
