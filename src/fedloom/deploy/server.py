@@ -42,7 +42,7 @@ from fedloom.plan import (
     expect_secret,
     make_module,
     make_task,
-    refuse_secret_inside,
+    read_secret,
 )
 from fedloom.privacy import accounted, private, refuse_lone_noise
 from fedloom.privacy.private import Private
@@ -337,6 +337,8 @@ def open_run(
     algorithm = served_method(config, clients, tier)
     config = _with_checkpoints(config)
     maker = _TaskMaker(config, model, loss, head)
+    if not RunDirectory(out).manifest.exists():
+        read_secret(algorithm, out)
     with on_threads(config.engine.threads), _claimed(out) as directory:
         is_new = not directory.manifest.exists()
         failure = directory.read_failure()
@@ -351,7 +353,7 @@ def open_run(
                 known = _as_one_team(known)
             refuse_other_run(out, config)
             expect_secret(algorithm, directory.read_manifest())
-        refuse_secret_inside(algorithm, out)
+            read_secret(algorithm, out)
         seed, secure = config.schedule.seed, config.secure
         enrolled = enrol(
             channel,
