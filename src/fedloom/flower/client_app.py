@@ -232,6 +232,14 @@ def _asked_file(node_config: Mapping[str, Any]) -> Path | None:
     return file if file is not None and file.is_file() else None
 
 
+def _asked_run(file: Path) -> str | None:
+    """Which run a client has asked for; None if there is none yet."""
+    run: str | None = read_checked_json(file, "which run was asked for", ("run",))[
+        "run"
+    ]
+    return run
+
+
 def _refuse_other_run(asked: Header, node_config: Mapping[str, Any]) -> None:
     """Refuse to enrol or train in a run when another was asked for.
 
@@ -240,7 +248,7 @@ def _refuse_other_run(asked: Header, node_config: Mapping[str, Any]) -> None:
     file = _asked_file(node_config)
     if file is None or asked.kind not in ("enrol", "train"):
         return
-    run = read_checked_json(file, "which run was asked for", ("run",))["run"]
+    run = _asked_run(file)
     if run not in (None, asked.run):
         raise MessageError(
             f"another run is there now: {asked.run}. This client has asked to be taken "
@@ -251,7 +259,7 @@ def _refuse_other_run(asked: Header, node_config: Mapping[str, Any]) -> None:
 
 def _keep_asked(asked: Header, node_config: Mapping[str, Any]) -> None:
     file = _asked_file(node_config)
-    if file is not None:
+    if file is not None and _asked_run(file) != asked.run:
         write_checked_json(file, {"run": asked.run})
 
 

@@ -294,8 +294,8 @@ class Node(Participant):
                     "tell more of this client's samples than its privacy counts."
                 )
             raise MessageError(
-                f"{self.name}: expected one of the {rounds} rounds that the run began "
-                f"with here, found round {header.round + 1}. {why}"
+                f"{self.name}: expected a round up to {rounds}, the last of the run as "
+                f"it began here, found round {header.round + 1}. {why}"
             )
 
     def _work(self, message: WireMessage, standing: Standing | None) -> Iterator[str]:

@@ -333,13 +333,13 @@ def test_no_round_is_answered_beyond_those_that_a_run_began_with(
         refused = beyond(node, round_)
         assert refused.header.kind == "refused"
         assert not refused.tensors
-    expected = "expected one of the 2 rounds that the run began with here"
+    expected = "expected a round up to 2, the last of the run as it began here"
     assert f"{expected}, found round 51" in refused.header.text
     assert "than its privacy counts" in refused.header.text
     schedule = replace(run.config.schedule, rounds=9)
     run.config = replace(run.config, schedule=schedule)
     longer = run.node(0, tmp_path / "home-0")
-    assert "one of the 2 rounds" in beyond(longer, 2).header.text
+    assert "a round up to 2, the last" in beyond(longer, 2).header.text
 
 
 def test_rounds_end_without_noise_too(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_rounds_end_without_noise_too(tmp_path: Path) -> None:
     order = run.order(0, 0)
     header = replace(order.header, round=1, number=1)
     answer = run.node(0, tmp_path / "home-0").answer(WireMessage(header, order.tensors))
-    assert "expected one of the 1 rounds" in answer.header.text
+    assert "a round up to 1, the last of the run" in answer.header.text
     assert not (tmp_path / "home-0" / "own" / "rounds.json").exists()
 
 
