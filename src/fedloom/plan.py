@@ -736,7 +736,7 @@ def write_run_metadata(plan: Plan, directory: RunDirectory) -> None:
         DataError: it cannot be written; there is no run then.
     """
     simulation, task = plan.simulation, plan.simulation.task
-    refuse_secret_inside(simulation.algorithm, directory.path)
+    read_secret(simulation.algorithm, directory.path)
     config, warning = to_toml(plan.tables), simulation.federation.split_warning
     attackers = simulation.attackers.tolist()
     directory.write_text(directory.config, config)
@@ -785,19 +785,24 @@ def expect_secret(algorithm: AnyAlgorithm, manifest: Mapping[str, Any]) -> None:
         secret.expected = manifest.get("privacy", {}).get("secret")
 
 
-def refuse_secret_inside(algorithm: AnyAlgorithm, directory: Path) -> None:
-    """Refuse a secret that would be copied with the run that it protects.
+def read_secret(algorithm: AnyAlgorithm, directory: Path) -> None:
+    """Have the secret of a run at hand before anything of the run is written.
 
     Raises:
-        ConfigError: It lies in the run's directory.
+        ConfigError: It lies in the run's directory, and would be copied with the run
+            that it protects; or it cannot be read or made, is none, or not what the
+            run began with.
     """
     secret = getattr(algorithm, "secret", None)
-    if secret is None or not secret.path.resolve().is_relative_to(directory.resolve()):
+    if secret is None:
         return
-    raise ConfigError(
-        f"{secret.path}: privacy.secret must lie outside of the run's directory, found "
-        f"it in {directory}, where whoever gets the run gets it too. Name another file."
-    )
+    if secret.path.resolve().is_relative_to(directory.resolve()):
+        raise ConfigError(
+            f"{secret.path}: privacy.secret must lie outside of the run's directory, "
+            f"found it in {directory}, where whoever gets the run gets it too. Name "
+            "another file."
+        )
+    secret.key()
 
 
 def common_manifest(training: Training, config: str) -> dict[str, Any]:

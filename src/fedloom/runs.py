@@ -55,6 +55,7 @@ from fedloom.plan import (
     make_plan,
     plan_for,
     plan_from_directory,
+    read_secret,
     refuse_other_clients,
     write_run_metadata,
 )
@@ -239,6 +240,7 @@ class Result(Models):
 
     def save(self, path: str | Path) -> Path:
         """Write the run to a new directory, as `run(..., out=path)` would have."""
+        read_secret(self._plan.simulation.algorithm, Path(path))
         with RunDirectory.create(Path(path)) as directory:
             write_run_metadata(self._plan, directory)
             self.history.write(directory)
@@ -510,6 +512,8 @@ def resume(
         plan = replace(plan, choice=replace(plan.choice, reason=reason))
         state = plan.simulation.state
         at = Position(state.round, state.exchange)
+        if state.round < plan.schedule.rounds:
+            read_secret(plan.simulation.algorithm, directory.path)
         with with_resume_hint(_command(directory)), _spread(plan, cluster) as plan:
             history = History(plan.simulation, truncate_after(directory, at), directory)
             if state.round >= plan.schedule.rounds:
@@ -659,6 +663,7 @@ def _train(
 ) -> Result:
     if out is None:
         return _go_on(plan, History(plan.simulation), progress, track)
+    read_secret(plan.simulation.algorithm, Path(out))
     with RunDirectory.create(Path(out), fresh=fresh) as directory:
         write_run_metadata(plan, directory)
         with with_resume_hint(_command(directory)):

@@ -27,6 +27,7 @@ from fedloom.algorithms import IFCA, Ditto, FedAvg, Scaffold
 from fedloom.core.errors import MessageError
 from fedloom.core.messages import NOT_TOLD
 from fedloom.core.records import named
+from fedloom.core.secure_sums import SecureSums
 from fedloom.remote import Enrolled, InProcessChannel, Policy, enrol, greeting_for
 from fedloom.remote.channel import Address
 from fedloom.remote.codec import settings_digest
@@ -538,3 +539,25 @@ def test_a_secret_is_drawn_once_and_readable_by_its_owner_alone(tmp_path: Path) 
     assert node.home.secret() == first
     assert (tmp_path / "home-0" / "secret").stat().st_mode & 0o777 == 0o600
     assert make_node(FedAvg(), 1, tmp_path, secret=None).home.secret() != first
+
+
+@pytest.mark.parametrize("secure", [None, SecureSums(threshold=1.0, fewest=2)])
+def test_the_server_says_for_whom_a_round_waits(
+    secure: SecureSums | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, and not before it could have gone on with those who are there."""
+    policy = replace(HASTY, quorum=0.6 if secure else 1.0)
+    remote = RemoteRun(
+        FedAvg(), tmp_path, channel=Unreliable, policy=policy, secure=secure
+    )
+    remote.channel.gone = frozenset({"address 1"})
+    with pytest.raises(MessageError, match="2 of 3 clients answered, and 3 are needed"):
+        rounds(remote, 1)
+    (said,) = [r.getMessage() for r in caplog.records if "Waiting for" in r.message]
+    name = remote.coordinator.roster.names[1]
+    assert "2 of 3 clients have answered, and 3 are needed" in said
+    assert f"Waiting for {name}, for 0 s more (--patience-s)" in said
+    remote.channel.gone = frozenset()
+    caplog.clear()
+    rounds(remote, 1)
+    assert not caplog.records

@@ -17,6 +17,7 @@ from fedloom.commands.node_config import (
     demands,
     own_settings,
     refuse_name,
+    refuse_unfit_keys,
     which_client,
 )
 from fedloom.commands.options import argument, option
@@ -289,6 +290,7 @@ def join_command(
     server = joining.Server(
         *_server_of("join", address, client_key, ca, insecure=insecure)
     )
+    refuse_unfit_keys(secure, client_key, peers)
     with (
         joining.claimed_home(home, node) as claimed,
         stoppable("The same command goes on."),

@@ -77,6 +77,40 @@ def demands(
     return node
 
 
+def refuse_unfit_keys(
+    secure: int | None, client_key: Path | None, peers: Path | None
+) -> None:
+    """Refuse keys that no secure sum could begin with, before a server is asked.
+
+    Args:
+        secure: fewest clients that a sum may be over; None if there may be no sums.
+        client_key: the file of this client's key; None at a server without keys.
+        peers: folder with the public keys of all clients; None if whoever takes part.
+
+    Raises:
+        ConfigError: A key is none for secure sums, or this client's is not among those
+            of all.
+    """
+    if secure is None and peers is None:
+        return  # the run may do without
+    if peers is not None and client_key is None:
+        raise ConfigError(
+            f"join: --peers {peers} goes with --client-key: with --insecure this "
+            "client signs with a key that is in no folder, and could not take part "
+            "itself. Leave out --peers, or join a server that has keys."
+        )
+    from fedloom.deploy.signing_keys import read_keys
+
+    try:
+        read_keys(client_key, peers)
+    except ConfigError as error:
+        options = (
+            f"--peers {peers}" if peers is not None else "",
+            f"--secure {secure}" if secure is not None else "",
+        )
+        raise ConfigError(f"join {' '.join(filter(None, options))}: {error}") from error
+
+
 def own_settings(settings: list[str], device: str | None) -> str:
     """What a client sets for itself, as its node config says it.
 

@@ -22,10 +22,12 @@ from fedloom.engine.footprint import footprint, memory_bytes
 from fedloom.engine.range_test import LIKE, FoundRate
 from fedloom.plan import (
     Plan,
+    expect_secret,
     make_clients,
     make_module,
     make_plan,
     plan_for,
+    read_secret,
     start_of,
     write_run_metadata,
 )
@@ -212,7 +214,9 @@ def _train_some(
 
 def _begin(plan: Plan, directory: RunDirectory, held: ExitStack) -> None:
     """Hold a run's directory; what lies there must have begun as this plan says."""
+    algorithm = plan.simulation.algorithm
     if not directory.manifest.is_file():
+        read_secret(algorithm, directory.path)
         held.enter_context(RunDirectory.create(directory.path))
         write_run_metadata(plan, directory)
         return
@@ -224,6 +228,8 @@ def _begin(plan: Plan, directory: RunDirectory, held: ExitStack) -> None:
     refuse_changes(f"{where} (in {COMPARISON})", began, plan.tables)
     refuse_other_data(where, manifest, plan.simulation.federation)
     directory.check_file(directory.split)
+    expect_secret(algorithm, manifest)
+    read_secret(algorithm, where)
 
 
 def _common_position(directories: Sequence[RunDirectory]) -> Position:

@@ -8,12 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from fedloom.clients import Federation, Iid
 from fedloom.config import RunConfig, override, parse, to_tables
 from fedloom.core.errors import ConfigError, DataError, shown, unknown
 from fedloom.core.losses import Loss
+from fedloom.core.task import Task
+from fedloom.engine.effort import gradients_of_a_sample
 from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.models.imported import ImportedModel
@@ -24,6 +27,7 @@ from fedloom.privacy import (
     private,
     private_client,
     refuse_lone_noise,
+    refuse_overspending,
 )
 from fedloom.privacy.secret import Secret
 from fedloom.remote import Node
@@ -140,7 +144,8 @@ def make_node(
             default whoever does.
 
     Raises:
-        ConfigError: The run is not as this client wants it, or a key is no key.
+        ConfigError: The run is not as this client wants it, would pass its budget by
+            this client's own account, or a key is no key.
     """
     _refuse_insecure_run(config, at_least)
     _refuse_little_noise(config, least_noise)
@@ -165,10 +170,16 @@ def make_node(
             if noise is None
             else private_client(method, privacy, noise)
         )
+
+    def make(clients: Federation) -> Task:
+        return make_task(module, clients, config.engine, loss=loss, head=head)
+
+    if noise is not None:
+        _refuse_overspending(config, client, make)
     return Node(
         client,
         method,
-        lambda clients: make_task(module, clients, config.engine, loss=loss, head=head),
+        make,
         home,
         seed=config.schedule.seed,
         # A source of noise draws on the host, which nothing that is vmapped can wait
@@ -181,8 +192,35 @@ def make_node(
         secret=secret,
         noise=noise,
         secure=config.secure,
+        rounds=config.schedule.rounds,
         **_signing(config, client_key, peers),
     )
+
+
+def _refuse_overspending(
+    config: RunConfig, client: Federation, make: Callable[[Federation], Task]
+) -> None:
+    """Refuse a run that would pass its budget for this client's own samples.
+
+    Raises:
+        ConfigError: It would.
+    """
+    privacy, algorithm = config.privacy, config.algorithm
+    if privacy is None or privacy.budget is None or algorithm.needs == "nothing":
+        return
+    releases = float(algorithm.exchanges)
+    if privacy.unit == "sample":
+        data, some = client.dataset, client.train.indices[:1]
+        if not len(some):
+            return  # nothing of it is ever trained on
+        releases = gradients_of_a_sample(
+            private(algorithm, privacy),
+            make(client),
+            tuple(x[some] for x in data.inputs),
+            data.targets[some],
+            torch.as_tensor(client.train.sizes),
+        )
+    refuse_overspending(privacy, rounds=config.schedule.rounds, releases=releases)
 
 
 def _own_noise(privacy: Privacy, home: Path, secret: int | None) -> OwnNoise | None:
@@ -246,11 +284,7 @@ def _signing(
     """What a client signs with in secure sums, and who may take part in them."""
     if config.secure is None:
         return {}
-    from fedloom.deploy.signing_keys import read_identities, read_signing_key
+    from fedloom.deploy.signing_keys import read_keys  # it needs an extra
 
-    signing: dict[str, Any] = {}
-    if client_key is not None:
-        signing["signing_key"] = read_signing_key(client_key)
-    if peers is not None:
-        signing["admitted"] = read_identities(peers)
-    return signing
+    key, admitted = read_keys(client_key, peers)
+    return {"signing_key": key, "admitted": admitted}

@@ -32,6 +32,7 @@ from fedloom.core.messages import (
     ScoreRequest,
 )
 from fedloom.core.records import Empty
+from fedloom.core.sums import bounds
 from fedloom.export import export
 from fedloom.export.alone import alone_for, rounds_for
 from fedloom.export.exported_model import (
@@ -267,16 +268,17 @@ def _work(answers: list[Answer]) -> int:
 
 def _sent(answers: list[Answer], algorithm: AnyAlgorithm) -> Iterator[Sent]:
     """Every field of every message that left."""
-    meanings = _meanings(algorithm)
+    meanings, secure = _meanings(algorithm), _secure_meanings(algorithm)
     for answer in answers:
         if answer.kind == "scored":
             yield from _sent_scores(answer)
             continue
         for name, size in answer.fields.items():
+            meaning = secure.get((answer.kind, name)) or meanings.get(name, "")
             yield Sent(
                 message=_MESSAGES.get(answer.kind, answer.kind),
                 field=name,
-                meaning=meanings.get(name, "").replace("`", ""),
+                meaning=meaning.replace("`", ""),
                 times=1,
                 bytes=size,
             )
@@ -310,6 +312,10 @@ def _sent_scores(answer: Answer) -> Iterator[Sent]:
 _MESSAGES = {
     "enrolled": "at the start",
     "trained": "after local training",
+    "shared": "in a secure sum, 1: shares of keys",
+    "masked": "in a secure sum, 2: the summand under masks",
+    "agreed": "in a secure sum, 3: who is in the total",
+    "opened": "in a secure sum, 4: opening the total",
     "scored": "for a score",
     "refused": "instead, refused",
 }
@@ -326,7 +332,7 @@ def _meanings(algorithm: AnyAlgorithm) -> dict[str, str]:
         "upload": algorithm.records[4],
     }
     meanings = {
-        f"{part}.{name}": " ".join((text or inspect.getdoc(record) or "").split())
+        f"{part}.{name}": _one_line(text or inspect.getdoc(record) or "")
         for part, record in records.items()
         for name, text in record_fields(record)
     }
@@ -336,3 +342,54 @@ def _meanings(algorithm: AnyAlgorithm) -> dict[str, str]:
         "what a sample is like": "Types and shapes of the columns, names of features "
         "and classes; no sample.",
     }
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _secure_meanings(algorithm: AnyAlgorithm) -> dict[tuple[str, str], str]:
+    """By kind of message and field, what a secure sum sends."""
+    return {
+        ("trained", "secure.keys"): "Public keys for one secure sum, and a signature "
+        "by this client's key. They show the server and the other clients who takes "
+        "part, and nothing of its samples.",
+        ("trained", "secure.opened"): "Whether this client has helped to open the "
+        "total of this exchange before, when the server was started again.",
+        ("shared", "secure.clients"): "For whom the shares are: numbers of clients.",
+        ("shared", "secure.rows"): "Shares of two secrets of this one sum, sealed for "
+        "each of the other clients. The server passes them on and cannot read them.",
+        ("masked", "secure.masked"): "What this client adds to the total, as whole "
+        "numbers under masks that only the total of enough clients is without. "
+        f"{_masked(algorithm)}",
+        ("agreed", "secure.signature"): "Signature under the list of who is in the "
+        "total and who dropped out, so that the server cannot give clients different "
+        "lists.",
+        ("opened", "secure.clients"): "Whose shares follow: numbers of clients.",
+        ("opened", "secure.rows"): "For each client that is in the total, a share of "
+        "its own mask; for each that dropped out, a share of the key of its masks with "
+        "others, and never both for one client. Enough of them take the masks off the "
+        "total.",
+    }
+
+
+def _masked(algorithm: AnyAlgorithm) -> str:
+    """What lies under the masks of a secure sum, field by field."""
+    if algorithm.needs not in ("sums", "sums per team"):
+        return ""  # it has no secure sums
+    record = algorithm.summand_record
+    kinds = {name: _KINDS[bound.kind] for name, bound in bounds(record).items()}
+    fields = "; ".join(
+        f"{name}: {kinds[name]}{', ' * bool(text)}{_one_line(text)}".rstrip(".")
+        for name, text in record_fields(record)
+    )
+    return f"{_one_line(inspect.getdoc(record) or '')} Its fields: {fields}."
+
+
+_KINDS = {
+    "vector": "a change of parameters, times this client's weight",
+    "share": "numbers from 0 to 1 that follow from its samples",
+    "weight": "how much it counts, 1 or by its number of training samples",
+    "square": "the squared length of its change, times its weight",
+}
+"""What a field of a summand is, by how it is bounded."""

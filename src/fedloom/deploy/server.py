@@ -42,12 +42,13 @@ from fedloom.plan import (
     expect_secret,
     make_module,
     make_task,
-    refuse_secret_inside,
+    read_secret,
 )
 from fedloom.privacy import accounted, private, refuse_lone_noise
 from fedloom.privacy.private import Private
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
+from fedloom.remote.summands import refuse_large_whole, whole_bound
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.server.checkpoint import Position
@@ -232,7 +233,10 @@ def served_method(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
         refuse_insecure(algorithm)
         if algorithm.needs == "sums":  # how large teams are is not known yet
             config.secure.needed(_expected(config, clients))
-            config.secure.bits_for(_called(config, clients))
+            bits = config.secure.bits_for(_called(config, clients))
+            whole = whole_bound(algorithm, 1)  # how large models are is not known yet
+            if whole is not None:
+                refuse_large_whole(whole, bits, is_least=True)
     return algorithm
 
 
@@ -333,6 +337,8 @@ def open_run(
     algorithm = served_method(config, clients, tier)
     config = _with_checkpoints(config)
     maker = _TaskMaker(config, model, loss, head)
+    if not RunDirectory(out).manifest.exists():
+        read_secret(algorithm, out)
     with on_threads(config.engine.threads), _claimed(out) as directory:
         is_new = not directory.manifest.exists()
         failure = directory.read_failure()
@@ -347,7 +353,7 @@ def open_run(
                 known = _as_one_team(known)
             refuse_other_run(out, config)
             expect_secret(algorithm, directory.read_manifest())
-        refuse_secret_inside(algorithm, out)
+            read_secret(algorithm, out)
         seed, secure = config.schedule.seed, config.secure
         enrolled = enrol(
             channel,

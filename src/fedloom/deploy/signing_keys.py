@@ -52,3 +52,31 @@ def read_identities(folder: Path) -> frozenset[bytes]:
     if not identities:
         raise ConfigError(f"{folder}: expected public keys, *.pub, found none.")
     return frozenset(identities)
+
+
+def read_keys(
+    client_key: Path | None, peers: Path | None
+) -> tuple[SigningKey | None, frozenset[bytes]]:
+    """What a client signs with, and who may take part with it.
+
+    Args:
+        client_key: the file of its own key; None if that follows from its secret.
+        peers: the folder with the public keys of all; None if whoever does may.
+
+    Returns:
+        Its key, None if that follows from its secret; and the public halves of those
+        who may take part, empty if whoever does.
+
+    Raises:
+        ConfigError: A file is no key on P-384, or the client itself may not take part.
+    """
+    key = None if client_key is None else read_signing_key(client_key)
+    admitted = frozenset() if peers is None else read_identities(peers)
+    if key is not None and admitted and key.identity not in admitted:
+        raise ConfigError(
+            f"{peers}: expected the public keys of all who may take part in secure "
+            f"sums, this client's among them, found {len(admitted)} without it, so "
+            "that no sum could begin. Put the public half of "
+            f"{client_key} beside them: ssh-keygen -y -f {client_key} prints it."
+        )
+    return key, admitted

@@ -186,7 +186,7 @@ def answer_records(
         return WireMessage(header, {})
     with on_threads(config.engine.threads):
         answer = node.answer(asked)
-    if answer.header.kind == "enrolled":
+    if answer.header.kind in ("enrolled", "trained"):
         _keep_asked(asked.header, node_config)
     if answer.header.kind == "enrolled" and not is_own:
         file = node.home.path / asked.header.run / "config.toml"
@@ -232,23 +232,34 @@ def _asked_file(node_config: Mapping[str, Any]) -> Path | None:
     return file if file is not None and file.is_file() else None
 
 
+def _asked_run(file: Path) -> str | None:
+    """Which run a client has asked for; None if there is none yet."""
+    run: str | None = read_checked_json(file, "which run was asked for", ("run",))[
+        "run"
+    ]
+    return run
+
+
 def _refuse_other_run(asked: Header, node_config: Mapping[str, Any]) -> None:
-    """Refuse to enrol in a run when another was asked for: nobody has agreed to it."""
+    """Refuse to enrol or train in a run when another was asked for.
+
+    Nobody has agreed to it, and each run spends privacy by itself.
+    """
     file = _asked_file(node_config)
-    if file is None or asked.kind != "enrol":
+    if file is None or asked.kind not in ("enrol", "train"):
         return
-    run = read_checked_json(file, "which run was asked for", ("run",))["run"]
+    run = _asked_run(file)
     if run not in (None, asked.run):
         raise MessageError(
             f"another run is there now: {asked.run}. This client has asked to be taken "
-            f"into {run}, and enrols in no other by itself. The same command joins "
+            f"into {run}, and takes part in no other by itself. The same command joins "
             "the run that is there."
         )
 
 
 def _keep_asked(asked: Header, node_config: Mapping[str, Any]) -> None:
     file = _asked_file(node_config)
-    if file is not None:
+    if file is not None and _asked_run(file) != asked.run:
         write_checked_json(file, {"run": asked.run})
 
 

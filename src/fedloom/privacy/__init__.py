@@ -21,6 +21,7 @@ __all__ = [
     "private",
     "private_client",
     "refuse_lone_noise",
+    "refuse_overspending",
 ]
 
 
@@ -127,6 +128,26 @@ def accounted(
         )
     _refuse_beyond_budget(settings, accountant, rounds)
     return made
+
+
+def refuse_overspending(settings: Privacy, *, rounds: int, releases: float) -> None:
+    """Refuse a run that would pass its budget by the account of one of its clients.
+
+    A client counts itself into every round, and on no secret cohorts.
+
+    Args:
+        settings: those of the run.
+        rounds: how many the run has.
+        releases: in how many gradients of a round a sample of this client is at most
+            where samples are hidden; else the exchanges of a round.
+
+    Raises:
+        ConfigError: It would.
+    """
+    mechanism = mechanism_of(
+        settings, clients=1, rate=1.0, kind="fixed", releases=releases
+    )
+    _refuse_beyond_budget(settings, Accountant(mechanism), rounds)
 
 
 def refuse_lone_noise(settings: Privacy, *, is_secure: bool) -> None:

@@ -117,8 +117,14 @@ def _read(path: Path, *, may_make: bool) -> bytes:
         mode = stat.S_IMODE(path.stat().st_mode)
         key = path.read_bytes()
     except OSError as error:
+        what = (
+            "cannot be read or made ({}). Name a file in a folder that is there."
+            if may_make
+            else "cannot be read ({}), and the run began with it: another one would be "
+            "a second release of rounds that are done again. Put the file back."
+        )
         raise ConfigError(
-            f"{path}: privacy.secret cannot be read or made ({error.strerror})."
+            f"{path}: privacy.secret {what.format(error.strerror)}"
         ) from error
     if os.name == "posix" and mode & 0o077:
         raise ConfigError(

@@ -181,6 +181,7 @@ class Exchange:
         policy, longest = self._policy, self._policy.deadline_s
         if self._needed:
             longest = max(longest, policy.patience_s)
+        has_told = False
         while self._pending:
             self._book.greet(time.monotonic())
             self.send()
@@ -194,6 +195,9 @@ class Exchange:
             has_quorum = len(self._answers) >= self._needed
             if waited > longest or (waited > policy.deadline_s and has_quorum):
                 break
+            if waited > policy.deadline_s and not has_told:
+                has_told = True
+                self._tell_who_is_missing(longest - waited)
         if len(self._answers) < self._needed:
             raise self._no_quorum()
         return tuple(self._refused)
@@ -224,6 +228,23 @@ class Exchange:
             if isinstance(error, _OtherExchangeError):
                 return  # what was asked for may still come
         self._pending.discard(client)
+
+    def _tell_who_is_missing(self, left_s: float) -> None:
+        """Say for whom an exchange waits that does not go on without them."""
+        header, names = next(iter(self._messages.values())).header, self._book.names
+        _log.warning(
+            "round %s, exchange %s (%s): %s of %s clients have answered, and %s are "
+            "needed. Waiting for %s, for %.0f s more (--patience-s); then the run "
+            "stops, and goes on when it is started again.",
+            header.round,
+            header.exchange,
+            header.kind,
+            len(self._answers),
+            len(self._messages),
+            self._needed,
+            ", ".join(names[client] for client in sorted(self._pending)) or "nobody",
+            left_s,
+        )
 
     def _no_quorum(self) -> MessageError:
         header, names = next(iter(self._messages.values())).header, self._book.names

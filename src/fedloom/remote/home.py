@@ -6,6 +6,8 @@
     RUN/memory-before.safetensors   the same of the exchange before
     RUN/request.safetensors what the server sent last for the client's own model
     RUN/messages.jsonl      what was answered: when, to what, fields and their bytes
+    RUN/rounds.json         how many rounds the run had when the client first trained,
+                            where it adds noise that hides its samples
     RUN/end.json            that the run is over, once the server has said so
     RUN/config.toml         the settings of the run, where a file can say them
     RUN/model/, report.md, report.html
@@ -312,6 +314,24 @@ class Home:
     def forget_end(self, run: str) -> None:
         """A server asks again: the run is not over."""
         remove(self._end(run))
+
+    def agreed_rounds(self, run: str, rounds: int) -> int:
+        """How many rounds a run has, as it was when this was first asked of it.
+
+        Args:
+            run: id of the run.
+            rounds: how many it has now.
+
+        Raises:
+            DataError: It cannot be written.
+            MessageError: What was written was damaged.
+        """
+        file = self.path / run / "rounds.json"
+        if not file.is_file():
+            write_checked_json(file, {"rounds": rounds})
+        return int(
+            read_checked_json(file, "how many rounds a run has", ("rounds",))["rounds"]
+        )
 
     def runs(self) -> list[str]:
         """The runs that the client took part in, the newest last."""

@@ -93,6 +93,9 @@ class Node(Participant):
             follows from the secret at home.
         admitted: who may take part in them, by the public halves of these keys; by
             default whoever does.
+        rounds: how many the run has; no later one is done. With a source of noise a
+            run keeps to what this was when the client first trained in it. None has no
+            end.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class Node(Participant):
         secure: SecureSums | None = None,
         signing_key: SigningKey | None = None,
         admitted: frozenset[bytes] = frozenset(),
+        rounds: int | None = None,
     ) -> None:
         if federation.count != 1:
             raise DataError(f"a node is one client, found {federation.count}.")
@@ -127,6 +131,7 @@ class Node(Participant):
         default: Runner = Weave(1) if noise is None else Loop()
         self._runner = runner if runner is not None else default
         self._noise = noise
+        self._rounds = rounds
         self._tells_sizes = tells_sizes
         self._tells_log_odds = tells_log_odds
         self._begins_anew = begins_anew
@@ -219,6 +224,7 @@ class Node(Participant):
 
     def _train(self, message: WireMessage, standings: list[Standing]) -> WireMessage:
         header = message.header
+        self._refuse_later_round(header)
         members: list[int] = []
         if self._sums is not None:
             members = self._read_call(message, self._sums.settings)
@@ -274,6 +280,29 @@ class Node(Participant):
         )
         self.home.keep(header.run, kept, replaces=goes_back)
         return WireMessage(answer.header, {**answer.tensors, **keys})
+
+    def _refuse_later_round(self, header: Header) -> None:
+        """Refuse a round that the run does not have.
+
+        Raises:
+            MessageError: It is one.
+        """
+        if self._rounds is None:
+            return
+        rounds = self._rounds
+        if self._noise is not None:
+            rounds = min(rounds, self.home.agreed_rounds(header.run, rounds))
+        if header.round >= rounds:
+            why = "Nothing was trained for it."
+            if self._noise is not None:
+                why = (
+                    "Every answer has new noise, and their mean has less: more of them "
+                    "tell more of this client's samples than its privacy counts."
+                )
+            raise MessageError(
+                f"{self.name}: expected a round up to {rounds}, the last of the run as "
+                f"it began here, found round {header.round + 1}. {why}"
+            )
 
     def _work(self, message: WireMessage, standing: Standing | None) -> Iterator[str]:
         """What an answer follows from: the order, what is kept, and the samples."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from fedloom.core.records import leaves, named, rebuild
 from fedloom.core.secure_sums import SecureSums
 from fedloom.core.summed import Summed
 from fedloom.core.sums import bounds
-from fedloom.secure.fixed_point import FixedPoint
+
+if TYPE_CHECKING:
+    from fedloom.secure.fixed_point import FixedPoint
 
 Numbers = NDArray[np.float64]
 
@@ -57,6 +59,31 @@ def whole_bound(algorithm: AnyAlgorithm, numbers: int) -> float | None:
     return algorithm.largest_whole(numbers) if isinstance(algorithm, Summed) else None
 
 
+def refuse_large_whole(largest: float, bits: int, *, is_least: bool = False) -> int:
+    """Refuse whole numbers that so many bits of a secure sum cannot hold.
+
+    Args:
+        largest: most that one comes to.
+        bits: of a number in the sum.
+        is_least: whether that is what it is at least, before the model is known.
+
+    Returns:
+        Most that one may come to.
+
+    Raises:
+        ConfigError: They do not fit.
+    """
+    most = (1 << (bits - 1)) - 1
+    if largest > most:
+        raise ConfigError(
+            f"[secure]: whole numbers with noise come to {'at least ' * is_least}"
+            f"{largest:.3g}, and in a sum of so many clients each must stay below "
+            f"{most:,} (bits = {bits}). Lower bits in [privacy], or leave out bits in "
+            "[secure]."
+        )
+    return most
+
+
 class SummandForm:
     """How the numbers of a method's summands lie in one vector.
 
@@ -92,15 +119,11 @@ class SummandForm:
         Raises:
             ConfigError: They are whole numbers that do not fit.
         """
+        from fedloom.secure.fixed_point import FixedPoint  # it needs an extra
+
         if self._whole is None:
             return FixedPoint(bits, self.bounds)
-        most = (1 << (bits - 1)) - 1
-        if self._whole > most:
-            raise ConfigError(
-                f"[secure]: whole numbers with noise come to {self._whole:.3g}, and in "
-                f"a sum of so many clients each must stay below {most:,}. Lower bits "
-                "in [privacy], or leave out bits in [secure]."
-            )
+        most = refuse_large_whole(self._whole, bits)
         return FixedPoint(bits, np.full(self.length, float(most)))  # 1 stands for 1
 
     def flatten(self, summand: Any, where: str) -> Numbers:

@@ -23,6 +23,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PrivateFormat,
+    PublicFormat,
+)
 from driver import fedloom, refused
 
 import fedloom_superlink
@@ -141,6 +148,14 @@ def test_what_so_many_clients_cannot_have_is_refused_before_a_server_listens(
                 *("--set", "privacy.clip=none"),
             ],
             "Set most_samples in [privacy]",
+        ),
+        (
+            [
+                *(6, *secure, "--set", "secure.bits=10"),
+                *("--set", "privacy.at=clients", "--set", "privacy.delta=1e-5"),
+                *("--set", "privacy.least_clients=4"),
+            ],
+            "each must stay below 511 (bits = 10). Lower bits in [privacy]",
         ),
     ):
         assert reason in " ".join(refused(*serve, *words).split())
@@ -322,6 +337,45 @@ def test_mistakes_of_a_client_are_named_before_anything_starts(
     assert not home.exists()
     assert "there is no client.json in it. Name the one" in refused("leave", tmp_path)
     assert "there is none. Name the one" in refused("leave", tmp_path / "nope")
+
+
+def test_keys_that_no_secure_sum_could_begin_with_are_named_before_anything_starts(
+    keys: Path, samples: Path, tmp_path: Path
+) -> None:
+    home, short = tmp_path / "home", tmp_path / "short"
+    make_short_key(short)
+    own: list[Any] = ["--data", samples, "--name", "ward", "--home", home]
+    join = ["join", "localhost:9092", *own]
+    ca = ["--ca", keys / "ca.pem"]
+    said = refused(*join, *ca, "--client-key", short / "client", "--secure", 3)
+    assert f"{short / 'client'}: secure sums need an ECDSA key on P-384" in said
+    proof = [*ca, "--client-key", keys / "client-1"]
+    said = refused(*join, *proof, "--peers", short)
+    assert "client.pub: expected a client's public key on P-384" in said
+    others = tmp_path / "others"
+    make_client_key(others, "client-2")
+    said = refused(*join, *proof, "--peers", others, "--secure", 3)
+    assert f"join --peers {others} --secure 3: " in said
+    assert "this client's among them, found 1 without it" in said
+    assert f"ssh-keygen -y -f {keys / 'client-1'}" in said
+    said = refused(*join, "--insecure", "--peers", keys)
+    assert "--peers" in said
+    assert "goes with --client-key" in said
+    assert not home.exists()
+
+
+def make_short_key(folder: Path) -> None:
+    """A key on another curve, which a server takes and no secure sum does."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    folder.mkdir()
+    (folder / "client").write_bytes(
+        key.private_bytes(
+            Encoding.PEM, PrivateFormat.OpenSSH, serialization.NoEncryption()
+        )
+    )
+    (folder / "client.pub").write_bytes(
+        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    )
 
 
 @pytest.mark.usefixtures("hasty")
@@ -777,8 +831,10 @@ def test_a_client_that_asked_for_a_run_does_not_enrol_in_another_by_itself(
     config = parse(tomllib.loads(text))
     about = {"client": 0, "home": str(tmp_path)}
 
-    def enrol(run: str) -> Any:
+    def enrol(run: str, kind: str = "enrol") -> Any:
         greeting = greeting_for(config.algorithm, run=run, seed=config.schedule.seed)
+        if kind != "enrol":
+            greeting = replace(greeting, kind=kind, text="")
         return answer_records(
             to_records(WireMessage(greeting, {})),
             about,
@@ -791,6 +847,8 @@ def test_a_client_that_asked_for_a_run_does_not_enrol_in_another_by_itself(
     follower = joining._Follower(Home(tmp_path), time.time(), lambda _: None)
     assert [enrol(run).kind for run in "aba"] == ["enrolled", "refused", "enrolled"]
     assert "another run" in enrol("b").text
+    assert "another run" in enrol("b", "train").text
+    assert "another run" not in enrol("a", "train").text  # it is refused for what it is
     with pytest.raises(MessageError, match="another run is there now: b") as raised:
         follower.look()
     assert raised.value.exit_code == 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from survivors import SMALL, Death, Killed, assert_same
 
 import fedloom
+from fedloom.comparison import seeds
 from fedloom.config import parse
 from fedloom.core.clip import PerSample
 from fedloom.core.errors import ConfigError
@@ -25,6 +27,7 @@ from fedloom.plan import make_clients, make_plan
 from fedloom.privacy import Privacy, private
 from fedloom.privacy.accounting import gaussian_epsilon
 from fedloom.privacy.private import Private
+from fedloom.results.directory import RunDirectory
 from fedloom.runs import resume, run_config
 
 HIDDEN: dict[str, Any] = {**SMALL, "privacy": {"noise": 0.5, "delta": 1e-4}}
@@ -348,6 +351,7 @@ def test_a_run_begins_and_goes_on_with_a_secret_outside_of_its_directory(
     inside = {**HIDDEN, "privacy": settings_of(secret=str(out / "secret"))}
     with pytest.raises(ConfigError, match="outside of the run's directory"):
         run_config(parse(inside), out=out)
+    assert not out.exists()
     tables = {**HIDDEN, "privacy": settings_of(secret=str(secret))}
     whole = tmp_path / "whole"
     run_config(parse(tables), out=whole)
@@ -355,12 +359,60 @@ def test_a_run_begins_and_goes_on_with_a_secret_outside_of_its_directory(
         run_config(parse(tables), out=out)
     kept = secret.read_bytes()
     secret.write_bytes(kept[::-1])
+    rows = (out / "rounds.jsonl").read_bytes()
     with pytest.raises(ConfigError, match="second release"):
         resume(out)
+    secret.unlink()
+    with pytest.raises(
+        ConfigError, match=r"cannot be read \(No such.*Put the file back"
+    ):
+        resume(out)
+    assert not secret.exists()
+    assert (out / "rounds.jsonl").read_bytes() == rows
+    secret.touch(0o600)
     secret.write_bytes(kept)
     resume(out)
     assert_same(out, whole)
     assert kept.hex() not in (out / "manifest.json").read_text()
+
+
+def test_a_comparison_goes_on_with_the_secret_that_it_began_with(
+    tmp_path: Path, hasty: None
+) -> None:
+    secret = tmp_path / "secret"
+    config = parse({**HIDDEN, "privacy": settings_of(secret=str(secret))})
+    directory = RunDirectory(tmp_path / "fedavg" / "seed-0")
+
+    def begin() -> None:
+        with ExitStack() as held:
+            seeds._begin(make_plan(*make_clients(config)), directory, held)
+
+    begin()
+    begin()
+    secret.unlink()
+    with pytest.raises(ConfigError, match="Put the file back"):
+        begin()
+    assert not secret.exists()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_secret_that_is_none_is_refused_before_anything_is_written(
+    is_there: bool, tmp_path: Path, hasty: None
+) -> None:
+    out = tmp_path / "out"
+    secret, message = tmp_path / "nowhere" / "secret", r"\(No such file.*in a folder"
+    if is_there:
+        secret, message = tmp_path / "secret", "must be 32 bytes, found 10"
+        secret.touch(0o600)
+        secret.write_bytes(b"0123456789")
+    config = parse({**HIDDEN, "privacy": settings_of(secret=str(secret))})
+    with pytest.raises(ConfigError, match=message):
+        run_config(config, out=out)
+    assert not out.exists()
+    run_config(parse(HIDDEN), out=out)
+    with pytest.raises(ConfigError, match=message):
+        run_config(config, out=out, fresh=True)
+    assert resume(out).history.rounds  # the run that was to be replaced is there
 
 
 def test_the_card_of_a_personal_model_says_whom_it_does_not_hide(

@@ -68,8 +68,12 @@ def test_a_run_goes_on_with_the_secret_that_it_began_with_alone(tmp_path: Path) 
     began = Secret(path=tmp_path / "secret").fingerprint
     other = Secret(path=tmp_path / "other")
     other.expected = began
-    with pytest.raises(ConfigError, match="cannot be read or made"):
+    with pytest.raises(ConfigError, match=r"cannot be read \(.*Put the file back"):
         other.key()
+    assert not other.path.exists()
+    nowhere = Secret(path=tmp_path / "nowhere" / "secret")
+    with pytest.raises(ConfigError, match=r"cannot be read or made \(No such file"):
+        nowhere.key()
     Secret(path=tmp_path / "other").key()
     with pytest.raises(ConfigError, match="second release"):
         other.key()

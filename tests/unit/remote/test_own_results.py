@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +125,30 @@ def test_the_report_says_what_every_field_is_in_words(ended: Run) -> None:
     assert [row for row in cells if not row[2].strip()] == []
     assert "proof.token" in text
     assert "TOLD" not in text
+
+
+@pytest.mark.parametrize("method", ["ditto", "scaffold", "self-fl"])
+def test_the_report_says_what_secure_sums_send(method: str, tmp_path: Path) -> None:
+    """Every stage and field of them, and what is under the masks."""
+    algorithm = {"name": method}
+    if method == "self-fl":
+        algorithm["weigh_by"] = "last"
+    run = Run(tmp_path, algorithm=algorithm, secure={"fewest": 3, "threshold": 1.0})
+    run.serve()
+    run.results(0)
+    text = (run.folder / "home-0" / "a-run" / "report.md").read_text()
+    rows = text.partition("## What was sent")[2].replace("\\", "").splitlines()
+    cells = [row.strip("| ").split(" | ") for row in rows if row.startswith("| ")][2:]
+    found = {(message, field): meaning for message, field, meaning, *_ in cells}
+    assert [place for place, meaning in found.items() if len(meaning) < 20] == []
+    stages = {message for message, _ in found if message.startswith("in a secure sum")}
+    assert len(stages) == 4
+    kinds = {answer.kind for answer in run.nodes[0].home.answers("a-run")}
+    assert not kinds & {message for message, _ in found}
+    assert not any(field.startswith("upload.") for _, field in found)
+    masked = next(m for (_, field), m in found.items() if field == "secure.masked")
+    for name in run.config.algorithm.summand_record._fields:
+        assert re.search(rf"\b{name}: (a change|numbers|how much|the squared)", masked)
 
 
 def test_the_report_names_all_that_was_sent(ended: Run) -> None:

@@ -61,3 +61,16 @@ def test_secure_sums_tell_clients_the_cohort_and_are_refused(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="told who else is in the round"):
         serve(config, InProcessChannel({}), tmp_path / "out", run="a", clients=CLIENTS)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_secret_that_is_none_is_refused_before_anybody_is_asked(
+    tmp_path: Path,
+) -> None:
+    out, secret = tmp_path / "out", tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_bytes(b"0123456789")
+    privacy = {"delta": 1e-3, "secret": str(secret)}
+    config = parse({**SETTINGS, "privacy": privacy})
+    with pytest.raises(ConfigError, match="must be 32 bytes, found 10"):
+        serve(config, InProcessChannel({}), out, run="a", clients=CLIENTS)
+    assert not out.exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.deploy.signing_keys import read_identities, read_signing_key
+from fedloom.deploy.signing_keys import read_identities, read_keys, read_signing_key
 from fedloom.flower.certificates import make_client_key
 
 
@@ -20,3 +20,14 @@ def test_a_client_signs_with_the_key_that_it_shows_the_server(tmp_path: Path) ->
         read_identities(tmp_path)
     with pytest.raises(ConfigError, match="found none"):
         read_identities(tmp_path / "nowhere")
+
+
+def test_a_client_is_among_those_who_may_take_part(tmp_path: Path) -> None:
+    north, _ = make_client_key(tmp_path / "north", "north")
+    make_client_key(tmp_path / "south", "south")
+    key, admitted = read_keys(north, tmp_path / "north")
+    assert key is not None
+    assert admitted == {key.identity}
+    assert read_keys(None, None) == (None, frozenset())
+    with pytest.raises(ConfigError, match=r"found 1 without it.*ssh-keygen -y -f"):
+        read_keys(north, tmp_path / "south")
