@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from dataclasses import replace
@@ -19,6 +20,9 @@ from fedloom.experiments.private import (
     to_markdown,
 )
 from fedloom.privacy.accounting import gaussian_epsilon
+
+ROOT = Path(__file__).parents[3]
+STORED = sorted((ROOT / "results" / "private").glob("*.csv"))
 
 WORLD = World(
     tables={
@@ -97,3 +101,18 @@ def test_sums_need_their_bounds_only_where_clients_are_hidden(tmp_path: Path) ->
         settings = {of.settings for of in rows if not math.isinf(of.epsilon)}
         assert all(bound in s for s in settings)
         assert ("weigh_by" in "".join(settings)) == (world.unit == "client")
+
+
+@pytest.mark.parametrize("file", STORED, ids=[file.stem for file in STORED])
+def test_the_tables_of_the_page_are_those_of_the_stored_rows(file: Path) -> None:
+    with file.open(encoding="utf-8", newline="") as stored:
+        numbers = {"epsilon", "clip", "noise", "mean", "worst_decile"}
+        rows = [
+            Row(**{k: float(v) if k in numbers else v for k, v in row.items()})
+            for row in csv.DictReader(stored)
+        ]
+    assert len({row.seed for row in rows}) == SEEDS
+    page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    scores, _, _ = to_markdown(rows).partition("What was chosen")
+    for table in scores.strip().split("\n\n"):
+        assert table.strip() in page
