@@ -123,6 +123,7 @@ class _Federation:
         partition = {"name": "iid", "clients": 3}
         changes = {"algorithm": method, "teams": teams, "partition": partition}
         config, clients = make_clients(parse(BASE | changes))
+        config = replace(config, schedule=replace(config.schedule, rounds=2))
         self.name = method["name"]
         self.folder = folder
         self.nodes: list[Node] = [
@@ -130,7 +131,6 @@ class _Federation:
             for n in range(clients.count)
         ]
         tap = Tap({n: node.answer for n, node in enumerate(self.nodes)})
-        config = replace(config, schedule=replace(config.schedule, rounds=2))
         history = serve(config, tap, folder / "run", run="fuzz", clients=3)
         self.fleet: Any = history.training.fleet
         last: dict[str, int] = {}

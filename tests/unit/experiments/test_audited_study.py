@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 
@@ -41,3 +42,17 @@ def test_rows_have_the_ledger_and_what_the_attacks_found(tmp_path: Path) -> None
     assert 0.0 <= hidden.bound <= hidden.ledger < 1.0
     assert hidden.one_sample < plain.one_sample
     assert plain.accuracy > hidden.accuracy
+
+
+def test_the_table_of_the_page_is_that_of_the_stored_rows() -> None:
+    root = Path(__file__).parents[3]
+    file = root / "results" / "private" / "audit.csv"
+    with file.open(encoding="utf-8", newline="") as stored:
+        words = {"method", "unit"}
+        rows = [
+            Row(**{k: v if k in words else float(v) for k, v in row.items()})
+            for row in csv.DictReader(stored)
+        ]
+    assert all(row.bound <= row.ledger for row in rows)
+    page = (root / "docs" / "privacy.md").read_text(encoding="utf-8")
+    assert to_markdown(rows).strip() in page
