@@ -110,7 +110,7 @@ class Private(Summed):
                 raise ConfigError(
                     'privacy: at = "clients" needs least_clients, how many clients '
                     "have enough noise together, found none. A round to which fewer "
-                    "come is stopped, so take fewer than are called on average."
+                    "come is not used, so take fewer than are called on average."
                 )
             parts = DiscreteNoise(fields, noise, settings.bits, least, source)
             if parts.least_scale < _FEWEST_STEPS:
