@@ -2,6 +2,7 @@
 
     setting                          range
     number without an upper bound    log-uniform, default / 30 to default * 30
+    or with one far above default    the same
     the same, with 0 as default      log-uniform, 1e-5 to 1; the low end stands for 0
     number between two bounds        uniform, all of it
     whole number                     log-uniform, default / 4 to default * 4
@@ -33,6 +34,8 @@ _EDGE = 0.1
 """Share of a logarithmic range that counts as its end."""
 _WIDER = 10.0
 """How much further a range goes after its end turned out to be the best place."""
+_FAR = 1000.0
+"""A bound so many times the default only keeps nonsense out."""
 _MARGIN = 1e-3
 """Share of a range by which a bound that is itself excluded is moved inside."""
 
@@ -170,6 +173,8 @@ def _range(method: str, name: str, hint: Any, centre: Any) -> Range:
         return Range(name=name, centre=centre, kind="count", low=low, high=high)
     below, above = max(bounds.least, bounds.above), min(bounds.most, bounds.below)
     centre = float(centre)
+    if centre > 0 and above > _FAR * centre:
+        above = math.inf
     if math.isfinite(below) and math.isfinite(above):
         margin = _MARGIN * (above - below)
         low = below + (margin if below == bounds.above else 0.0)

@@ -41,6 +41,12 @@ def test_numbers_between_bounds_are_sought_everywhere() -> None:
     assert (above_zero.low, above_zero.high) == (0.001, 1.0)
 
 
+def test_a_bound_far_above_the_default_is_none_for_a_search() -> None:
+    scale = one("pfedvem", "scale")  # at most 1e9, which only keeps nonsense out
+    assert (scale.kind, scale.can_widen) == ("log", True)
+    assert (scale.low, scale.high) == (pytest.approx(0.1 / 30), pytest.approx(3.0))
+
+
 def test_the_low_end_stands_for_a_default_of_nothing() -> None:
     found = one("ditto", "weight_decay")
     assert (found.kind, found.low, found.high) == ("log", 1e-5, 1.0)
