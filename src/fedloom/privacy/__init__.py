@@ -107,6 +107,12 @@ def accounted(
     is_sent = settings.unit == "sample" or algorithm.needs != "nothing"
     if not (settings.noise and is_sent):
         return made
+    if share == 1 and settings.cohorts == "secret":
+        raise ConfigError(
+            'privacy: cohorts = "secret" does nothing where every round calls all '
+            "clients, for who took part is known then. Leave cohorts out, or lower "
+            "sampling.rate."
+        )
     if (settings.unit, settings.at) == ("client", "server"):
         optional("cryptography.hazmat.primitives.ciphers", "Noise of the server")
     mechanism = mechanism_of(

@@ -56,7 +56,11 @@ class Robust:
             )
         if not self:
             refuse_idle(
-                self, ("attackers",), "without a rule", label="Robust", advice="set rule"
+                self,
+                ("attackers",),
+                "without a rule",
+                label="Robust",
+                advice="set rule",
             )
 
     def __bool__(self) -> bool:

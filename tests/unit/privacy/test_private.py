@@ -32,6 +32,8 @@ from fedloom.runs import resume, run_config
 
 HIDDEN: dict[str, Any] = {**SMALL, "privacy": {"noise": 0.5, "delta": 1e-4}}
 
+SAMPLES = {"unit": "sample", "delta": 1e-5}
+
 
 def plan_of(**changes: Any) -> Any:
     tables = {**HIDDEN, **changes}
@@ -147,6 +149,25 @@ def test_a_round_beyond_the_budget_is_never_sent() -> None:
         ({"delta": 1e-5, "clips": {"x": 0}}, r"clips\.x must be a number above 0"),
         ({"delta": 1e-5, "unit": "sample", "at": "local"}, "leave out at"),
         ({"delta": 1e-5, "at": "local", "secret": "x"}, "Leave it out"),
+        ({"delta": 1e-5, "bits": 12}, r'bits = 12 does nothing with at = "server"'),
+        ({"delta": 1e-5, "at": "local", "bits": 12}, 'bits = 12 .* at = "local"'),
+        (
+            {"delta": 1e-5, "least_clients": 9},
+            'least_clients = 9 .* set at = "clients"',
+        ),
+        ({"delta": 1e-5, "at": "local", "cohorts": "secret"}, "noise is against it"),
+        ({"delta": 1e-5, "at": "clients", "cohorts": "secret"}, "noise is against it"),
+        ({"noise": 0.0, "at": "clients"}, "at = 'clients' does nothing without noise"),
+        ({"noise": 0.0, "cohorts": "secret"}, "cohorts = 'secret' .* without noise"),
+        ({"noise": 0.0, "secret": "x"}, "secret = 'x' does nothing without noise"),
+        (
+            {"noise": 0.0, "clip": None, "clips": {"x": 1.0}},
+            "does nothing without clip",
+        ),
+        ({**SAMPLES, "clips": {"x": 1.0}}, "where samples are hidden"),
+        ({**SAMPLES, "most_samples": 9.0}, r"most_samples = 9\.0 .* unit = \"client\""),
+        ({**SAMPLES, "cohorts": "secret"}, "cohorts = 'secret' .* samples are hidden"),
+        ({**SAMPLES, "bits": 12}, "bits = 12 .* where samples are hidden"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
@@ -154,6 +175,17 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Privacy(**settings)
+
+
+def test_cohorts_are_no_secret_where_everybody_is_called() -> None:
+    secret = settings_of(cohorts="secret")
+    for kind in ("fixed", "poisson"):
+        with pytest.raises(ConfigError, match=r"calls all clients.*sampling\.rate"):
+            plan_of(privacy=secret, sampling={"rate": 1.0, "kind": kind})
+    # Beside methods that send something, it may have the same settings.
+    plan_of(
+        privacy=secret, sampling={"rate": 1.0}, algorithm={"name": "local", "steps": 1}
+    )
 
 
 @pytest.mark.parametrize(
