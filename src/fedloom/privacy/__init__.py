@@ -24,6 +24,8 @@ __all__ = [
     "refuse_overspending",
 ]
 
+_ROUND_OFF = 1e-9
+
 
 def private(
     algorithm: AnyAlgorithm, settings: Privacy | None = None, **values: Any
@@ -102,6 +104,8 @@ def accounted(
         # Where rounds differ, nobody can say for how many there is enough noise.
         always = called if kind == "fixed" or rate == 1 else None
         made = Private(algorithm, settings, rate=share, called=always)
+        expected = called if kind == "fixed" else int(rate * clients + _ROUND_OFF)
+        _refuse_small_rounds(made.noisy_clients, max(expected, 1))
         made.check_sums(parameters, called)
         releases = float(algorithm.exchanges)
     is_sent = settings.unit == "sample" or algorithm.needs != "nothing"
@@ -134,6 +138,20 @@ def accounted(
         )
     _refuse_beyond_budget(settings, accountant, rounds)
     return made
+
+
+def _refuse_small_rounds(least: int, expected: int) -> None:
+    """Refuse rounds most of which would be lost for want of noise.
+
+    Raises:
+        ConfigError: They would.
+    """
+    if expected < least:
+        raise ConfigError(
+            f"privacy: least_clients = {least} is more than the {expected} clients "
+            "that a round is expected to have, so that most rounds would be lost. "
+            "Lower least_clients, or raise sampling.rate."
+        )
 
 
 def refuse_overspending(settings: Privacy, *, rounds: int, releases: float) -> None:

@@ -15,7 +15,7 @@ from fedloom.core.clip import PerSample
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import leaves, rebuild
 from fedloom.core.streams import NoiseSource
-from fedloom.core.summed import Summed, Wrapped
+from fedloom.core.summed import Summed, Total, Wrapped
 from fedloom.privacy.accounting import Accountant
 from fedloom.privacy.bounding import (
     Bounding,
@@ -173,6 +173,26 @@ class Private(Summed):
         Not where that is made of the clients' parts: without them there is none.
         """
         return self.release is not None and not isinstance(self.leave, DiscreteNoise)
+
+    @property
+    def may_be_unusable(self) -> bool:  # type: ignore[override]
+        """Whether a round may be lost, since it takes several clients' noise."""
+        return self.noisy_clients > 1
+
+    def why_unusable(self, uploads: Any, cohort: Cohort) -> str:
+        """Why the parts of noise in what a cohort sent are too few to be released."""
+        if not isinstance(self.leave, DiscreteNoise):
+            return ""
+        # Who has no samples is left out of the rows that are added, noise and all.
+        is_total = isinstance(uploads, Total)
+        came = len(cohort.clients) if is_total else int((cohort.sizes > 0).sum())
+        if came >= self.leave.least:
+            return ""
+        return (
+            f"was not used: expected {self.leave.least} clients at least, for so many "
+            "have enough noise together (least_clients in [privacy]), found "
+            f"{came}. The round is lost."
+        )
 
     def check_sums(self, parameters: int, clients: int) -> None:
         """Refuse sums of whole numbers that could overflow.

@@ -60,8 +60,9 @@ class Privacy:
     `clip`."""
     least_clients: Count | None = None
     """With `at = "clients"`, how many clients have enough noise together; a round to
-    which fewer come is not used: a federation loses it, a simulation stops. All who
-    are called if absent; a federation wants it given."""
+    which fewer come is lost: the model stays what it was, `refusals` in its row says
+    why, and epsilon counts it. All who are called if absent; a federation wants it
+    given."""
     secret: str | None = None
     """File of the 32 bytes that the server's noise is drawn from, outside of the run's
     directory and readable by its owner alone; made if it is not there. Without it the
