@@ -42,7 +42,6 @@ class Private(Summed):
     Args:
         algorithm: the method.
         settings: those of the section [privacy].
-        accountant: what tells epsilon; nobody accounts if absent.
         rate: share of the clients that a round calls; that of the population if absent.
         called: how many clients a round calls, where the noise comes from them.
         source: where the noise of a client that is real comes from; by default it
@@ -55,6 +54,7 @@ class Private(Summed):
 
     settings: Privacy
     accountant: Accountant | None
+    """What tells epsilon; nobody accounts before `accounted` puts it there."""
     source: NoiseSource | None
 
     def __init__(
@@ -62,13 +62,12 @@ class Private(Summed):
         algorithm: AnyAlgorithm,
         settings: Privacy,
         *,
-        accountant: Accountant | None = None,
         rate: float | None = None,
         called: int | None = None,
         source: NoiseSource | None = None,
     ) -> None:
         super().__init__(algorithm, most_samples=settings.most_samples)
-        vars(self).update(settings=settings, accountant=accountant, source=source)
+        vars(self).update(settings=settings, accountant=None, source=source)
         if algorithm.needs == "nothing":
             return
         if settings.clip is not None:
@@ -234,13 +233,13 @@ class PrivateSteps(Wrapped):
     Args:
         algorithm: the method.
         settings: those of the section [privacy].
-        accountant: what tells epsilon; nobody accounts if absent.
         source: where the noise of a client that is real comes from; by default it
             follows from the run's seed.
     """
 
     settings: Privacy
     accountant: Accountant | None
+    """What tells epsilon; nobody accounts before `accounted` puts it there."""
     source: NoiseSource | None
 
     def __init__(
@@ -248,12 +247,11 @@ class PrivateSteps(Wrapped):
         algorithm: AnyAlgorithm,
         settings: Privacy,
         *,
-        accountant: Accountant | None = None,
         source: NoiseSource | None = None,
     ) -> None:
         super().__init__(algorithm)
         assert settings.clip is not None
-        vars(self).update(settings=settings, accountant=accountant, source=source)
+        vars(self).update(settings=settings, accountant=None, source=source)
 
     @property
     def parts(self) -> dict[str, str]:
