@@ -53,8 +53,9 @@ class Privacy:
     directory, nor the server's log. It is for noise of the server, and for rounds that
     do not call everybody."""
     most_samples: Positive | None = 1.0
-    """Training samples from which on a client counts no more; with 1 all clients count
-    the same. None weighs by numbers of samples, which no noise can hide."""
+    """Where clients are hidden, training samples from which on one counts no more; with
+    1 all clients count the same. None weighs by numbers of samples, which no noise can
+    hide. Where samples are hidden, clients count as the method says."""
     bits: Bits = 16
     """With `at = "clients"`, whole numbers of so many bits go from minus `clip` to
     `clip`."""
