@@ -24,7 +24,7 @@ from fedloom.clients import (
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, shown, unknown
 from fedloom.core.secure_sums import SecureSums, refuse_insecure
-from fedloom.core.settings import build
+from fedloom.core.settings import build, refuse_idle
 from fedloom.data import SOURCES, Source
 from fedloom.engine.choice import EngineSettings
 from fedloom.fleet.faults import Faults
@@ -66,6 +66,26 @@ class RunConfig:
         if self.secure is not None:
             # Attacks are for simulations, which sum in the clear.
             refuse_insecure(around(self.algorithm, self.robust, Attack()))
+            self._refuse_idle_secure(self.secure)
+
+    def _refuse_idle_secure(self, secure: SecureSums) -> None:
+        """Refuse settings of secure sums in whose place those of another section are.
+
+        Raises:
+            ConfigError: There is one.
+        """
+        idle = []
+        if self.robust:
+            why = "with a robust rule, for which every client counts once"
+            idle.append(("most_samples", why, "set robust.rule = 'none'"))
+        if self.privacy is not None and self.privacy.unit == "client":
+            why = "where clients are hidden, who count by privacy.most_samples"
+            idle.append(("most_samples", why, "set that"))
+            if self.privacy.at == "clients":
+                why = "where whole numbers with noise are added, whose bound is clip"
+                idle.append(("bound", why, "set privacy.clip"))
+        for name, why, advice in idle:
+            refuse_idle(secure, (name,), why, label="[secure]", advice=advice)
 
     @property
     def method(self) -> AnyAlgorithm:

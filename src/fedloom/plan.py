@@ -363,6 +363,39 @@ def _with_privacy(config: RunConfig) -> RunConfig:
     return replace(config, algorithm=method.algorithm, privacy=method.settings)
 
 
+def refuse_without_uploads(config: RunConfig, *, is_served: bool = False) -> None:
+    """Refuse what is done to uploads in a run whose clients send none.
+
+    For single runs: in a comparison, a method that trains alone stands beside others
+    with the same settings.
+
+    Args:
+        config: the settings of the run.
+        is_served: whether its clients are real, for whom alone there are secure sums.
+
+    Raises:
+        ConfigError: There is such a section.
+    """
+    _refuse_classes(config, None)
+    config = _with_privacy(config)
+    if config.algorithm.needs != "nothing":
+        return
+    what = ""
+    if config.robust:
+        what = f"robust: {config.robust.rule} adds up what clients send"
+    elif config.attack.changes_uploads:
+        what = f"attack: {config.attack.kind} changes what clients send"
+    elif config.privacy is not None and config.privacy.unit == "client":
+        what = "privacy: clients are hidden in what they send"
+    elif config.secure is not None and is_served:
+        what = "[secure]: secure sums are of what clients send"
+    if what:
+        raise ConfigError(
+            f"{what}, and with {config.algorithm.name} they send nothing. Leave the "
+            "section out, or take a method such as ditto, apfl or fedper."
+        )
+
+
 def _private(config: RunConfig, task: Task, clients: Federation) -> AnyAlgorithm:
     """The method as [privacy] has it, with its accounts.
 

@@ -57,6 +57,7 @@ from fedloom.plan import (
     plan_from_directory,
     read_secret,
     refuse_other_clients,
+    refuse_without_uploads,
     write_run_metadata,
 )
 from fedloom.progress import watched_run
@@ -382,6 +383,7 @@ def run(
         attack=attack if attack is not None else Attack(),
         engine=engine,
     )
+    refuse_without_uploads(config)
     module = make_module(model, clients, seed)
     with (
         connected(ray) as cluster,
@@ -595,6 +597,7 @@ def _damage(directory: RunDirectory, at: Position) -> Iterator[str]:
 
 
 def _plan_config(config: RunConfig, data_dir: Path | None) -> Plan:
+    refuse_without_uploads(config)
     return make_plan(*make_clients(config, data_dir), data_dir)
 
 

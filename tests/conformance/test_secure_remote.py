@@ -29,6 +29,7 @@ from fedloom.algorithms import (
 from fedloom.config import parse, to_tables
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, MessageError
+from fedloom.core.messages import NOT_TOLD
 from fedloom.core.records import named
 from fedloom.core.secure_sums import SecureSums, refuse_insecure
 from fedloom.core.summed import Summed
@@ -37,7 +38,7 @@ from fedloom.remote import InProcessChannel
 from fedloom.remote.channel import Address
 from fedloom.remote.codec import common_digest
 from fedloom.remote.codec.secure import call_tensors, masked_tensors
-from fedloom.remote.summands import SummandForm
+from fedloom.remote.summands import SummandForm, most_samples
 from fedloom.remote.wire import STAGES, Header, WireMessage
 from fedloom.robust import Attack, Robust, around
 from fedloom.robust.method import ClientNormBound
@@ -47,6 +48,9 @@ from fedloom.server import checkpoint
 
 TWO = SecureSums(threshold=0.5, fewest=2)
 """Two of the three clients open a total."""
+HIDDEN = {"delta": 1e-5}
+PARTS = {**HIDDEN, "at": "clients", "least_clients": 3}
+BOUND = {"rule": "norm-bound", "bound": 1.0}
 
 
 @pytest.fixture(autouse=True)
@@ -412,6 +416,17 @@ def test_a_client_counts_by_the_number_that_was_agreed_and_by_no_other(
         rounds(remote, 1)
 
 
+def test_a_method_by_its_sums_needs_no_number_to_count_by(tmp_path: Path) -> None:
+    """It says itself how clients count, whether or not they tell their sizes."""
+    remote = secure_run(FedAvg(), tmp_path)
+    roster = remote.coordinator.roster
+    untold = torch.full_like(roster.enrolments.samples, NOT_TOLD)
+    silent = replace(roster, enrolments=roster.enrolments._replace(samples=untold))
+    with pytest.raises(ConfigError, match="most_samples must say"):
+        most_samples(FedAvg(), TWO, silent)
+    assert most_samples(private(FedAvg(), clip=0.05, noise=0.0), TWO, silent) == 1.0
+
+
 def test_sums_may_be_over_others_in_every_round_and_a_round_of_too_few_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -733,3 +748,21 @@ def test_the_section_is_there_or_not() -> None:
     assert "secure" not in to_tables(parse({}))
     with pytest.raises(ConfigError, match="threshold"):
         parse({"secure": {"threshold": 0.4}})
+
+
+@pytest.mark.parametrize(
+    ("other", "secure", "message"),
+    [
+        ({"privacy": HIDDEN}, {"most_samples": 9}, "who count by privacy.most_samples"),
+        ({"privacy": PARTS}, {"bound": 4.0}, r"bound = 4\.0 .* set privacy.clip"),
+        ({"robust": BOUND}, {"most_samples": 9}, "every client counts once"),
+    ],
+)
+def test_a_setting_in_whose_place_another_section_has_one_is_refused(
+    other: dict[str, Any], secure: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse({**other, "secure": secure})
+    config = parse({**other, "secure": {}})
+    assert parse(to_tables(config)) == config
+    parse({"secure": secure})

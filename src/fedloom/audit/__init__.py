@@ -46,6 +46,12 @@ def audit(
     planted: Planted | None = None
     inversions: Inversions | None = None
     promise = Promise.of(subject)
+    if subject.simulation.attack:
+        remarks.append(
+            "The run has attackers, and the runs that an audit trains have none: what "
+            "is found here compares its models with those of clients who all keep to "
+            "the method."
+        )
     with on_threads(subject.plan.engine.threads):
         if settings.references:
             remarks += list(_before_membership(subject))

@@ -18,26 +18,22 @@ _LARGEST = 50.0
 """No count of guesses that fits in memory shows more."""
 
 
-def lower_bound(
-    guesses: int, right: int, *, delta: float, level: float, coins: int | None = None
-) -> float:
+def lower_bound(coins: int, right: int, *, delta: float, level: float) -> float:
     """The largest epsilon that so many right guesses rule out; 0 if they rule out none.
 
     Args:
-        guesses: r, how many coins were guessed.
+        coins: m, how many coins there were; all of them were guessed, so that it is r,
+            too.
         right: v, how many of them rightly.
         delta: the delta that belongs to epsilon.
         level: how often the bound is not above the true epsilon.
-        coins: m, how many coins there were, guessed or not; as many as guesses if not
-            given.
     """
-    coins = guesses if coins is None else coins
     chance = 1.0 - level
 
     def is_ruled_out(epsilon: float) -> bool:
-        return p_value(coins, guesses, right, epsilon, delta) < chance
+        return p_value(coins, coins, right, epsilon, delta) < chance
 
-    if not guesses or not is_ruled_out(0.0):
+    if not coins or not is_ruled_out(0.0):
         return 0.0
     low, high = 0.0, _LARGEST
     while high - low > 1e-4:

@@ -210,6 +210,9 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     releases_always: ClassVar[bool] = False
     """Whether the server takes in a round in which nobody was there: what it then makes
     is noise, and who was there stays hidden."""
+    may_be_unusable: ClassVar[bool] = False
+    """Whether `why_unusable` may say of what clients sent that it cannot be used: they
+    then keep what they would have without it until they are told."""
     per_sample: ClassVar[PerSample | None] = None
     """How gradients of local steps hide single samples; none hides none."""
 
@@ -465,6 +468,18 @@ class Algorithm(Generic[Server, Memory, Download, Work, Upload]):
     def spent(self, rounds: int) -> float | None:
         """Epsilon after so many rounds; None for a method that hides nobody."""
         return None
+
+    def why_unusable(self, uploads: Any, cohort: Cohort) -> str:
+        """Why what a cohort sent cannot be used, so that it counts as if nobody came.
+
+        As the end of a sentence that begins with a client's name; empty if it can, as
+        for most methods.
+
+        Args:
+            uploads: as for `aggregate`.
+            cohort: who sent them.
+        """
+        return ""
 
     def end_round(self, server: Server, cohort: Cohort) -> Server:
         """Close the round after its last exchange; nothing to do for most methods."""

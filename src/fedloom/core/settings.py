@@ -13,7 +13,7 @@ import math
 import re
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import (
     Annotated,
     Any,
@@ -194,6 +194,35 @@ def _advice(hint: Any, value: Any) -> str:
     if isinstance(value, int | float) and str in kinds:
         return f' Text is written in quotes: "{value}".'
     return ""
+
+
+def refuse_idle(
+    settings: Any, names: Collection[str], why: str, *, label: str, advice: str
+) -> None:
+    """Refuse settings that do nothing where others are as they are.
+
+    One that has its default cannot be told from one that was not given, and is fine.
+
+    Args:
+        settings: all settings of a component.
+        names: those that do nothing.
+        why: where, as the end of a sentence: "without a rule".
+        label: what the message calls the component.
+        advice: what to do in place of leaving the setting out, as the end of a
+            sentence: "set rule".
+
+    Raises:
+        ConfigError: One has another value than its default.
+    """
+    for field in dataclasses.fields(settings):
+        value, default = getattr(settings, field.name), field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if field.name in names and value != default:
+            raise ConfigError(
+                f"{label}: {field.name} = {shown(value)} does nothing {why}. Leave "
+                f"{field.name} out, or {advice}."
+            )
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:

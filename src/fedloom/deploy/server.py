@@ -43,6 +43,7 @@ from fedloom.plan import (
     make_module,
     make_task,
     read_secret,
+    refuse_without_uploads,
 )
 from fedloom.privacy import accounted, private, refuse_lone_noise
 from fedloom.privacy.private import Private
@@ -221,6 +222,7 @@ def served_method(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
         ConfigError: A setting is not for clients that are elsewhere, or there are too
             few or too many of them for it.
     """
+    refuse_without_uploads(config, is_served=True)
     algorithm = _private(config, clients, tier)
     if tier != "only":
         _refuse_secure_tiers(config)
@@ -229,7 +231,7 @@ def served_method(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
     refuse_what_needs_samples(config, "serve")
     if algorithm.needs == "sums":
         config.robust.refuse_small_rounds(_expected(config, clients), "a round")
-    if config.secure is not None and algorithm.needs != "nothing":
+    if config.secure is not None:
         refuse_insecure(algorithm)
         if algorithm.needs == "sums":  # how large teams are is not known yet
             config.secure.needed(_expected(config, clients))

@@ -24,6 +24,8 @@ __all__ = [
     "refuse_overspending",
 ]
 
+_ROUND_OFF = 1e-9
+
 
 def private(
     algorithm: AnyAlgorithm, settings: Privacy | None = None, **values: Any
@@ -102,11 +104,19 @@ def accounted(
         # Where rounds differ, nobody can say for how many there is enough noise.
         always = called if kind == "fixed" or rate == 1 else None
         made = Private(algorithm, settings, rate=share, called=always)
+        expected = called if kind == "fixed" else int(rate * clients + _ROUND_OFF)
+        _refuse_small_rounds(made.noisy_clients, max(expected, 1))
         made.check_sums(parameters, called)
         releases = float(algorithm.exchanges)
     is_sent = settings.unit == "sample" or algorithm.needs != "nothing"
     if not (settings.noise and is_sent):
         return made
+    if share == 1 and settings.cohorts == "secret":
+        raise ConfigError(
+            'privacy: cohorts = "secret" does nothing where every round calls all '
+            "clients, for who took part is known then. Leave cohorts out, or lower "
+            "sampling.rate."
+        )
     if (settings.unit, settings.at) == ("client", "server"):
         optional("cryptography.hazmat.primitives.ciphers", "Noise of the server")
     mechanism = mechanism_of(
@@ -128,6 +138,20 @@ def accounted(
         )
     _refuse_beyond_budget(settings, accountant, rounds)
     return made
+
+
+def _refuse_small_rounds(least: int, expected: int) -> None:
+    """Refuse rounds most of which would be lost for want of noise.
+
+    Raises:
+        ConfigError: They would.
+    """
+    if expected < least:
+        raise ConfigError(
+            f"privacy: least_clients = {least} is more than the {expected} clients "
+            "that a round is expected to have, so that most rounds would be lost. "
+            "Lower least_clients, or raise sampling.rate."
+        )
 
 
 def refuse_overspending(settings: Privacy, *, rounds: int, releases: float) -> None:

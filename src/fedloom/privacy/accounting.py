@@ -196,8 +196,8 @@ def mechanism_of(
             releases=releases,
             adjacency="replace all data of one client",
         )
-    if privacy.cohorts == "known" or privacy.at == "clients" or rate == 1:
-        return plain
+    if privacy.cohorts == "known" or rate == 1:
+        return plain  # with noise of clients' parts, cohorts are always known
     if kind == "poisson":
         return Mechanism(
             **{**vars(plain), "sampling": "poisson", "rate": rate},

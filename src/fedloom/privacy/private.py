@@ -15,7 +15,7 @@ from fedloom.core.clip import PerSample
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import leaves, rebuild
 from fedloom.core.streams import NoiseSource
-from fedloom.core.summed import Summed, Wrapped
+from fedloom.core.summed import Summed, Total, Wrapped
 from fedloom.privacy.accounting import Accountant
 from fedloom.privacy.bounding import (
     Bounding,
@@ -42,7 +42,6 @@ class Private(Summed):
     Args:
         algorithm: the method.
         settings: those of the section [privacy].
-        accountant: what tells epsilon; nobody accounts if absent.
         rate: share of the clients that a round calls; that of the population if absent.
         called: how many clients a round calls, where the noise comes from them.
         source: where the noise of a client that is real comes from; by default it
@@ -55,6 +54,7 @@ class Private(Summed):
 
     settings: Privacy
     accountant: Accountant | None
+    """What tells epsilon; nobody accounts before `accounted` puts it there."""
     source: NoiseSource | None
 
     def __init__(
@@ -62,13 +62,12 @@ class Private(Summed):
         algorithm: AnyAlgorithm,
         settings: Privacy,
         *,
-        accountant: Accountant | None = None,
         rate: float | None = None,
         called: int | None = None,
         source: NoiseSource | None = None,
     ) -> None:
         super().__init__(algorithm, most_samples=settings.most_samples)
-        vars(self).update(settings=settings, accountant=accountant, source=source)
+        vars(self).update(settings=settings, accountant=None, source=source)
         if algorithm.needs == "nothing":
             return
         if settings.clip is not None:
@@ -174,6 +173,26 @@ class Private(Summed):
         """
         return self.release is not None and not isinstance(self.leave, DiscreteNoise)
 
+    @property
+    def may_be_unusable(self) -> bool:  # type: ignore[override]
+        """Whether a round may be lost, since it takes several clients' noise."""
+        return self.noisy_clients > 1
+
+    def why_unusable(self, uploads: Any, cohort: Cohort) -> str:
+        """Why the parts of noise in what a cohort sent are too few to be released."""
+        if not isinstance(self.leave, DiscreteNoise):
+            return ""
+        # Who has no samples is left out of the rows that are added, noise and all.
+        is_total = isinstance(uploads, Total)
+        came = len(cohort.clients) if is_total else int((cohort.sizes > 0).sum())
+        if came >= self.leave.least:
+            return ""
+        return (
+            f"was not used: expected {self.leave.least} clients at least, for so many "
+            "have enough noise together (least_clients in [privacy]), found "
+            f"{came}. The round is lost."
+        )
+
     def check_sums(self, parameters: int, clients: int) -> None:
         """Refuse sums of whole numbers that could overflow.
 
@@ -214,13 +233,13 @@ class PrivateSteps(Wrapped):
     Args:
         algorithm: the method.
         settings: those of the section [privacy].
-        accountant: what tells epsilon; nobody accounts if absent.
         source: where the noise of a client that is real comes from; by default it
             follows from the run's seed.
     """
 
     settings: Privacy
     accountant: Accountant | None
+    """What tells epsilon; nobody accounts before `accounted` puts it there."""
     source: NoiseSource | None
 
     def __init__(
@@ -228,12 +247,11 @@ class PrivateSteps(Wrapped):
         algorithm: AnyAlgorithm,
         settings: Privacy,
         *,
-        accountant: Accountant | None = None,
         source: NoiseSource | None = None,
     ) -> None:
         super().__init__(algorithm)
         assert settings.clip is not None
-        vars(self).update(settings=settings, accountant=accountant, source=source)
+        vars(self).update(settings=settings, accountant=None, source=source)
 
     @property
     def parts(self) -> dict[str, str]:

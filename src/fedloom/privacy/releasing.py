@@ -120,6 +120,8 @@ class ClientNoise(Release):
 class SharedNoise(Release):
     """No noise of the server's: the clients' parts add up to enough, in whole numbers.
 
+    A server asks `Private.why_unusable` beforehand, and has the round lost.
+
     Raises:
         MessageError: Fewer clients came than have enough.
     """
@@ -134,8 +136,7 @@ class SharedNoise(Release):
             raise MessageError(
                 f"round {cohort.round + 1}: expected at least {least} clients, for so "
                 f"many have enough noise together, found {came}. Their total is not "
-                "used. A run to which fewer come needs a lower privacy.least_clients "
-                "from its beginning: start a new one."
+                "released."
             )
         bound = self.fields[place]
         grid = self.parts.grid(bound)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, Interval, NonNegative, Positive, check
+from fedloom.core.settings import (
+    Count,
+    Interval,
+    NonNegative,
+    Positive,
+    check,
+    refuse_idle,
+)
 
 Bits = Annotated[int, Interval(least=8, most=24)]
 Delta = Annotated[float, Interval(above=0.0, below=1.0)]
@@ -42,17 +50,20 @@ class Privacy:
     cohorts: Literal["known", "secret"] = "known"
     """Whether who took part in a round is a secret. The sampling of clients lowers
     epsilon only for those who do not know the cohorts: neither the seed, nor the run's
-    directory, nor the server's log."""
+    directory, nor the server's log. It is for noise of the server, and for rounds that
+    do not call everybody."""
     most_samples: Positive | None = 1.0
-    """Training samples from which on a client counts no more; with 1 all clients count
-    the same. None weighs by numbers of samples, which no noise can hide."""
+    """Where clients are hidden, training samples from which on one counts no more; with
+    1 all clients count the same. None weighs by numbers of samples, which no noise can
+    hide. Where samples are hidden, clients count as the method says."""
     bits: Bits = 16
     """With `at = "clients"`, whole numbers of so many bits go from minus `clip` to
     `clip`."""
     least_clients: Count | None = None
     """With `at = "clients"`, how many clients have enough noise together; a round to
-    which fewer come is not used: a federation loses it, a simulation stops. All who
-    are called if absent; a federation wants it given."""
+    which fewer come is lost: the model stays what it was, `refusals` in its row says
+    why, and epsilon counts it. All who are called if absent; a federation wants it
+    given."""
     secret: str | None = None
     """File of the 32 bytes that the server's noise is drawn from, outside of the run's
     directory and readable by its owner alone; made if it is not there. Without it the
@@ -100,4 +111,37 @@ class Privacy:
             raise ConfigError(
                 "privacy: secret is where the server's noise comes from, and here the "
                 "clients add it, from secrets of their own. Leave it out."
+            )
+        for names, why, advice in self._idle():
+            refuse_idle(self, names, why, label="privacy", advice=advice)
+
+    def _idle(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """Settings that do nothing, each with where that is and what to do else."""
+        if self.unit == "sample":
+            yield (
+                ("clips", "most_samples", "cohorts", "bits", "least_clients"),
+                "where samples are hidden, in steps that every client takes by itself",
+                'set unit = "client"',
+            )
+        if not self.noise:
+            yield (
+                ("at", "cohorts", "bits", "least_clients", "secret"),
+                "without noise",
+                "raise noise",
+            )
+        if self.clip is None:
+            yield ("clips",), "without clip", "set clip"
+        if self.at != "server":
+            yield (
+                ("cohorts",),
+                f'with at = "{self.at}": cohorts are no secret to the server, and the '
+                "noise is against it",
+                'set at = "server"',
+            )
+        if self.at != "clients":
+            yield (
+                ("bits", "least_clients"),
+                f'with at = "{self.at}", where noise is not made of the clients\' '
+                "parts",
+                'set at = "clients"',
             )

@@ -166,7 +166,7 @@ class RemoteFleet:
         if self.secure is not None:
             import_module("fedloom.secure")  # or it says which extra is missing
             refuse_insecure(algorithm)
-            self._most = most_samples(self.secure, enrolled.roster)
+            self._most = most_samples(algorithm, self.secure, enrolled.roster)
             self.method = by_sums(algorithm, self._most)
         self._ranges = upload_ranges(self.method)
         self._uploads_like: dict[tuple[Any, ...], Any] = {}

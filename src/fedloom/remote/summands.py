@@ -37,14 +37,23 @@ def by_sums(algorithm: AnyAlgorithm, most: float) -> AnyAlgorithm:
     return Summed(algorithm, most_samples=most)
 
 
-def most_samples(settings: SecureSums, roster: Roster) -> float:
+def most_samples(
+    algorithm: AnyAlgorithm, settings: SecureSums, roster: Roster
+) -> float:
     """Training samples that count as 1 where clients count by samples.
+
+    Args:
+        algorithm: the method; one by its sums says itself how clients count.
+        settings: of the run's secure sums.
+        roster: who there is.
 
     Raises:
         ConfigError: It is not set, and some clients do not tell how many they have.
     """
     if settings.most_samples is not None:
         return float(settings.most_samples)
+    if isinstance(algorithm, Summed):
+        return 1.0
     samples = roster.enrolments.samples
     if bool((samples == NOT_TOLD).any()):
         raise ConfigError(

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from fedloom.clients.counts import round_share
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, Interval, Positive, Rate, Whole, check
+from fedloom.core.settings import (
+    Count,
+    Interval,
+    Positive,
+    Rate,
+    Whole,
+    check,
+    refuse_idle,
+)
 from fedloom.core.streams import generator
 from fedloom.robust import attacks
 
@@ -24,6 +32,8 @@ Kind = Literal[
     "backdoor",
 ]
 
+_OF_BACKDOOR = ("target", "marked", "mark_size")
+"""Settings of that attack alone."""
 _FACTORS = {"sign-flip": 3.0, "inner-product": 10.0}
 """How hard attackers push by default; that of `little-is-enough` follows from how many
 they are."""
@@ -58,6 +68,13 @@ class Attack:
 
     def __post_init__(self) -> None:
         check(self)
+        if not self:
+            names = ("attackers", "factor", *_OF_BACKDOOR)
+            why, advice = "without a kind of attack", "set kind"
+            refuse_idle(self, names, why, label="Attack", advice=advice)
+        if self.kind != "backdoor":
+            why, advice = f"with kind = {self.kind!r}", "set kind = 'backdoor'"
+            refuse_idle(self, _OF_BACKDOOR, why, label="Attack", advice=advice)
         if self.factor is not None and not self.changes_uploads:
             raise ConfigError(
                 f"Attack: factor is for attacks on what is sent, found {self.kind!r}, "

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.settings import Count, Interval, Positive, check
+from fedloom.core.settings import Count, Interval, Positive, check, refuse_idle
 from fedloom.robust import rules
 
 Rule = Literal[
@@ -53,6 +53,14 @@ class Robust:
             raise ConfigError(
                 f"Robust: bound is for the rule norm-bound, found {self.rule!r}. Leave "
                 "bound out, or set rule = 'norm-bound'."
+            )
+        if not self:
+            refuse_idle(
+                self,
+                ("attackers",),
+                "without a rule",
+                label="Robust",
+                advice="set rule",
             )
 
     def __bool__(self) -> bool:

@@ -21,6 +21,7 @@ from fedloom.core.messages import (
     Enrolment,
     ModelRequest,
     Order,
+    Refusal,
     Report,
     Roster,
     ScoreRequest,
@@ -211,6 +212,7 @@ class Coordinator:
             The cost of the round if this closes it, else None.
         """
         state, algorithm = self.state, self.algorithm
+        arrivals = self._usable(arrivals)
         server_log: Any = Empty()
         server, uploaders = state.server, arrivals.uploaders
         if len(uploaders) or algorithm.releases_always:
@@ -256,6 +258,19 @@ class Coordinator:
         cost = state.cost
         state.round, state.exchange, state.cost = state.round + 1, 0, RoundCost()
         return cost
+
+    def _usable(self, arrivals: Arrivals) -> Arrivals:
+        """The same without those whose uploads the method cannot use together."""
+        uploaders = arrivals.uploaders
+        if not len(uploaders):
+            return arrivals
+        cohort = self.cohort(uploaders)
+        reason = self.algorithm.why_unusable(arrivals.uploads, cohort)
+        if not reason:
+            return arrivals
+        refused = tuple(Refusal(client, reason) for client in uploaders.tolist())
+        others = arrivals.only(~torch.isin(arrivals.clients, uploaders))
+        return replace(others, refused=arrivals.refused + refused)
 
     def cohort(self, clients: Tensor) -> Cohort:
         """Some clients, by number, as the method's server sees them."""

@@ -66,7 +66,7 @@ class Simulation(Training):
             poisoned(federation, self.attack, drawn, seed),
             runner,
             seed=seed,
-            can_lose=faults.lost > 0,
+            can_lose=faults.lost > 0 or algorithm.may_be_unusable,
             folder=folder,
         )
         self.faults = faults

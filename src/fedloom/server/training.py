@@ -122,8 +122,8 @@ class Training:
             arrivals = Arrivals.nobody(self._order.clients)
         seconds = (time.perf_counter() - self._started) / bundle_size
         cost = self.coordinator.apply_results(self._order, arrivals, seconds)
-        log = self.fleet.client_log(arrivals.clients)
-        self.last = replace(self.coordinator.log, client_log=log)
+        log = self.coordinator.log
+        self.last = replace(log, client_log=self.fleet.client_log(log.clients))
         return cost
 
     def evaluate(self, part: str, clients: Tensor | None = None) -> Evaluation:

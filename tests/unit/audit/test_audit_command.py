@@ -64,6 +64,22 @@ def test_command_writes_prints_and_reports_what_was_found(tmp_path: Path) -> Non
     assert not re.search(r"<img[^>]+style=", page)
 
 
+def test_an_audit_of_a_run_with_attackers_says_that_its_own_runs_have_none(
+    tmp_path: Path,
+) -> None:
+    remarks = []
+    for attack in (None, fedloom.Attack(kind="sign-flip", attackers=1)):
+        subject = small_runs.trained(
+            tmp_path / str(attack),
+            fedloom.FedAvg(),
+            small_runs.clients(),
+            attack=attack,
+        )
+        found = audit(subject, AuditSettings(references=0, canaries=2, batch=0))
+        remarks.append(any("has attackers" in remark for remark in found.remarks))
+    assert remarks == [False, True]
+
+
 def test_a_run_whose_noise_is_secret_is_audited_whole(tmp_path: Path) -> None:
     """Other runs with its secret have other noise, and give nothing away."""
     file, out = tmp_path / "run.toml", tmp_path / "out"

@@ -18,11 +18,12 @@ from fedloom.comparison import seeds
 from fedloom.config import parse
 from fedloom.core.clip import PerSample
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import leaves
+from fedloom.core.records import leaves, named
 from fedloom.core.summed import Summed
 from fedloom.core.task import Batch
 from fedloom.core.watched import watch
 from fedloom.engine.footprint import first_download, made_up_client
+from fedloom.fleet.faults import Faults, FaultyFleet
 from fedloom.plan import make_clients, make_plan
 from fedloom.privacy import Privacy, private
 from fedloom.privacy.accounting import gaussian_epsilon
@@ -31,6 +32,8 @@ from fedloom.results.directory import RunDirectory
 from fedloom.runs import resume, run_config
 
 HIDDEN: dict[str, Any] = {**SMALL, "privacy": {"noise": 0.5, "delta": 1e-4}}
+
+SAMPLES = {"unit": "sample", "delta": 1e-5}
 
 
 def plan_of(**changes: Any) -> Any:
@@ -147,6 +150,25 @@ def test_a_round_beyond_the_budget_is_never_sent() -> None:
         ({"delta": 1e-5, "clips": {"x": 0}}, r"clips\.x must be a number above 0"),
         ({"delta": 1e-5, "unit": "sample", "at": "local"}, "leave out at"),
         ({"delta": 1e-5, "at": "local", "secret": "x"}, "Leave it out"),
+        ({"delta": 1e-5, "bits": 12}, r'bits = 12 does nothing with at = "server"'),
+        ({"delta": 1e-5, "at": "local", "bits": 12}, 'bits = 12 .* at = "local"'),
+        (
+            {"delta": 1e-5, "least_clients": 9},
+            'least_clients = 9 .* set at = "clients"',
+        ),
+        ({"delta": 1e-5, "at": "local", "cohorts": "secret"}, "noise is against it"),
+        ({"delta": 1e-5, "at": "clients", "cohorts": "secret"}, "noise is against it"),
+        ({"noise": 0.0, "at": "clients"}, "at = 'clients' does nothing without noise"),
+        ({"noise": 0.0, "cohorts": "secret"}, "cohorts = 'secret' .* without noise"),
+        ({"noise": 0.0, "secret": "x"}, "secret = 'x' does nothing without noise"),
+        (
+            {"noise": 0.0, "clip": None, "clips": {"x": 1.0}},
+            "does nothing without clip",
+        ),
+        ({**SAMPLES, "clips": {"x": 1.0}}, "where samples are hidden"),
+        ({**SAMPLES, "most_samples": 9.0}, r"most_samples = 9\.0 .* unit = \"client\""),
+        ({**SAMPLES, "cohorts": "secret"}, "cohorts = 'secret' .* samples are hidden"),
+        ({**SAMPLES, "bits": 12}, "bits = 12 .* where samples are hidden"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
@@ -154,6 +176,17 @@ def test_settings_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Privacy(**settings)
+
+
+def test_cohorts_are_no_secret_where_everybody_is_called() -> None:
+    secret = settings_of(cohorts="secret")
+    for kind in ("fixed", "poisson"):
+        with pytest.raises(ConfigError, match=r"calls all clients.*sampling\.rate"):
+            plan_of(privacy=secret, sampling={"rate": 1.0, "kind": kind})
+    # Beside methods that send something, it may have the same settings.
+    plan_of(
+        privacy=secret, sampling={"rate": 1.0}, algorithm={"name": "local", "steps": 1}
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,11 +234,97 @@ def test_rounds_of_any_size_must_say_how_many_have_enough_noise() -> None:
     assert plan_of(sampling=sampling, privacy=privacy).simulation is not None
 
 
-def test_too_few_clients_have_too_little_noise() -> None:
+def test_a_round_of_too_few_for_enough_noise_is_lost_and_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    """As in a federation: nothing of it is released, and it counts as one."""
+    tables = {
+        **HIDDEN,
+        "rounds": 6,
+        "algorithm": {"name": "scaffold", "steps": 1},
+        "sampling": {"rate": 0.6, "kind": "poisson"},
+        "privacy": settings_of(at="clients", least_clients=2),
+    }
+    plan = make_plan(*make_clients(parse(tables)))
+    simulation = plan.simulation
+    came = []
+    for number in range(plan.schedule.rounds):
+        before = [t.clone() for t in leaves(simulation.state.server)]
+        cost = simulation.run_exchange()
+        assert cost is not None
+        assert simulation.last is not None
+        called = simulation.last.called.tolist()
+        came.append(len(called))
+        taken = simulation.state.taken[called].tolist()
+        after = leaves(simulation.state.server)
+        if len(called) >= 2:
+            assert cost.participants == len(called)
+            assert not cost.refusals
+            assert taken == [number] * len(called)
+            continue
+        assert all(map(torch.equal, before, after))
+        assert number not in taken
+        assert (cost.participants, cost.absent) == (0, called)
+        assert [refusal["client"] for refusal in cost.refusals] == called
+        for refusal in cost.refusals:
+            assert "was not used: expected 2 clients at least" in refusal["reason"]
+    assert 1 in came
+    assert max(came) > 1
+    # Their parts were sent: the account has no fewer rounds.
+    run_config(parse(tables), out=tmp_path / "run")
+    rows = json.loads((tmp_path / "run" / "privacy.json").read_text())["rounds"]
+    assert [row["round"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    epsilons = [row["epsilon"] for row in rows]
+    assert epsilons == sorted({*epsilons})
+
+
+def test_clients_of_a_lost_round_keep_what_they_would_if_their_uploads_were_lost() -> (
+    None
+):
+    """Else a client's variate would move, and the server's would not."""
+
+    def after_two_rounds(*, are_lost: bool) -> dict[str, torch.Tensor]:
+        plan = plan_of(
+            algorithm={"name": "scaffold", "steps": 1},
+            sampling={"rate": 1.0},
+            privacy=settings_of(at="clients", least_clients=3),
+        )
+        simulation = plan.simulation
+        called = [torch.arange(2), torch.arange(4)]
+        simulation.called = called.__getitem__
+        if are_lost:
+            simulation.fleet = FaultyFleet(simulation.clients, Faults(lost=1.0))
+        for _ in called:
+            simulation.run_exchange()
+            simulation.fleet = simulation.clients
+        assert simulation.state.taken.tolist() == [1] * 4
+        kept = simulation.clients.save()
+        return {**named(simulation.state.server), **kept}
+
+    found = after_two_rounds(are_lost=False)
+    expected = after_two_rounds(are_lost=True)
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_rounds_that_would_be_lost_for_want_of_noise_are_refused_beforehand() -> None:
     privacy = settings_of(at="clients", least_clients=3)
-    simulation = plan_of(privacy=privacy).simulation
+    for sampling in ({"rate": 0.5}, {"rate": 0.6, "kind": "poisson"}):
+        with pytest.raises(ConfigError, match=r"= 3 is more than the 2 clients that"):
+            plan_of(privacy=privacy, sampling=sampling)
+    plan_of(privacy=privacy, sampling={"rate": 0.75})
+
+
+def test_a_total_with_too_little_noise_is_never_released() -> None:
+    """Whoever takes it in: a coordinator never does."""
+    made = private(fedloom.FedAvg(), Privacy(delta=1e-4, at="clients", least_clients=3))
+    assert isinstance(made, Private)
+    assert made.release is not None
+    cohort = plan_of().simulation.coordinator.cohort(torch.arange(2))
+    zeros = made.summand_record(torch.zeros(9), torch.zeros(()))
     with pytest.raises(fedloom.MessageError, match=r"at least 3 clients.*found 2"):
-        simulation.run_exchange()
+        made.release(zeros, cohort)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,11 @@ def test_somebody_must_be_honest() -> None:
         ({"attackers": 1.0}, "attackers must be"),
         ({"kind": "label-flip", "factor": 2.0}, "factor is for attacks on what is"),
         ({"kind": "sign-flip", "factor": 0.0}, "factor must be"),
+        ({"attackers": 0.3}, r"attackers = 0\.3 does nothing without a kind of attack"),
+        ({"factor": 2.0}, r"factor = 2\.0 does nothing without a kind .* set kind"),
+        ({"target": 1}, "target = 1 does nothing without a kind"),
+        ({"kind": "label-flip", "target": 1}, "target = 1 .* kind = 'label-flip'"),
+        ({"kind": "sign-flip", "mark_size": 3}, "mark_size = 3 .* kind = 'backdoor'"),
     ],
 )
 def test_what_no_attack_can_have_is_refused(
