@@ -418,6 +418,7 @@ def _private(config: RunConfig, task: Task, clients: Federation) -> AnyAlgorithm
         config.algorithm,
         privacy,
         clients=clients.count,
+        samples=int(sizes.sum()),
         called=fixed if sampling.kind == "fixed" else clients.count,
         rate=sampling.rate,
         kind=sampling.kind,

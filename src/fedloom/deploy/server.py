@@ -45,7 +45,12 @@ from fedloom.plan import (
     read_secret,
     refuse_without_uploads,
 )
-from fedloom.privacy import accounted, private, refuse_lone_noise
+from fedloom.privacy import (
+    accounted,
+    private,
+    refuse_large_delta,
+    refuse_lone_noise,
+)
 from fedloom.privacy.private import Private
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
@@ -187,8 +192,10 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
             'cohorts = "known", or leave out [secure].'
         )
     if privacy.unit == "sample":
-        return private(config.algorithm, privacy)  # who has how many is not known yet
-    made = _accounted(config, clients, lambda _: 1.0)
+        # Who has how many is not known yet, but each has one.
+        refuse_large_delta(privacy, clients, "clients that have a sample or more each")
+        return private(config.algorithm, privacy)
+    made = _accounted(config, clients, clients, lambda _: 1.0)
     least = made.noisy_clients if isinstance(made, Private) else 1
     if config.secure is not None and least > 1:
         needed = config.secure.needed(_called(config, clients))
@@ -268,18 +275,28 @@ def _with_accounts(
     samples = enrolled.roster.enrolments.samples.cpu()
     blank = enrolled.format.blank()
 
+    # Who does not tell may have one sample, which is then in most gradients.
+    sizes = torch.where(samples == NOT_TOLD, 1, samples)
+
     def gradients(method: AnyAlgorithm) -> float:
-        # Who does not tell may have one sample, which is then in most gradients.
-        sizes = torch.where(samples == NOT_TOLD, 1, samples)
         return gradients_of_a_sample(method, task, blank.inputs, blank.targets, sizes)
 
-    return _accounted(config, len(samples), gradients)
+    return _accounted(config, len(samples), int(sizes.sum()), gradients)
 
 
 def _accounted(
-    config: RunConfig, clients: int, gradients: Callable[[AnyAlgorithm], float]
+    config: RunConfig,
+    clients: int,
+    samples: int,
+    gradients: Callable[[AnyAlgorithm], float],
 ) -> AnyAlgorithm:
     """The method with its accounts.
+
+    Args:
+        config: the settings of the run.
+        clients: how many there are.
+        samples: for training, of all of them together, as far as they tell.
+        gradients: in how many gradients of a round a sample is at most.
 
     Raises:
         ConfigError: Nobody can account for it, or it would pass the budget.
@@ -290,6 +307,7 @@ def _accounted(
         config.algorithm,
         privacy,
         clients=clients,
+        samples=samples,
         called=_called(config, clients),
         rate=sampling.rate,
         kind=sampling.kind,
