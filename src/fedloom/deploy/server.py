@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedloom.clients import Federation
-from fedloom.clients.counts import floor_share
 from fedloom.clients.ragged import Ragged
 from fedloom.config import RunConfig, read_toml, refuse_changes, to_tables, to_toml
 from fedloom.core.algorithm import AnyAlgorithm
@@ -54,7 +53,7 @@ from fedloom.privacy import (
 from fedloom.privacy.private import Private
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
-from fedloom.remote.summands import refuse_large_whole, whole_bound
+from fedloom.remote.summands import refuse_unfit_sums
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.server.checkpoint import Position
@@ -185,28 +184,11 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
             "privacy: secret must name a file when clients are real, found none: noise "
             "that follows from the seed hides nobody. It is made if it is not there."
         )
-    if privacy.cohorts == "secret" and config.secure is not None:
-        raise ConfigError(
-            'privacy: cohorts = "secret" and a section [secure] exclude each other: '
-            "clients that add up under masks are told who else is in the round. Set "
-            'cohorts = "known", or leave out [secure].'
-        )
     if privacy.unit == "sample":
         # Who has how many is not known yet, but each has one.
         refuse_large_delta(privacy, clients, "clients that have a sample or more each")
         return private(config.algorithm, privacy)
-    made = _accounted(config, clients, clients, lambda _: 1.0)
-    least = made.noisy_clients if isinstance(made, Private) else 1
-    if config.secure is not None and least > 1:
-        needed = config.secure.needed(_called(config, clients))
-        if needed < least:
-            raise ConfigError(
-                f"privacy: least_clients = {least} is more than the {needed} clients "
-                "that a secure sum may be opened for, who would not have enough noise "
-                f"together. Set it to {needed} at most, or raise the threshold in "
-                "[secure]."
-            )
-    return made
+    return _accounted(config, clients, clients, lambda _: 1.0)
 
 
 def _cohort_seed(algorithm: AnyAlgorithm) -> int | None:
@@ -237,27 +219,14 @@ def served_method(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
         algorithm = above if tier == "global" else algorithm
     refuse_what_needs_samples(config, "serve")
     if algorithm.needs == "sums":
-        config.robust.refuse_small_rounds(_expected(config, clients), "a round")
+        config.robust.refuse_small_rounds(config.sampling.expected(clients), "a round")
     if config.secure is not None:
         refuse_insecure(algorithm)
         if algorithm.needs == "sums":  # how large teams are is not known yet
-            config.secure.needed(_expected(config, clients))
-            bits = config.secure.bits_for(_called(config, clients))
-            whole = whole_bound(algorithm, 1)  # how large models are is not known yet
-            if whole is not None:
-                refuse_large_whole(whole, bits, is_least=True)
+            expected = config.sampling.expected(clients)
+            most = config.sampling.most(clients)
+            refuse_unfit_sums(config.secure, algorithm, expected=expected, most=most)
     return algorithm
-
-
-def _expected(config: RunConfig, clients: int) -> int:
-    """How many clients a round is expected to have."""
-    return max(floor_share(config.sampling.rate, clients), 1)
-
-
-def _called(config: RunConfig, clients: int) -> int:
-    """How many clients a round calls at most."""
-    is_fixed = config.sampling.kind == "fixed"
-    return _expected(config, clients) if is_fixed else clients
 
 
 def _with_accounts(
@@ -269,7 +238,7 @@ def _with_accounts(
         ConfigError: It would pass the budget, or sums could overflow.
     """
     if isinstance(algorithm, Private):
-        algorithm.check_sums(task.d, _called(config, enrolled.roster.count))
+        algorithm.check_sums(task.d, config.sampling.most(enrolled.roster.count))
     if config.privacy is None or config.privacy.unit != "sample":
         return algorithm
     samples = enrolled.roster.enrolments.samples.cpu()
@@ -308,7 +277,7 @@ def _accounted(
         privacy,
         clients=clients,
         samples=samples,
-        called=_called(config, clients),
+        called=config.sampling.most(clients),
         rate=sampling.rate,
         kind=sampling.kind,
         parameters=0,

@@ -231,7 +231,9 @@ def test_a_delta_that_gives_a_whole_sample_away_is_refused() -> None:
     samples = int(enough.simulation.federation.sizes.sum())
     assert plan_of(privacy=settings_of(unit="sample", delta=0.99 / samples))
     for delta in (0.5, 1 / samples):
-        message = rf"delta = {delta:g} with {samples} training samples: .* 1 / {samples}"
+        message = (
+            rf"delta = {delta:g} with {samples} training samples: .* 1 / {samples}"
+        )
         with pytest.raises(ConfigError, match=message):
             plan_of(privacy=settings_of(unit="sample", delta=delta))
 
