@@ -44,7 +44,7 @@ from fedloom.core.errors import (
 )
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
-from fedloom.core.secure_sums import refuse_insecure
+from fedloom.core.secure_sums import SecureSums, refuse_insecure
 from fedloom.core.task import Task
 from fedloom.core.version import VERSION
 from fedloom.core.wording import counted
@@ -61,7 +61,7 @@ from fedloom.models.imported import ImportedModel, is_imported
 from fedloom.models.sizes import foresee
 from fedloom.privacy import accounted
 from fedloom.privacy.private import Private, PrivateSteps
-from fedloom.remote.summands import refuse_unfit_sums
+from fedloom.remote.summands import refuse_large_whole, whole_bound
 from fedloom.results.directory import RunDirectory
 from fedloom.server import checkpoint
 from fedloom.server.resume import refuse_other_data
@@ -456,6 +456,37 @@ def _refuse_small_rounds(config: RunConfig, clients: Federation) -> None:
         for whose, count in groups.items():
             sampled = config.sampling.expected(int(count))
             config.robust.refuse_small_rounds(sampled, whose)
+
+
+def refuse_unfit_sums(
+    secure: SecureSums, algorithm: AnyAlgorithm, *, expected: int, most: int
+) -> None:
+    """Refuse secure sums over so many clients before anybody is asked for one.
+
+    Args:
+        secure: the settings of the run's secure sums.
+        algorithm: the method as it is trained.
+        expected: how many clients a sum is expected to have.
+        most: how many it has at most.
+
+    Raises:
+        ConfigError: A total could be over too few clients, or they would not have
+            enough noise together; or a sum could overflow.
+    """
+    secure.needed(expected)
+    bits = secure.bits_for(most)
+    if not isinstance(algorithm, Private):
+        return
+    needed, least = secure.needed(most), algorithm.noisy_clients
+    if least > 1 and needed < least:
+        raise ConfigError(
+            f"privacy: least_clients = {least} is more than the {needed} clients "
+            "that a secure sum may be opened for, who would not have enough noise "
+            f"together. Set it to {needed} at most, or raise the threshold in [secure]."
+        )
+    largest = whole_bound(algorithm, 1)  # how large models are may not be known yet
+    if largest is not None:
+        refuse_large_whole(largest, bits, is_least=True)
 
 
 def _refuse_unfit_sums(

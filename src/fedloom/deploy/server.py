@@ -42,6 +42,7 @@ from fedloom.plan import (
     make_module,
     make_task,
     read_secret,
+    refuse_unfit_sums,
     refuse_without_uploads,
 )
 from fedloom.privacy import (
@@ -53,7 +54,6 @@ from fedloom.privacy import (
 from fedloom.privacy.private import Private
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
-from fedloom.remote.summands import refuse_unfit_sums
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.server.checkpoint import Position

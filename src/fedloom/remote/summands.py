@@ -15,7 +15,6 @@ from fedloom.core.records import leaves, named, rebuild
 from fedloom.core.secure_sums import SecureSums
 from fedloom.core.summed import Summed
 from fedloom.core.sums import bounds
-from fedloom.privacy.private import Private
 
 if TYPE_CHECKING:
     from fedloom.secure.fixed_point import FixedPoint
@@ -92,37 +91,6 @@ def refuse_large_whole(largest: float, bits: int, *, is_least: bool = False) -> 
             "[secure]."
         )
     return most
-
-
-def refuse_unfit_sums(
-    secure: SecureSums, algorithm: AnyAlgorithm, *, expected: int, most: int
-) -> None:
-    """Refuse secure sums over so many clients before anybody is asked for one.
-
-    Args:
-        secure: the settings of the run's secure sums.
-        algorithm: the method as it is trained.
-        expected: how many clients a sum is expected to have.
-        most: how many it has at most.
-
-    Raises:
-        ConfigError: A total could be over too few clients, or they would not have
-            enough noise together; or a sum could overflow.
-    """
-    secure.needed(expected)
-    bits = secure.bits_for(most)
-    if not isinstance(algorithm, Private):
-        return
-    needed, least = secure.needed(most), algorithm.noisy_clients
-    if least > 1 and needed < least:
-        raise ConfigError(
-            f"privacy: least_clients = {least} is more than the {needed} clients "
-            "that a secure sum may be opened for, who would not have enough noise "
-            f"together. Set it to {needed} at most, or raise the threshold in [secure]."
-        )
-    largest = whole_bound(algorithm, 1)  # how large models are may not be known yet
-    if largest is not None:
-        refuse_large_whole(largest, bits, is_least=True)
 
 
 class SummandForm:
