@@ -31,6 +31,7 @@ from fedloom.fleet.faults import Faults
 from fedloom.models import MODELS, Model
 from fedloom.models.imported import ImportedModel, is_imported, missing_attribute
 from fedloom.privacy import Privacy
+from fedloom.privacy.bounding import largest_sent
 from fedloom.robust import Attack, Robust, around, refuse_with_privacy
 from fedloom.server.schedule import Schedule
 
@@ -67,6 +68,8 @@ class RunConfig:
             # Attacks are for simulations, which sum in the clear.
             refuse_insecure(around(self.algorithm, self.robust, Attack()))
             self._refuse_idle_secure(self.secure)
+            self._refuse_small_bound(self.secure)
+            self._refuse_secret_cohorts()
 
     def _refuse_idle_secure(self, secure: SecureSums) -> None:
         """Refuse settings of secure sums in whose place those of another section are.
@@ -86,6 +89,40 @@ class RunConfig:
                 idle.append(("bound", why, "set privacy.clip"))
         for name, why, advice in idle:
             refuse_idle(secure, (name,), why, label="[secure]", advice=advice)
+
+    def _refuse_small_bound(self, secure: SecureSums) -> None:
+        """Refuse a bound of secure sums below what another section lets clients send.
+
+        Raises:
+            ConfigError: Clients would withhold it, and count as drop-outs.
+        """
+        privacy, limits = self.privacy, {}
+        if self.robust.bound is not None:
+            limits["robust.bound"] = self.robust.bound
+        # Where whole numbers are added, their bound is that of the sums, too.
+        if privacy is not None and privacy.unit == "client" and privacy.at != "clients":
+            limits |= largest_sent(self.algorithm, privacy)
+        for name, largest in limits.items():
+            if secure.bound < largest:
+                raise ConfigError(
+                    f"[secure]: bound = {secure.bound:g} is less than the {largest:g} "
+                    f"that a number may come to with {name}, and a client whose "
+                    "numbers are larger than bound withholds them. Set bound to "
+                    f"{largest:g} or more, or lower {name}."
+                )
+
+    def _refuse_secret_cohorts(self) -> None:
+        """Refuse cohorts that are a secret and are told to clients that add up.
+
+        Raises:
+            ConfigError: They are.
+        """
+        if self.privacy is not None and self.privacy.cohorts == "secret":
+            raise ConfigError(
+                'privacy: cohorts = "secret" and a section [secure] exclude each '
+                "other: clients that add up under masks are told who else is in the "
+                'round. Set cohorts = "known", or leave out [secure].'
+            )
 
     @property
     def method(self) -> AnyAlgorithm:

@@ -24,7 +24,6 @@ from torch import nn
 
 from fedloom.algorithms import REGISTRY
 from fedloom.clients import Federation, LabelSkew, Natural, Sampling, divide
-from fedloom.clients.counts import floor_share
 from fedloom.config import (
     RunConfig,
     parse,
@@ -45,6 +44,7 @@ from fedloom.core.errors import (
 )
 from fedloom.core.files import atomic_write
 from fedloom.core.losses import Loss
+from fedloom.core.secure_sums import SecureSums, refuse_insecure
 from fedloom.core.task import Task
 from fedloom.core.version import VERSION
 from fedloom.core.wording import counted
@@ -61,6 +61,7 @@ from fedloom.models.imported import ImportedModel, is_imported
 from fedloom.models.sizes import foresee
 from fedloom.privacy import accounted
 from fedloom.privacy.private import Private, PrivateSteps
+from fedloom.remote.summands import refuse_large_whole, whole_bound
 from fedloom.results.directory import RunDirectory
 from fedloom.server import checkpoint
 from fedloom.server.resume import refuse_other_data
@@ -243,6 +244,7 @@ def plan_for(
     _refuse_small_rounds(config, clients)
     _refuse_too_large(config.algorithm, task, clients.count, sampling, schedule.rounds)
     method = _private(config, task, clients)
+    _refuse_unfit_sums(config, method, clients)
     choice = choose(
         engine,
         method,
@@ -413,12 +415,12 @@ def _private(config: RunConfig, task: Task, clients: Federation) -> AnyAlgorithm
         inputs = tuple(x[some] for x in data.inputs)
         return gradients_of_a_sample(algorithm, task, inputs, data.targets[some], sizes)
 
-    fixed = max(floor_share(sampling.rate, clients.count), 1)
     return accounted(
         config.algorithm,
         privacy,
         clients=clients.count,
-        called=fixed if sampling.kind == "fixed" else clients.count,
+        samples=int(sizes.sum()),
+        called=sampling.most(clients.count),
         rate=sampling.rate,
         kind=sampling.kind,
         parameters=task.d,
@@ -444,7 +446,7 @@ def _refuse_small_rounds(config: RunConfig, clients: Federation) -> None:
             "tells a lie from the truth where half of them lie. Lower "
             "attack.attackers, or set robust.rule = 'none'."
         )
-    rate, needs = config.sampling.rate, config.algorithm.needs
+    needs = config.algorithm.needs
     if needs == "sums":
         groups = {"a round": clients.count}
     else:
@@ -452,8 +454,62 @@ def _refuse_small_rounds(config: RunConfig, clients: Federation) -> None:
         groups = {f"a round of team {t}": n for t, n in zip(teams, counts, strict=True)}
     if needs != "nothing":
         for whose, count in groups.items():
-            sampled = max(floor_share(rate, int(count)), 1)
+            sampled = config.sampling.expected(int(count))
             config.robust.refuse_small_rounds(sampled, whose)
+
+
+def refuse_unfit_sums(
+    secure: SecureSums, algorithm: AnyAlgorithm, *, expected: int, most: int
+) -> None:
+    """Refuse secure sums over so many clients before anybody is asked for one.
+
+    Args:
+        secure: the settings of the run's secure sums.
+        algorithm: the method as it is trained.
+        expected: how many clients a sum is expected to have.
+        most: how many it has at most.
+
+    Raises:
+        ConfigError: A total could be over too few clients, or they would not have
+            enough noise together; or a sum could overflow.
+    """
+    secure.needed(expected)
+    bits = secure.bits_for(most)
+    if not isinstance(algorithm, Private):
+        return
+    needed, least = secure.needed(most), algorithm.noisy_clients
+    if least > 1 and needed < least:
+        raise ConfigError(
+            f"privacy: least_clients = {least} is more than the {needed} clients "
+            "that a secure sum may be opened for, who would not have enough noise "
+            f"together. Set it to {needed} at most, or raise the threshold in [secure]."
+        )
+    largest = whole_bound(algorithm, 1)  # how large models are may not be known yet
+    if largest is not None:
+        refuse_large_whole(largest, bits, is_least=True)
+
+
+def _refuse_unfit_sums(
+    config: RunConfig, algorithm: AnyAlgorithm, clients: Federation
+) -> None:
+    """Refuse secure sums that these clients could not have if they were real.
+
+    Raises:
+        ConfigError: A sum of all, or of a team, is impossible.
+    """
+    secure, sampling = config.secure, config.sampling
+    if secure is None or algorithm.needs == "nothing":
+        return
+    refuse_insecure(algorithm)
+    most = sampling.most(clients.count)
+    if algorithm.needs == "sums":
+        expected = sampling.expected(clients.count)
+        refuse_unfit_sums(secure, algorithm, expected=expected, most=most)
+        return
+    for count in np.unique(clients.teams, return_counts=True)[1].tolist():
+        # A round may have any part of a team; more than all of it there are never.
+        in_round = min(count, most)
+        refuse_unfit_sums(secure, algorithm, expected=in_round, most=in_round)
 
 
 def _refuse_too_large(

@@ -51,6 +51,11 @@ TWO = SecureSums(threshold=0.5, fewest=2)
 HIDDEN = {"delta": 1e-5}
 PARTS = {**HIDDEN, "at": "clients", "least_clients": 3}
 BOUND = {"rule": "norm-bound", "bound": 1.0}
+LOUD = {**HIDDEN, "at": "local", "noise": 2.0, "clip": 0.5}
+CONTROLLED: dict[str, Any] = {
+    "algorithm": {"name": "scaffold"},
+    "privacy": {**HIDDEN, "clip": 0.5, "clips": {"variate": 3.0}},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -748,6 +753,24 @@ def test_the_section_is_there_or_not() -> None:
     assert "secure" not in to_tables(parse({}))
     with pytest.raises(ConfigError, match="threshold"):
         parse({"secure": {"threshold": 0.4}})
+
+
+@pytest.mark.parametrize(
+    ("other", "bound", "message"),
+    [
+        ({"privacy": HIDDEN}, 1.0, r"bound = 0\.99 is .* the 1 .* privacy\.clip, and"),
+        ({"privacy": LOUD}, 8.5, r"8\.5 that a number may come to with privacy\.clip"),
+        ({"robust": BOUND}, 1.0, r"less than the 1 .* robust\.bound"),
+        (CONTROLLED, 3.0, r"less than the 3 .* privacy\.clips\.variate"),
+    ],
+)
+def test_a_bound_that_other_sections_let_clients_pass_is_refused(
+    other: dict[str, Any], bound: float, message: str
+) -> None:
+    """They would withhold uploads, and nobody would have said so beforehand."""
+    with pytest.raises(ConfigError, match=message):
+        parse({**other, "secure": {"bound": 0.99 * bound}})
+    parse({**other, "secure": {"bound": 1.01 * bound}})
 
 
 @pytest.mark.parametrize(

@@ -428,3 +428,118 @@ def test_seeds_of_a_table_are_woven_to_what_each_comes_to_alone(
             x = np.ones((1, 3))
             expected = alone.predict(client, x)
             torch.testing.assert_close(woven.predict(client, x), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "arm"),
+    [
+        ({"robust": {"rule": "median"}}, "robust: median .* fedacs", "fedacs"),
+        ({"attack": {"kind": "sign-flip"}}, "none with fedacs", "fedacs"),
+        ({"privacy": {"delta": 1e-4}}, "fedacs: expected a method .* sums", "fedacs"),
+        (
+            {
+                "methods": {"near": {"name": "fedavg"}, "long": {"name": "fedavg"}},
+                "privacy": {"unit": "sample", "delta": 1e-4, "budget": 1.0},
+            },
+            "3 rounds would come to epsilon",
+            "near",
+        ),
+        (
+            {"methods": ["local", "fedavg"], "sampling": {"rate": 0.1}}
+            | {"robust": {"rule": "krum", "attackers": 2}},
+            "krum needs",
+            "fedavg",
+        ),
+        (
+            {"methods": ["local", "fedavg"], "secure": {"fewest": 20}},
+            "a total must be over at least 20",
+            "fedavg",
+        ),
+    ],
+)
+def test_a_comparison_is_refused_before_anything_of_it_is_trained_or_written(
+    changes: dict[str, Any], message: str, arm: str, tmp_path: Path
+) -> None:
+    """Not after the methods before the one that cannot be had."""
+    tables = {**QUICK, "methods": ["fedavg", "fedacs"], **changes}
+    with pytest.raises(ConfigError, match=message) as refused:
+        run_comparison(parse_comparison(tables), tmp_path / "out", jobs=1)
+    (note,) = refused.value.__notes__  # and not how to go on, which nobody could
+    assert note.startswith(f"This is about the method {arm}, with seed 0. Nothing of")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_from_python_is_refused_as_early(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, 3, generator=draw), torch.arange(60) % 2
+    clients = fedloom.federation(x, y, clients=[*range(4)] * 15)
+    hidden = [
+        fedloom.private(fedloom.FedAvg(), delta=1e-4),
+        fedloom.private(fedloom.Ditto(), delta=0.5),
+    ]
+    with pytest.raises(ConfigError, match=r"delta = 0\.5 with 4 clients"):
+        fedloom.compare(hidden, "mlr", clients, seeds=1, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_refused_comparison_replaces_none(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tables = {**QUICK, "methods": ["fedavg"], "seeds": 1, "rounds": 1}
+    run_comparison(parse_comparison(tables), out, jobs=1)
+    kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    other = {**tables, "methods": ["fedacs"], "robust": {"rule": "median"}}
+    with pytest.raises(ConfigError, match="with fedacs"):
+        run_comparison(parse_comparison(other), out, fresh=True, jobs=1)
+    assert kept == {path: path.read_bytes() for path in kept}
+    # Another model in the old one's place is no reason to refuse a new one.
+    other = {**tables, "model": {"name": "mlr"}}
+    run_comparison(parse_comparison(other), out, fresh=True, jobs=1)
+
+
+def test_a_secret_in_the_directory_of_a_comparison_is_refused(tmp_path: Path) -> None:
+    """Whoever is given the directory would get it, though it is in no run's own."""
+    out = tmp_path / "out"
+    privacy = {"delta": 1e-4, "secret": str(out / "secret")}
+    tables = {**QUICK, "privacy": privacy}
+    with pytest.raises(ConfigError, match="must lie outside of the run's directory"):
+        run_comparison(parse_comparison(tables), out, jobs=1)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # Four times as many rounds are tried alone.
+        {"privacy": {"unit": "sample", "delta": 1e-4, "noise": 9.0, "budget": 1.0}},
+        {"attack": {"kind": "label-flip"}, "robust": {"rule": "median"}},
+    ],
+)
+def test_what_methods_are_measured_by_is_not_refused_after_them(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    tables = {**QUICK, "methods": ["fedavg"], "seeds": 1, "yardsticks": True}
+    tables |= {"split": {"validation": 0.25}, **changes}
+    out = run_comparison(parse_comparison(tables), tmp_path / "out", jobs=1)
+    assert (out / "yardsticks" / "yardsticks.json").is_file()
+
+
+def test_settings_that_cannot_be_had_are_not_said_to_be_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison that was begun by another version, say."""
+    out = tmp_path / "out"
+    tables = {**QUICK, "methods": ["fedavg"], "seeds": 1, "rounds": 1}
+
+    def refused(*_: Any) -> None:
+        raise ends.pop(0)
+
+    ends: list[Exception] = [ConfigError("None can."), DataError("The disk is full.")]
+    monkeypatch.setattr("fedloom.comparison.train._train_arm", refused)
+    with pytest.raises(ConfigError) as useless:
+        run_comparison(parse_comparison(tables), out, jobs=1)
+    assert not hasattr(useless.value, "__notes__")
+    with pytest.raises(DataError) as useful:
+        run_comparison(parse_comparison(tables), out, jobs=1)
+    assert useful.value.__notes__ == [
+        f"What was finished is kept. To go on: fedloom resume {out}"
+    ]

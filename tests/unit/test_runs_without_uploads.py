@@ -59,3 +59,60 @@ def test_python_is_told_the_same() -> None:
     hidden = fedloom.private(method, delta=1e-4)
     with pytest.raises(ConfigError, match="clients are hidden in what they send"):
         fedloom.run(hidden, "mlr", clients, rounds=1, progress=False)
+
+
+TWELVE: dict[str, Any] = {
+    **SMALL,
+    "algorithm": {"name": "fedavg"},
+    "partition": {"name": "iid", "clients": 12},
+    "sampling": {"rate": 1.0},
+}
+PARTS = {"at": "clients", "delta": 1e-4, "noise": 9.0, "bits": 8}
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"secure": {"bits": 29}}, r"12 clients with bits = 29 .*Lower bits to 28"),
+        ({"secure": {"fewest": 12}}, "12 clients may be opened for 9 of them"),
+        (
+            {"secure": {}, "privacy": {**PARTS, "least_clients": 12}},
+            "least_clients = 12 is more than the 9 clients",
+        ),
+        (
+            {"secure": {"bits": 9}, "privacy": {**PARTS, "least_clients": 9}},
+            r"whole numbers with noise come to at least .*\(bits = 9\)",
+        ),
+        (
+            {
+                "secure": {},
+                "sampling": {"kind": "poisson", "rate": 0.5},
+                "privacy": {"delta": 1e-4, "cohorts": "secret"},
+            },
+            r'cohorts = "secret" and a section \[secure\] exclude each other',
+        ),
+    ],
+)
+def test_a_simulation_refuses_the_secure_sums_that_a_server_would_refuse(
+    sections: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """It trains without them, and says what they would come to all the same."""
+
+    def simulate() -> None:
+        run_config(parse({**TWELVE, **sections}), out=tmp_path / "out")
+
+    def serve() -> None:
+        served_method(parse({**TWELVE, **sections}), 12, "only")
+
+    for refused in (simulate, serve):
+        with pytest.raises(ConfigError, match=message):
+            refused()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_simulation_refuses_secure_sums_of_teams_that_are_too_small() -> None:
+    teams = {"name": "blocks", "teams": 4}
+    tables = {**TWELVE, "algorithm": {"name": "pfedmt"}, "teams": teams}
+    with pytest.raises(ConfigError, match="a sum of 3 clients may be opened for 3"):
+        make_plan(*make_clients(parse({**tables, "secure": {"fewest": 4}})))
+    make_plan(*make_clients(parse({**tables, "secure": {}})))

@@ -77,7 +77,7 @@ def audit(
                 remarks += list(_of_inversions(subject))
             else:
                 remarks.append(why)
-    found = Audit(
+    audit = Audit(
         settings={
             "references": settings.references,
             "canaries": settings.canaries,
@@ -92,8 +92,8 @@ def audit(
         seconds=time.monotonic() - began,
     )
     with subject.directory.hold():
-        subject.directory.write_audit(found)
-    return found
+        subject.directory.write_audit(audit)
+    return audit
 
 
 def _has_plants(

@@ -162,7 +162,7 @@ def plant(federation: Federation, count: int, seed: int, run: int) -> Plants:
     names = (f"planted {n}" for n in range(len(taken) + count))
     new = [name for name in names if name not in taken][:count]
     teams = draw.choice(federation.teams, count)
-    whole = replace(
+    extended = replace(
         federation,
         dataset=larger,
         train=federation.train.followed_by(planted),
@@ -175,7 +175,7 @@ def plant(federation: Federation, count: int, seed: int, run: int) -> Plants:
         split=None,
         groups=None,
     )
-    return Plants(standardised_like(whole, federation), draw.random(count) < 0.5)
+    return Plants(standardised_like(extended, federation), draw.random(count) < 0.5)
 
 
 def _shuffled(

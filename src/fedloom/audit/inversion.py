@@ -128,10 +128,10 @@ def invert(subject: Subject, batch: int, seed: int) -> Inversions:
             attack = _attack(subject, held, who, size, seed, moved)
         before[count, size] = attack
         guesses = attack.guesses
-        found = measure.unit(guesses)
+        guessed = measure.unit(guesses)
         wanted = measure.unit(truth[:size])
-        decibels = measure.psnr(wanted, found)
-        nearest = found[measure.errors(wanted, found).argmin(1)]
+        decibels = measure.psnr(wanted, guessed)
+        nearest = guessed[measure.errors(wanted, guessed).argmin(1)]
         cases.append(
             Inversion(
                 clients=count,
@@ -214,8 +214,8 @@ def _attack(
         return _Attack(moved, ratios, "closed form")
     rows = np.concatenate([held[n][:size] for n in who])[:_MOST_SOUGHT]
     targets = subject.federation.dataset.targets[torch.from_numpy(rows)]
-    found = seek(task, moved, targets.to(task.device), subject, seed)
-    return _Attack(moved, in_data_units(task, found, subject), "cosine")
+    sought = seek(task, moved, targets.to(task.device), subject, seed)
+    return _Attack(moved, in_data_units(task, sought, subject), "cosine")
 
 
 def _one_round(
@@ -326,8 +326,8 @@ def seek(
     direction = moved / moved.norm().clamp(min=1e-30)
     optimizer = torch.optim.Adam([share], lr=_RATE)
     for step in range(_STEPS):
-        found = low + share * (high - low)
-        gradient = task.grad(task.start, _batch_of(task, found, targets, data))
+        guess = low + share * (high - low)
+        gradient = task.grad(task.start, _batch_of(task, guess, targets, data))
         cosine = (gradient * direction).sum() / gradient.norm().clamp(min=1e-30)
         distance = 1 - cosine + _VARIATION * _variation(share)
         # The authors follow signs, with a rate that is cut down towards the end.
@@ -378,8 +378,8 @@ class _Measure:
 
     def errors(self, truth: Tensor, guesses: Tensor) -> Tensor:
         """(n, k) mean squared error of every guess at every sample."""
-        true, found = (x.flatten(1)[:, self._varies] for x in (truth, guesses))
-        return torch.cdist(true, found).square() / max(int(self._varies.sum()), 1)
+        true, guessed = (x.flatten(1)[:, self._varies] for x in (truth, guesses))
+        return torch.cdist(true, guessed).square() / max(int(self._varies.sum()), 1)
 
     def psnr(self, truth: Tensor, guesses: Tensor) -> Tensor:
         """(n,) decibels of the guess that is nearest to each sample."""

@@ -36,6 +36,14 @@ class Sampling:
     def __post_init__(self) -> None:
         check(self)
 
+    def expected(self, population: int) -> int:
+        """How many of so many clients a round is expected to sample."""
+        return max(floor_share(self.rate, population), 1)
+
+    def most(self, population: int) -> int:
+        """How many of so many clients a round samples at most."""
+        return self.expected(population) if self.kind == "fixed" else population
+
     def draw(self, population: int, seed: int, round: int) -> NDArray[np.int64]:
         """The cohort: sorted client numbers, a function of (seed, round) alone.
 
@@ -55,7 +63,7 @@ class Sampling:
         if self.kind == "poisson":
             size = int(draw.binomial(population, self.rate))
         elif self.kind == "fixed":
-            size = max(floor_share(self.rate, population), 1)
+            size = self.expected(population)
         else:
             size = self._bernoulli_size(population, draw)
         if size == population:

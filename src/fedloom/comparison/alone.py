@@ -144,9 +144,13 @@ def alone_config(config: RunConfig, local: Local, rounds: int) -> RunConfig:
         local: how clients train.
         rounds: for how long.
     """
+    # It may take more rounds than the methods, and nothing of it is sent: a budget of
+    # theirs would only stop it after they were trained.
+    privacy = config.privacy and replace(config.privacy, budget=None)
     return replace(
         config,
         algorithm=local,
+        privacy=privacy,
         schedule=replace(config.schedule, rounds=rounds, evaluate_every=rounds),
         sampling=Sampling(),
         faults=Faults(),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedloom.clients import Federation
 from fedloom.comparison.settings import Comparison
 from fedloom.config import RunConfig, parse, refuse_changes, to_tables
-from fedloom.core.errors import NumericalError
+from fedloom.core.errors import FedloomError, NumericalError
 from fedloom.core.files import remove
 from fedloom.engine.footprint import footprint, memory_bytes
 from fedloom.engine.range_test import LIKE, FoundRate
@@ -98,34 +98,79 @@ def plan_run(
     rate: FoundRate | None = None,
 ) -> Run:
     """One run of the n-th seed, and where it lies."""
-    seed, (divided, federation) = job.comparison.seeds[n], clients[n]
+    comparison, directory = job.comparison, RunDirectory(path)
+    has_begun = comparison.own is None and directory.manifest.is_file()
+    start = start_of(directory, directory.read_manifest()) if has_begun else None
+    plan = _plan(comparison, config, job.data_dir, clients, n, start=start, rate=rate)
+    return Run(plan, directory)
+
+
+def refuse_unfit(
+    comparison: Comparison, out: Path, data_dir: Path | None, clients: Clients
+) -> None:
+    """Build every run of a comparison that is yet to begin, and train none.
+
+    Args:
+        comparison: what would be trained.
+        out: where it would lie; nothing is read or written there.
+        data_dir: where the files of named datasets lie.
+        clients: those of every seed.
+
+    Raises:
+        FedloomError: A method cannot be trained with these settings, or the secret of
+            its noise cannot be had.
+    """
+    methods = []
+    for arm in comparison.arms:
+        for n, seed in enumerate(comparison.seeds):
+            # A rate that is yet to be found is no reason to refuse anything.
+            config = replace(comparison.config(arm, seed), finds_lr=False)
+            try:
+                plan = _plan(comparison, config, data_dir, clients, n)
+            except FedloomError as error:
+                error.add_note(
+                    f"This is about the method {arm}, with seed {seed}. Nothing of the "
+                    "comparison was trained or written."
+                )
+                raise
+            methods.append(plan.simulation.algorithm)
+    for method in methods:
+        read_secret(method, out)
+
+
+def _plan(
+    comparison: Comparison,
+    config: RunConfig,
+    data_dir: Path | None,
+    clients: Clients,
+    n: int,
+    *,
+    start: Path | None = None,
+    rate: FoundRate | None = None,
+) -> Plan:
+    """What one run of the n-th seed is made of."""
+    divided, federation = clients[n]
     config = replace(config, partition=divided.partition)
-    directory = RunDirectory(path)
-    own, size = job.comparison.own, len(clients)
-    if own is not None:
-        module = make_module(own.model, federation, seed)
-        plan = plan_for(
+    own, size = comparison.own, len(clients)
+    if own is None:
+        return make_plan(
             config,
-            module,
             federation,
-            loss=own.loss,
-            head=own.head,
-            is_own=True,
+            data_dir,
             bundle_size=size,
+            start=start,
             found_rate=rate,
         )
-        return Run(plan, directory)
-    has_begun = directory.manifest.is_file()
-    start = start_of(directory, directory.read_manifest()) if has_begun else None
-    plan = make_plan(
+    return plan_for(
         config,
+        make_module(own.model, federation, comparison.seeds[n]),
         federation,
-        job.data_dir,
+        loss=own.loss,
+        head=own.head,
+        is_own=True,
         bundle_size=size,
-        start=start,
         found_rate=rate,
     )
-    return Run(plan, directory)
 
 
 def common_rate(

@@ -44,6 +44,7 @@ from fedloom.comparison.seeds import (
     is_finished,
     load_clients,
     plan_run,
+    refuse_unfit,
     train_seeds,
 )
 from fedloom.comparison.settings import (
@@ -74,13 +75,13 @@ from fedloom.core.remarks import LOWER_RATE
 from fedloom.core.wording import counted
 from fedloom.engine.range_test import FoundRate
 from fedloom.engine.threads import on_threads
-from fedloom.plan import refuse_unfit_model
 from fedloom.progress import ManyRuns
 from fedloom.reports.units import unit_of
 from fedloom.results.directory import COMPARISON, RunDirectory
 from fedloom.results.lock import hold
 from fedloom.results.observations import ORDINARY, POOLED
 from fedloom.results.reader import ALONE, YARDSTICKS, read_comparison
+from fedloom.robust import Attack, Robust
 from fedloom.server.history import History
 from fedloom.server.schedule import train_together
 from fedloom.server.simulation import SimulationBundle
@@ -136,12 +137,11 @@ def run_comparison(
     _refuse_place(comparison, out, fresh=fresh)
     clients: Clients | None = None
     if fresh or not (out / COMPARISON).is_file():
-        # Before anything is written or replaced: data that cannot be used, or a model
-        # that does not fit them, leave everything as it was.
+        # Before anything is written or replaced: data that cannot be used, or methods
+        # that cannot be trained on them, leave everything as it was.
         clients = load_clients(comparison, data_dir)
         _refuse_untested(clients)
-        if comparison.own is None:
-            refuse_unfit_model(*clients[0])
+        refuse_unfit(comparison, out, data_dir, clients)
     with (
         connected(ray) as cluster,
         _claimed(comparison, out, fresh=fresh),
@@ -528,7 +528,8 @@ def _train_pooled(job: Job, clients: Clients) -> None:
     in_one_place = [(config, pooled_federation(own)) for config, own in clients]
     configs = []
     for seed in comparison.seeds:
-        config = comparison.config(arm, seed)
+        # All data in one place are nobody's who could attack.
+        config = replace(comparison.config(arm, seed), attack=Attack(), robust=Robust())
         configs.append(alone_config(config, local, config.schedule.rounds))
     rate = common_rate(job, configs, clients)
     runs = [

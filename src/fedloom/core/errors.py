@@ -92,11 +92,15 @@ _MOST_NAMES = 100
 
 @contextmanager
 def with_resume_hint(command: str) -> Iterator[None]:
-    """Add to whatever stops a run, Ctrl-C or an error, what to do about it."""
+    """Add to what stops a run, Ctrl-C or an error, how to go on, if one can.
+
+    Not to numbers that stopped being finite, nor to settings that cannot be had: a run
+    goes on with those that it began with, and would come to the same again.
+    """
     try:
         yield
-    except NumericalError:
-        raise  # it would come to the same again
+    except (ConfigError, NumericalError):
+        raise
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         error.add_note(f"What was finished is kept. To go on: {command}")
         raise

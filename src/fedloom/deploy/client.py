@@ -26,6 +26,7 @@ from fedloom.privacy import (
     Privacy,
     private,
     private_client,
+    refuse_large_delta,
     refuse_lone_noise,
     refuse_overspending,
 )
@@ -145,7 +146,8 @@ def make_node(
 
     Raises:
         ConfigError: The run is not as this client wants it, would pass its budget by
-            this client's own account, or a key is no key.
+            this client's own account, may give away one of its samples, or a key is no
+            key.
     """
     _refuse_insecure_run(config, at_least)
     _refuse_little_noise(config, least_noise)
@@ -164,6 +166,9 @@ def make_node(
     if config.privacy is not None:
         refuse_lone_noise(config.privacy, is_secure=config.secure is not None)
         privacy = replace(config.privacy, secret=None)
+        if privacy.unit == "sample":
+            own = int(client.train.sizes.sum())
+            refuse_large_delta(privacy, own, "training samples of this client")
         noise = _own_noise(privacy, home, secret)
         method = (
             private(method, privacy)

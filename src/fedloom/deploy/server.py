@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fedloom.clients import Federation
-from fedloom.clients.counts import floor_share
 from fedloom.clients.ragged import Ragged
 from fedloom.config import RunConfig, read_toml, refuse_changes, to_tables, to_toml
 from fedloom.core.algorithm import AnyAlgorithm
@@ -43,13 +42,18 @@ from fedloom.plan import (
     make_module,
     make_task,
     read_secret,
+    refuse_unfit_sums,
     refuse_without_uploads,
 )
-from fedloom.privacy import accounted, private, refuse_lone_noise
+from fedloom.privacy import (
+    accounted,
+    private,
+    refuse_large_delta,
+    refuse_lone_noise,
+)
 from fedloom.privacy.private import Private
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
-from fedloom.remote.summands import refuse_large_whole, whole_bound
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.server.checkpoint import Position
@@ -180,26 +184,11 @@ def _private(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
             "privacy: secret must name a file when clients are real, found none: noise "
             "that follows from the seed hides nobody. It is made if it is not there."
         )
-    if privacy.cohorts == "secret" and config.secure is not None:
-        raise ConfigError(
-            'privacy: cohorts = "secret" and a section [secure] exclude each other: '
-            "clients that add up under masks are told who else is in the round. Set "
-            'cohorts = "known", or leave out [secure].'
-        )
     if privacy.unit == "sample":
-        return private(config.algorithm, privacy)  # who has how many is not known yet
-    made = _accounted(config, clients, lambda _: 1.0)
-    least = made.noisy_clients if isinstance(made, Private) else 1
-    if config.secure is not None and least > 1:
-        needed = config.secure.needed(_called(config, clients))
-        if needed < least:
-            raise ConfigError(
-                f"privacy: least_clients = {least} is more than the {needed} clients "
-                "that a secure sum may be opened for, who would not have enough noise "
-                f"together. Set it to {needed} at most, or raise the threshold in "
-                "[secure]."
-            )
-    return made
+        # Who has how many is not known yet, but each has one.
+        refuse_large_delta(privacy, clients, "clients that have a sample or more each")
+        return private(config.algorithm, privacy)
+    return _accounted(config, clients, clients, lambda _: 1.0)
 
 
 def _cohort_seed(algorithm: AnyAlgorithm) -> int | None:
@@ -230,27 +219,14 @@ def served_method(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
         algorithm = above if tier == "global" else algorithm
     refuse_what_needs_samples(config, "serve")
     if algorithm.needs == "sums":
-        config.robust.refuse_small_rounds(_expected(config, clients), "a round")
+        config.robust.refuse_small_rounds(config.sampling.expected(clients), "a round")
     if config.secure is not None:
         refuse_insecure(algorithm)
         if algorithm.needs == "sums":  # how large teams are is not known yet
-            config.secure.needed(_expected(config, clients))
-            bits = config.secure.bits_for(_called(config, clients))
-            whole = whole_bound(algorithm, 1)  # how large models are is not known yet
-            if whole is not None:
-                refuse_large_whole(whole, bits, is_least=True)
+            expected = config.sampling.expected(clients)
+            most = config.sampling.most(clients)
+            refuse_unfit_sums(config.secure, algorithm, expected=expected, most=most)
     return algorithm
-
-
-def _expected(config: RunConfig, clients: int) -> int:
-    """How many clients a round is expected to have."""
-    return max(floor_share(config.sampling.rate, clients), 1)
-
-
-def _called(config: RunConfig, clients: int) -> int:
-    """How many clients a round calls at most."""
-    is_fixed = config.sampling.kind == "fixed"
-    return _expected(config, clients) if is_fixed else clients
 
 
 def _with_accounts(
@@ -262,24 +238,34 @@ def _with_accounts(
         ConfigError: It would pass the budget, or sums could overflow.
     """
     if isinstance(algorithm, Private):
-        algorithm.check_sums(task.d, _called(config, enrolled.roster.count))
+        algorithm.check_sums(task.d, config.sampling.most(enrolled.roster.count))
     if config.privacy is None or config.privacy.unit != "sample":
         return algorithm
     samples = enrolled.roster.enrolments.samples.cpu()
     blank = enrolled.format.blank()
 
+    # Who does not tell may have one sample, which is then in most gradients.
+    sizes = torch.where(samples == NOT_TOLD, 1, samples)
+
     def gradients(method: AnyAlgorithm) -> float:
-        # Who does not tell may have one sample, which is then in most gradients.
-        sizes = torch.where(samples == NOT_TOLD, 1, samples)
         return gradients_of_a_sample(method, task, blank.inputs, blank.targets, sizes)
 
-    return _accounted(config, len(samples), gradients)
+    return _accounted(config, len(samples), int(sizes.sum()), gradients)
 
 
 def _accounted(
-    config: RunConfig, clients: int, gradients: Callable[[AnyAlgorithm], float]
+    config: RunConfig,
+    clients: int,
+    samples: int,
+    gradients: Callable[[AnyAlgorithm], float],
 ) -> AnyAlgorithm:
     """The method with its accounts.
+
+    Args:
+        config: the settings of the run.
+        clients: how many there are.
+        samples: for training, of all of them together, as far as they tell.
+        gradients: in how many gradients of a round a sample is at most.
 
     Raises:
         ConfigError: Nobody can account for it, or it would pass the budget.
@@ -290,7 +276,8 @@ def _accounted(
         config.algorithm,
         privacy,
         clients=clients,
-        called=_called(config, clients),
+        samples=samples,
+        called=config.sampling.most(clients),
         rate=sampling.rate,
         kind=sampling.kind,
         parameters=0,

@@ -20,6 +20,7 @@ __all__ = [
     "accounted",
     "private",
     "private_client",
+    "refuse_large_delta",
     "refuse_lone_noise",
     "refuse_overspending",
 ]
@@ -70,6 +71,7 @@ def accounted(
     settings: Privacy,
     *,
     clients: int,
+    samples: int,
     called: int,
     rate: float,
     kind: str,
@@ -83,6 +85,7 @@ def accounted(
         algorithm: the method.
         settings: those of the run.
         clients: how many there are.
+        samples: for training, of all clients together, as far as they are known.
         called: how many a round calls at most.
         rate: share of them that it calls.
         kind: how they are drawn, as in `Sampling`.
@@ -122,12 +125,10 @@ def accounted(
     mechanism = mechanism_of(
         settings, clients=clients, rate=share, kind=kind, releases=releases
     )
-    if settings.unit == "client" and mechanism.delta * clients >= 1:
-        raise ConfigError(
-            f"privacy: delta = {mechanism.delta:g} with {clients} clients: a server "
-            "that gives away one of them whole would pass for private. Set it well "
-            f"below 1 / {clients}."
-        )
+    if settings.unit == "sample":
+        refuse_large_delta(settings, samples, "training samples")
+    else:
+        refuse_large_delta(settings, clients, "clients")
     accountant = Accountant(mechanism)
     vars(made)["accountant"] = accountant
     if math.isinf(accountant.epsilon(1)):
@@ -151,6 +152,25 @@ def _refuse_small_rounds(least: int, expected: int) -> None:
             f"privacy: least_clients = {least} is more than the {expected} clients "
             "that a round is expected to have, so that most rounds would be lost. "
             "Lower least_clients, or raise sampling.rate."
+        )
+
+
+def refuse_large_delta(settings: Privacy, count: int, hidden: str) -> None:
+    """Refuse a probability with which somebody may be given away completely.
+
+    Args:
+        settings: those of the run.
+        count: how many are hidden, as far as is known.
+        hidden: what they are, in words.
+
+    Raises:
+        ConfigError: It is as large as one of them.
+    """
+    if settings.delta is not None and settings.delta * count >= 1:
+        raise ConfigError(
+            f"privacy: delta = {settings.delta:g} with {count} {hidden}: a run that "
+            "gives away one of them completely would pass for private. Set it well "
+            f"below 1 / {count}."
         )
 
 

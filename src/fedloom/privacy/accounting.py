@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from fedloom.core.errors import ConfigError
@@ -76,8 +77,6 @@ class Accountant:
 
     mechanism: Mechanism
     _known: list[float] = field(default_factory=lambda: [0.0], repr=False)
-    _round: Any = field(default=None, repr=False)
-    """The privacy loss distribution of a round, which takes a second to make."""
     _composed: Any = field(default=None, repr=False)
     """What was composed so far: such a distribution, or an accountant."""
 
@@ -128,15 +127,7 @@ class Accountant:
 
     def _losses_of_round(self) -> Any:
         """Poisson sampling, add or remove one: what one round may give away."""
-        if self._round is None:
-            mechanism = self.mechanism
-            pld = optional("dp_accounting.pld.privacy_loss_distribution", _FOR)
-            self._round = pld.from_gaussian_mechanism(
-                standard_deviation=mechanism.round_noise,
-                sampling_prob=mechanism.rate,
-                value_discretization_interval=_INTERVAL,
-            )
-        return self._round
+        return _poisson_losses(self.mechanism.round_noise, self.mechanism.rate)
 
     def _renyi(self) -> tuple[Any, Any]:
         """Fixed size, replace one: a fresh accountant, and the event of a round."""
@@ -148,6 +139,24 @@ class Accountant:
             mechanism.population, size, dp.GaussianDpEvent(mechanism.round_noise)
         )
         return rdp.RdpAccountant(neighboring_relation=relation), event
+
+
+@lru_cache(maxsize=16)
+def _poisson_losses(noise: float, rate: float) -> Any:
+    """The privacy loss distribution of a round, which takes a second to make.
+
+    All runs of a comparison have the same.
+
+    Args:
+        noise: of the round, over what one of those who are hidden can change.
+        rate: at which they are sampled.
+    """
+    pld = optional("dp_accounting.pld.privacy_loss_distribution", _FOR)
+    return pld.from_gaussian_mechanism(
+        standard_deviation=noise,
+        sampling_prob=rate,
+        value_discretization_interval=_INTERVAL,
+    )
 
 
 def mechanism_of(

@@ -29,6 +29,9 @@ _NOISE = 1 << 40
 _MARGIN = 1e-6
 """By so much of itself a clipped vector stays below its bound, whatever is rounded."""
 
+_FAR = 8.0
+"""In standard deviations, what a number of the noise passes once in 10^15 times."""
+
 
 @dataclass(frozen=True)
 class FieldBound:
@@ -62,15 +65,15 @@ def field_bounds(algorithm: AnyAlgorithm, privacy: Privacy) -> tuple[FieldBound,
     Raises:
         ConfigError: A field has no bound.
     """
-    found = bounds(algorithm.summand_record) if algorithm.needs != "nothing" else {}
-    vectors = [name for name, bound in found.items() if bound.kind == "vector"]
+    own = bounds(algorithm.summand_record) if algorithm.needs != "nothing" else {}
+    vectors = [name for name, bound in own.items() if bound.kind == "vector"]
     for name in privacy.clips:
         if name not in vectors:
             raise ConfigError(
                 f"privacy: clips.{name} is no vector of {algorithm.name}'s sums. "
                 f"Known: {', '.join(vectors) or 'none'}."
             )
-    for name, bound in found.items():
+    for name, bound in own.items():
         if bound.setting is not None and getattr(algorithm, bound.setting) is None:
             raise ConfigError(
                 f"{algorithm.name}: {name} has no bound, which privacy needs. Set "
@@ -85,8 +88,30 @@ def field_bounds(algorithm: AnyAlgorithm, privacy: Privacy) -> tuple[FieldBound,
             norms.get(bound.kind, float(privacy.clips.get(name, privacy.clip))),
             bound.kind,
         )
-        for name, bound in found.items()
+        for name, bound in own.items()
     )
+
+
+def largest_sent(algorithm: AnyAlgorithm, privacy: Privacy) -> dict[str, float]:
+    """Most that a number of a change comes to, by the setting that says so.
+
+    Args:
+        algorithm: the method.
+        privacy: how its clients are hidden, but for noise in whole numbers.
+    """
+    if privacy.clip is None or algorithm.needs == "nothing":
+        return {}
+    kinds = bounds(algorithm.summand_record)
+    hidden = sum(bound.kind != "weight" for bound in kinds.values())
+    has_noise = privacy.at == "local"
+    factor = 1.0 + has_noise * _FAR * privacy.noise * math.sqrt(hidden)
+    largest = {}
+    for name, bound in kinds.items():
+        if bound.kind == "vector":
+            setting = f"clips.{name}" if name in privacy.clips else "clip"
+            norm = float(privacy.clips.get(name, privacy.clip))
+            largest[f"privacy.{setting}"] = norm * factor
+    return largest
 
 
 @dataclass(frozen=True)
@@ -206,8 +231,8 @@ class DiscreteNoise(Bounding):
         own = _stream(client, place)
         bits = streams.bits if self.source is None else self.source.bits
         drawn = bits(streams.fold(own, 0), value.shape)
-        whole = torch.floor(steps + streams.to_uniform(drawn, torch.float64))
+        rounded = torch.floor(steps + streams.to_uniform(drawn, torch.float64))
         scale = self.scale(bound, value.numel()) / self._root
         words = bits(streams.fold(own, 1), value.shape)
         noise = discrete_gaussian(words, scale)
-        return (whole + noise).to(value.dtype)
+        return (rounded + noise).to(value.dtype)

@@ -39,11 +39,11 @@ def discrete_gaussian(words: Tensor, scale: float) -> Tensor:
 def _table(scale: float) -> Tensor:
     """The distribution function from the least number on, the last one left out."""
     top = math.ceil(_TAIL * scale) + 1
-    one = 1 << _FIXED
+    unit = 1 << _FIXED
     # exp(-(2 k + 1) / (2 s^2)) is what P(k + 1) is of P(k); its own ratio is constant.
     ratio = _fixed_exp(-0.5 / scale**2)
     shrink = _fixed_exp(-1.0 / scale**2)
-    masses = [one]
+    masses = [unit]
     for _ in range(top):
         masses.append(masses[-1] * ratio >> _FIXED)
         ratio = ratio * shrink >> _FIXED

@@ -55,8 +55,7 @@ class Secret:
         if self._key is None:
             assert self.path is not None
             self._key = _read(self.path, may_make=self.expected is None)
-            found = self.fingerprint
-            if self.expected not in (None, found):
+            if self.expected not in (None, self.fingerprint):
                 self._key = None
                 raise ConfigError(
                     f"{self.path}: privacy.secret is not the one that the run began "

@@ -22,6 +22,7 @@ from fedloom.config import RunConfig, parse, to_tables
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.deploy import make_node, only_client, serve
 from fedloom.deploy.own_results import write_own_results
+from fedloom.deploy.server import served_method
 from fedloom.plan import make_clients
 from fedloom.privacy import OwnNoise, own_noise
 from fedloom.privacy.secret import Secret
@@ -387,6 +388,24 @@ def test_a_client_refuses_a_run_beyond_its_budget_by_its_own_account(
             continue
         with pytest.raises(ConfigError, match="2 rounds would come to epsilon"):
             make_node(config, one, tmp_path / "home")
+
+
+def test_a_delta_that_gives_a_sample_away_is_refused_before_training(
+    tmp_path: Path,
+) -> None:
+    """By the clients at first, and by all samples that clients tell of in the end."""
+    early = settings(privacy={**SAMPLES, "delta": 0.9})
+    with pytest.raises(ConfigError, match=r"delta = 0\.9 with 3 clients that have a"):
+        served_method(early, COUNT, "only")
+    _, clients = make_clients(settings())
+    own, everybody = int(clients.sizes[0]), int(clients.sizes.sum())
+    assert int(clients.sizes.max()) < everybody - 1
+    alone = settings(privacy={**SAMPLES, "delta": 1 / own})
+    with pytest.raises(ConfigError, match=f"{own} training samples of this client"):
+        make_node(alone, only_client(clients, 0), tmp_path / "home")
+    with pytest.raises(ConfigError, match=f"with {everybody} training samples: "):
+        Served(tmp_path / "all", settings(privacy={**SAMPLES, "delta": 1 / everybody}))
+    assert not (tmp_path / "all" / "run" / "privacy.json").exists()
 
 
 def test_the_ledger_of_a_federation_is_that_of_a_simulation(

@@ -225,6 +225,19 @@ def test_a_promise_that_says_nothing_is_refused() -> None:
         plan_of(privacy=settings_of(noise=1e-200))
 
 
+def test_a_delta_that_gives_a_whole_sample_away_is_refused() -> None:
+    """All samples of all clients hide each other, and no others are there."""
+    enough = plan_of(privacy=settings_of(unit="sample"))
+    samples = int(enough.simulation.federation.sizes.sum())
+    assert plan_of(privacy=settings_of(unit="sample", delta=0.99 / samples))
+    for delta in (0.5, 1 / samples):
+        message = (
+            rf"delta = {delta:g} with {samples} training samples: .* 1 / {samples}"
+        )
+        with pytest.raises(ConfigError, match=message):
+            plan_of(privacy=settings_of(unit="sample", delta=delta))
+
+
 def test_rounds_of_any_size_must_say_how_many_have_enough_noise() -> None:
     """Else nearly every run would stop at its first small cohort, for good."""
     sampling = {"kind": "poisson", "rate": 0.5}
