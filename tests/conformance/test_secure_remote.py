@@ -42,7 +42,9 @@ from fedloom.remote.summands import SummandForm, most_samples
 from fedloom.remote.wire import STAGES, Header, WireMessage
 from fedloom.robust import Attack, Robust, around
 from fedloom.robust.method import ClientNormBound
-from fedloom.secure.primitives import SigningKey
+from fedloom.secure.plan import SumPlan
+from fedloom.secure.primitives import KEY_BYTES, SigningKey
+from fedloom.secure.primitives import SIGNATURE_BYTES as SIGNED
 from fedloom.secure.server import SumServer
 from fedloom.server import checkpoint
 
@@ -568,6 +570,29 @@ def test_a_client_that_seals_what_nobody_can_open_is_named_by_the_others(
         text = f"{names[n]}: what client 1 sealed for this one cannot be opened."
         assert text in str(stopped.value)
     assert str(stopped.value).count("round 0, exchange 0") == 1
+
+
+def test_who_sends_a_key_that_gives_no_secret_drops_out_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the others refuse one after the other, and it is they who are listed."""
+    honest = SumPlan.signed_keys
+
+    def signed(self: SumPlan, client: int, *secrets: Any) -> bytes:
+        keys, signer = honest(self, client, *secrets), secrets[-1]
+        if client != 1:
+            return keys
+        body = keys[:KEY_BYTES] + bytes(KEY_BYTES) + keys[2 * KEY_BYTES : -SIGNED]
+        return body + bytes(signer.sign(self._of(client) + body))
+
+    monkeypatch.setattr(SumPlan, "signed_keys", signed)
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert remote.state.taken.tolist() == [0, -1, 0]
+    (refusal,) = cost.refusals
+    assert refusal["client"] == 1
+    assert "client 1 sent a key that gives no secret" in refusal["reason"]
 
 
 def test_each_stage_is_answered_once_and_the_same_question_alike(

@@ -26,6 +26,8 @@ from fedloom.secure.primitives import (
 _BODY_BYTES = 3 * KEY_BYTES + IDENTITY_BYTES
 KEYS_BYTES = _BODY_BYTES + SIGNATURE_BYTES
 """What a client sends in the stage "keys"."""
+_ANY_KEY = bytes(KEY_BYTES)
+"""A private key of nobody's."""
 
 
 class PublicKeys(NamedTuple):
@@ -82,7 +84,8 @@ class SumPlan(NamedTuple):
         """A client's public keys.
 
         Raises:
-            MessageError: Their owner did not sign them for this sum.
+            MessageError: Their owner did not sign them for this sum, or has nothing in
+                common with others by one of them.
         """
         body, signature = keys[:_BODY_BYTES], keys[_BODY_BYTES:]
         at = [n * KEY_BYTES for n in range(4)]
@@ -92,6 +95,9 @@ class SumPlan(NamedTuple):
         if not is_signed(public.identity, self._of(client) + body, signature):
             text = f"the keys of client {client} are not signed by it for this order."
             raise MessageError(text)
+        for key in public.sealing, public.masking:
+            # A key that gives no secret with one private key gives none with any.
+            agree(_ANY_KEY, key, f"client {client}")
         return public
 
     def signed_keys(

@@ -36,8 +36,13 @@ def public_key(private: bytes) -> bytes:
     return key.public_key().public_bytes_raw()
 
 
-def agree(private: bytes, public: bytes) -> bytes:
+def agree(private: bytes, public: bytes, owner: str = "somebody") -> bytes:
     """What two X25519 keys have in common (RFC 7748).
+
+    Args:
+        private: one's own.
+        public: another's.
+        owner: how a message calls the other.
 
     Raises:
         MessageError: The public key is one of those with which anything gives zero.
@@ -46,7 +51,7 @@ def agree(private: bytes, public: bytes) -> bytes:
         own = x25519.X25519PrivateKey.from_private_bytes(private)
         return own.exchange(x25519.X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
-        raise MessageError("a public key that gives no secret was sent.") from error
+        raise MessageError(f"{owner} sent a key that gives no secret.") from error
 
 
 def derive(

@@ -10,7 +10,7 @@ from sums import LENGTH, InMemory, make_client, make_plan
 
 from fedloom.core.errors import MessageError
 from fedloom.secure.plan import KEYS_BYTES, agreed
-from fedloom.secure.primitives import KEY_BYTES, SigningKey
+from fedloom.secure.primitives import KEY_BYTES, SIGNATURE_BYTES, SigningKey
 from fedloom.secure.shamir import SHARE_BYTES
 
 
@@ -121,6 +121,28 @@ def test_keys_that_their_owner_did_not_sign_are_refused() -> None:
             sums.server.take_keys(2, bytes(changed))
     with pytest.raises(MessageError, match="client 2 are not signed by it"):
         sums.clients[0].share({**keys, 2: keys[3]})
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_key_that_gives_no_secret_is_its_owners_fault(place: int) -> None:
+    """Properly signed, and one with which every private key gives zero."""
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    weak = signed_with(sums, 2, place, bytes(KEY_BYTES))
+    reason = "client 2 sent a key that gives no secret"
+    with pytest.raises(MessageError, match=reason):
+        sums.server.take_keys(2, weak)
+    with pytest.raises(MessageError, match=reason):
+        sums.clients[0].share({**sums.server.keys, 2: weak})
+
+
+def signed_with(sums: InMemory, client: int, place: int, key: bytes) -> bytes:
+    """What a client sends of its keys with another one in a place, signed by it."""
+    at = slice(place * KEY_BYTES, (place + 1) * KEY_BYTES)
+    body = bytearray(sums.server.keys[client][: KEYS_BYTES - SIGNATURE_BYTES])
+    body[at] = key
+    signer = SigningKey.from_secret(f"identity {client}".encode())
+    return bytes(body) + signer.sign(sums.plan._of(client) + body)
 
 
 def test_keys_of_another_sum_are_refused() -> None:
