@@ -614,6 +614,28 @@ def test_each_stage_is_answered_once_and_the_same_question_alike(
         assert "answers each stage of a sum once" in refused.header.text
 
 
+def test_a_stage_that_was_refused_changes_no_answer(tmp_path: Path) -> None:
+    """A client that is asked on, and one that is started for every question."""
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, "mask", f"address {n}") for n in range(3)}
+    with pytest.raises(MessageError, match="no secure sum"):
+        rounds(remote, 1)
+    asked = [m for a, m in remote.channel.asked if a == "address 0"]
+    (mask,) = (m for m in asked if m.header.kind == "mask")
+    node, rows = remote.nodes[0], mask.tensors["secure.rows"].clone()
+    rows[-1, 0] ^= 1
+    refused = node.answer(
+        WireMessage(mask.header, {**mask.tensors, "secure.rows": rows})
+    )
+    assert "cannot be opened" in refused.header.text
+    others = {name: tensor[1:] for name, tensor in mask.tensors.items()}
+    fewer = WireMessage(mask.header, others)
+    answer = node.answer(fewer)
+    assert answer.header.kind == "masked"
+    fresh = make_node(FedAvg(), 0, tmp_path, secure=TWO)
+    assert fresh.answer(fewer).digest == answer.digest
+
+
 def test_stages_are_not_asked_out_of_order_nor_for_another_exchange(
     tmp_path: Path,
 ) -> None:

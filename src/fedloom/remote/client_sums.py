@@ -114,8 +114,8 @@ class ClientSums:
         self._digest = digest
         self._key = key
         self._admitted = admitted
-        self._at_hand: tuple[str, SumClient, set[Kind]] | None = None
-        """The sum under way: its files' name, this client in it, the stages done."""
+        self._known: dict[Path, SumClient] = {}
+        """By the file of a stage that was answered, this client after it."""
 
     def refuse_second_total(self, header: Header, clients: list[int]) -> None:
         """Refuse to work for a total that may be the second of its exchange.
@@ -234,47 +234,53 @@ class ClientSums:
                 f"{header.name}: was asked something else in this stage before, "
                 f"{header.kind!r}, and answers each stage of a sum once."
             )
-        client = self._before(header, kept)
-        tensors = self._do(client, message, kept.words)
+        before = self._client_before(header, kept)
+        client = self._client_after(before, message)
+        tensors = _stage_answer(client, message, kept.words)
         if is_new:
             with atomic_write(file, lasting=True, private=True) as part:
                 part.write_bytes(message.to_bytes())
         return tensors
 
-    def _before(self, header: Header, kept: _Summand) -> SumClient:
-        """The client in a sum, after all stages before one."""
-        if self._at_hand is None or self._at_hand[0] != kept.name:
-            self._at_hand = kept.name, self._client(header.run, kept), set()
-        _, client, done = self._at_hand
-        for kind in STAGES:
-            if kind == header.kind:
-                break
+    def _client_before(self, header: Header, kept: _Summand) -> SumClient:
+        """This client after all stages before one, by what it was asked in them.
+
+        What it answered is on disk, and of one stage always the same.
+
+        Raises:
+            MessageError: A stage before has not been answered.
+        """
+        client = self._client(header.run, kept)
+        files: dict[Path, SumClient] = {}
+        for kind in list(STAGES)[: list(STAGES).index(header.kind)]:
             file = self._stage_file(header.run, kept, kind)
             if not file.is_file():
                 raise MessageError(
                     f"{header.name}: was asked for {header.kind!r} before {kind!r}."
                 )
-            if kind not in done:
-                self._do(client, _read_stage(file))
-            done.add(kind)
+            known = self._known.get(file)
+            if known is None:
+                known = self._client_after(client, _read_stage(file))
+            files[file] = client = known
+        self._known = files
         return client
 
-    def _do(
-        self, client: SumClient, message: WireMessage, summand: Words | None = None
-    ) -> Tensors:
-        """Do one stage; without the summand its masks are left out."""
+    def _client_after(self, client: SumClient, message: WireMessage) -> SumClient:
+        """This client after it was asked for a stage.
+
+        Raises:
+            MessageError: It cannot be done.
+        """
         kind = message.header.kind
         if kind == "share":
-            sealed = client.share(read_rows(message, KEYS_BYTES))
+            client = client.share(read_rows(message, KEYS_BYTES))
             self._recognise(message.header.run, client)
-            return rows_tensors(sealed, SEALED_PAIR_BYTES)
+            return client
         if kind == "mask":
-            client.receive(read_rows(message, SEALED_PAIR_BYTES))
-            return {} if summand is None else masked_tensors(client.masked(summand))
+            return client.receive(read_rows(message, SEALED_PAIR_BYTES))
         if kind == "agree":
-            return signature_tensors(client.agree(*read_lists(message)))
-        opened = client.open(read_rows(message, SIGNATURE_BYTES))
-        return rows_tensors(opened, SHARE_BYTES)
+            return client.agree(*read_lists(message))
+        return client
 
     def _recognise(self, run: str, client: SumClient) -> None:
         """Refuse keys of strangers, and another key of who was met before."""
@@ -383,6 +389,23 @@ def make_plan(
     needed = settings.needed(len(clients))
     called = tuple(sorted(clients))
     return SumPlan(run, digest, number, called, needed, length, order)
+
+
+def _stage_answer(client: SumClient, message: WireMessage, summand: Words) -> Tensors:
+    """What a client that has been asked for a stage answers.
+
+    Raises:
+        MessageError: It cannot be done.
+    """
+    kind = message.header.kind
+    if kind == "share":
+        return rows_tensors(client.sealed(), SEALED_PAIR_BYTES)
+    if kind == "mask":
+        return masked_tensors(client.masked(summand))
+    if kind == "agree":
+        return signature_tensors(client.signature())
+    opened = client.open(read_rows(message, SIGNATURE_BYTES))
+    return rows_tensors(opened, SHARE_BYTES)
 
 
 def _read_stage(file: Path) -> WireMessage:

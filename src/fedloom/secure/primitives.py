@@ -24,10 +24,6 @@ IDENTITY_BYTES = 49
 _HALF = 48
 SIGNATURE_BYTES = 2 * _HALF
 _CURVE = ec.SECP384R1()
-_COMPRESSED = (
-    serialization.Encoding.X962,
-    serialization.PublicFormat.CompressedPoint,
-)
 
 
 def public_key(private: bytes) -> bytes:
@@ -119,7 +115,9 @@ def identity_of(key: object) -> bytes:
     """
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.key_size != 8 * _HALF:
         raise TypeError("it is not on P-384")
-    return key.public_bytes(*_COMPRESSED)
+    return key.public_bytes(
+        serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
+    )
 
 
 def is_signed(identity: bytes, content: bytes, signature: bytes) -> bool:
