@@ -313,6 +313,66 @@ def test_a_total_that_was_opened_is_opened_again_and_no_other(tmp_path: Path) ->
     assert other.state.taken.tolist() == [2, 2, 2]
 
 
+def says_it_has_opened(remote: RemoteRun, n: int) -> None:
+    """Have a client say of every exchange that it has opened it before."""
+    node = remote.nodes[n]
+
+    def answer(message: WireMessage) -> WireMessage:
+        made = node.answer(message)
+        if "secure.opened" not in made.tensors:
+            return made
+        lie = {"secure.opened": torch.tensor(True)}
+        return WireMessage(made.header, {**made.tensors, **lie})
+
+    remote.channel.nodes[f"address {n}"] = answer
+
+
+def test_who_says_it_opened_what_never_was_drops_out_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else, with one that is away, the round would pass for done and train nothing."""
+    of_the_first(monkeypatch, 5)
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    says_it_has_opened(remote, 4)
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert remote.state.taken.tolist() == [0, 0, 0, 0, -1]
+    (refusal,) = cost.refusals
+    assert refusal["client"] == 4
+    assert "in no earlier start was the exchange under way" in refusal["reason"]
+    remote.channel.lost = {(1, "train", f"address {n}") for n in (2, 3)}
+    with pytest.raises(MessageError, match="in no earlier start was the exchange"):
+        rounds(remote, 1)
+
+
+def test_an_exchange_that_counts_for_nothing_is_in_the_row_of_its_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a later session the one that was under way may have been opened, no other."""
+    of_the_first(monkeypatch, 5)
+    file = tmp_path / "checkpoint.safetensors"
+    before = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    rounds(before, 1)
+    checkpoint.save(before, file)
+    again = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    checkpoint.restore(again, file)
+    says_it_has_opened(again, 4)
+    again.channel.lost = {(1, "train", f"address {n}") for n in (2, 3)}
+    shared = again.state.server.shared
+    cost = again.run_exchange()
+    assert cost is not None
+    assert torch.equal(again.state.server.shared, shared)
+    assert [refusal["client"] for refusal in cost.refusals] == [0, 1, 4]
+    for refusal in cost.refusals:
+        assert "opened for an earlier start of the server, as client 4 says" in str(
+            refusal["reason"]
+        )
+    cost = again.run_exchange()
+    assert cost is not None
+    assert again.state.taken.tolist() == [2, 2, 2, 2, 0]
+    assert [refusal["client"] for refusal in cost.refusals] == [4]
+
+
 def test_an_opened_exchange_is_not_done_again_in_another_way(tmp_path: Path) -> None:
     before = secure_run(FedAvg(), tmp_path, policy=HASTY)
     rounds(before, 1)
