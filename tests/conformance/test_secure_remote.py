@@ -612,7 +612,7 @@ def test_where_too_few_opened_right_shares_both_who_may_have_lied_are_told(
     for n in (0, 1):
         spoiling(remote, n, "open", slice(2, 3))
     reason = (
-        r"round 0, exchange 0: there is no secure sum.*client 2 sealed wrong shares"
+        r"round 1, exchange 1: there is no secure sum.*client 2 sealed wrong shares"
     )
     with pytest.raises(MessageError, match=reason + " .* or too many of the 3"):
         rounds(remote, 1)
@@ -629,7 +629,7 @@ def test_a_client_that_seals_what_nobody_can_open_is_named_by_the_others(
     for n in (0, 2):
         text = f"{names[n]}: what client 1 sealed for this one cannot be opened."
         assert text in str(stopped.value)
-    assert str(stopped.value).count("round 0, exchange 0") == 1
+    assert str(stopped.value).count("round 1, exchange 1") == 1
 
 
 def test_who_sends_a_key_that_gives_no_secret_drops_out_alone(
@@ -714,7 +714,7 @@ def test_stages_are_not_asked_out_of_order_nor_for_another_exchange(
         assert f"was asked for '{kind}' before 'mask'" in answer.header.text
     later = replace(share.header, round=1, number=1)
     answer = remote.nodes[0].answer(WireMessage(later, share.tensors))
-    assert "has no summand of exchange 1" in answer.header.text
+    assert "has no summand of round 2, exchange 1" in answer.header.text
 
 
 def test_a_client_without_secure_sums_answers_no_stage(tmp_path: Path) -> None:

@@ -133,14 +133,14 @@ class ClientSums:
             return
         if header.number <= self._last_opened(header.run, kept):
             raise MessageError(
-                f"{header.name}: the sum of exchange {header.number} was opened, and "
+                f"{header.name}: the sum of {header.place} was opened, and "
                 "no exchange is summed twice. Resume the server from a later "
                 "checkpoint, or start a new run."
             )
         before = self._masked(header.run, kept).get(str(header.number), clients)
         if clients and before != clients:
             raise MessageError(
-                f"{header.name}: round {header.round}, exchange {header.exchange}: its "
+                f"{header.name}: {header.place}: its "
                 f"masked upload went out for a sum of the clients {before}, and this "
                 f"one is of {clients}. Both totals together could tell what single "
                 "clients sent. Resume the server with the clients and the [sampling] "
@@ -204,7 +204,7 @@ class ClientSums:
         kept = self._read(header.run)
         if kept is None or kept.order != message.content_digest:
             raise MessageError(
-                f"{header.name}: has no summand of exchange {header.number} any more."
+                f"{header.name}: has no summand of {header.place} any more."
             )
         is_opened = self._last_opened(header.run, kept) >= kept.number
         if header.session > kept.session and not is_opened:
@@ -224,9 +224,7 @@ class ClientSums:
         header = message.header
         kept = self._read(header.run)
         if kept is None or (kept.number, kept.client) != (header.number, header.client):
-            raise MessageError(
-                f"{header.name}: has no summand of exchange {header.number}."
-            )
+            raise MessageError(f"{header.name}: has no summand of {header.place}.")
         file = self._stage_file(header.run, kept, header.kind)
         is_new = not file.is_file()
         if not is_new and _read_stage(file).content_digest != message.content_digest:

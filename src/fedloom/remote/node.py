@@ -237,8 +237,8 @@ class Node(Participant):
         goes_back = bool(standings) and standing is not standings[0]
         if goes_back and header.session <= standings[0].session:
             raise MessageError(
-                f"{self.name}: exchange {header.number} is older than what was done, "
-                f"exchange {standings[0].number}, or is not the one that was done."
+                f"{self.name}: {header.place} is older than what was done, "
+                f"{self._place(standings[0].number)}, or is not the one that was done."
             )
         if standing is not None:
             self._refuse_unlike(message, standing.shapes)
@@ -313,7 +313,7 @@ class Node(Participant):
 
     def _second_release(self, header: Header) -> MessageError:
         return MessageError(
-            f"{self.name}: exchange {header.number} was answered, and is asked for "
+            f"{self.name}: {header.place} was answered, and is asked for "
             "again with another order. A second answer would tell more of this "
             "client's samples than its privacy counts. Resume the server from a later "
             "checkpoint, or start a new run."
@@ -347,7 +347,7 @@ class Node(Participant):
         members, most = read_call(message)
         if secure.most_samples not in (None, most):
             raise MessageError(
-                f"{self.name}: round {message.header.round}: expected a client to "
+                f"{self.name}: {message.header.place}: expected a client to "
                 f"count no more from {secure.most_samples} samples on (most_samples "
                 f"in [secure]), found {most:g} in the order."
             )
@@ -451,16 +451,17 @@ class Node(Participant):
         last = earlier[0] if earlier else None
         if last is None and standings and header.number > 0:
             raise MessageError(
-                f"{self.name}: the server is at exchange {header.number}, and this "
-                f"client is after exchange {standings[0].number} with no memory from "
-                "before. Resume the server from a later checkpoint, or start a new run."
+                f"{self.name}: the server is at {self._place(header.number)}, and this "
+                f"client has done {self._place(standings[0].number)} with no memory "
+                "from before. Resume the server from a later checkpoint, or start a "
+                "new run."
             )
         known = last.number if last is not None else FRESH
         if taken > known and not self._begins_anew:
             raise MessageError(
-                f"{self.name}: the server took this client's upload of exchange {taken}"
-                ", and its memory "
-                + ("is gone" if known == FRESH else f"is that of exchange {known}")
+                f"{self.name}: the server took this client's upload of "
+                f"{self._place(taken)}, and its memory "
+                + ("is gone" if known == FRESH else f"is that of {self._place(known)}")
                 + ". Put the folder of the client back, or let it begin anew: "
                 "fedloom join ... --begin-anew."
             )

@@ -92,7 +92,7 @@ class ServerSums:
         may_be_opened: bool = False,
     ) -> None:
         self._may_be_opened = may_be_opened
-        self._where = f"round {header.round}, exchange {header.exchange}: "
+        self._where = f"{header.place}: "
         self._form = form
         self._most = most
         self._codes = {
