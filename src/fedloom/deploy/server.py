@@ -49,7 +49,7 @@ from fedloom.privacy import accounted, private, refuse_lone_noise
 from fedloom.privacy.private import Private
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
-from fedloom.remote.summands import refuse_large_whole, whole_bound
+from fedloom.remote.summands import refuse_coarse, refuse_large_whole, whole_bound
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.server.checkpoint import Position
@@ -235,7 +235,9 @@ def served_method(config: RunConfig, clients: int, tier: Tier) -> AnyAlgorithm:
         refuse_insecure(algorithm)
         if algorithm.needs == "sums":  # how large teams are is not known yet
             config.secure.needed(_expected(config, clients))
-            bits = config.secure.bits_for(_called(config, clients))
+            rounding = config.secure.rounding(_called(config, clients))
+            refuse_insecure(algorithm, rounding)
+            bits = rounding.bits
             whole = whole_bound(algorithm, 1)  # how large models are is not known yet
             if whole is not None:
                 refuse_large_whole(whole, bits, is_least=True)
@@ -259,10 +261,17 @@ def _with_accounts(
     """The same with accounts of samples, now that clients have enrolled.
 
     Raises:
-        ConfigError: It would pass the budget, or sums could overflow.
+        ConfigError: It would pass the budget, sums could overflow, or they round too
+            coarsely for the bounds that clients promise.
     """
     if isinstance(algorithm, Private):
         algorithm.check_sums(task.d, _called(config, enrolled.roster.count))
+    if config.secure is not None and algorithm.needs.startswith("sums"):
+        members = _called(config, enrolled.roster.count)
+        if algorithm.needs == "sums per team":
+            largest = int(torch.bincount(enrolled.roster.enrolments.team).max())
+            members = min(members, largest)
+        refuse_coarse(algorithm, task, config.secure.rounding(members))
     if config.privacy is None or config.privacy.unit != "sample":
         return algorithm
     samples = enrolled.roster.enrolments.samples.cpu()

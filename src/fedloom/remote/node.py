@@ -24,6 +24,7 @@ from fedloom.core.messages import (
     ScoreRequest,
 )
 from fedloom.core.records import take, tensors_digest
+from fedloom.core.rounding import Rounding
 from fedloom.core.secure_sums import SecureSums
 from fedloom.core.task import Task
 from fedloom.data.sample_format import SampleFormat
@@ -142,6 +143,8 @@ class Node(Participant):
         self._most_samples: float | None = None
         """Training samples that count as 1 in a secure sum; None as long as the server
         has not said it."""
+        self._rounding: Rounding | None = None
+        """How the last secure sum that this client was called to rounds."""
         if secure is not None and algorithm.needs != "nothing":
             self._sums = self._client_sums(secure, signing_key, admitted)
 
@@ -351,8 +354,11 @@ class Node(Participant):
                 f"count no more from {secure.most_samples} samples on (most_samples "
                 f"in [secure]), found {most:g} in the order."
             )
-        if most != self._most_samples:
-            self._most_samples, self._fleets = most, {}
+        rounding = self._rounding
+        if members:
+            rounding = secure.rounding(len(members))
+        if (most, rounding) != (self._most_samples, self._rounding):
+            self._most_samples, self._rounding, self._fleets = most, rounding, {}
         return members
 
     def _repeat(self, message: WireMessage, done: Standing) -> WireMessage:
@@ -490,7 +496,7 @@ class Node(Participant):
         task = self._make_task(federation)
         algorithm = self.algorithm
         if self._most_samples is not None:
-            algorithm = by_sums(algorithm, self._most_samples)
+            algorithm = by_sums(algorithm, self._most_samples, self._rounding)
         return LocalFleet(
             algorithm,
             task,
