@@ -559,6 +559,42 @@ def test_that_its_summand_went_out_is_known_after_the_next_exchange_too(
         rounds(again, 1)
 
 
+def test_what_was_summed_in_one_run_is_not_summed_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two runs of a file, of which one is without a client, give its upload."""
+    of_the_first(monkeypatch, 5)
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, "mask", "address 4")}
+    rounds(remote, 1)
+    of_the_first(monkeypatch, 4)
+    monkeypatch.setattr(remote_runs, "RUN", "second")
+    with pytest.raises(MessageError, match=r"of the run 'law'.*Change seed in"):
+        secure_run(FedAvg(), tmp_path, policy=HASTY)
+    # An order for which nobody was asked to enrol is refused as well.
+    ((_, order),) = (
+        (a, m)
+        for a, m in remote.channel.asked
+        if m.header.kind == "train" and a == "address 0"
+    )
+    other = WireMessage(replace(order.header, run="second"), order.tensors)
+    answer = make_node(FedAvg(), 0, tmp_path, secure=TWO).answer(other)
+    assert "Change seed in the run's file" in answer.header.text
+    monkeypatch.setattr(remote_runs, "SEED", 4)
+    rounds(secure_run(FedAvg(), tmp_path, policy=HASTY), 1)
+
+
+def test_a_run_that_no_summand_left_for_may_be_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, "mask", f"address {n}") for n in range(3)}
+    with pytest.raises(MessageError, match="no secure sum"):
+        rounds(remote, 1)
+    monkeypatch.setattr(remote_runs, "RUN", "second")
+    rounds(secure_run(FedAvg(), tmp_path, policy=HASTY), 1)
+
+
 def test_who_has_sent_no_summand_may_be_summed_with_others_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,13 +4,15 @@
                             and the seed that all it says of the sum follows from
     RUN/secure/TRY.share, .mask, .agree, .open   what it was asked in each stage
     RUN/secure/identities.json      whose keys it has met in this run
+    secure-runs.json        by the settings and the seed, in which run it gave summands
 
 What a client was asked is on disk before it is answered, so that it gives the same
 answer after a kill, and no other answer to another question. An exchange that it has
 opened is never summed again; one that came to nothing before that may be, by a later
 session of the server, with a new seed. If its summand has left under masks, that is
 over the same clients alone: with others, a server that got the first total after all
-would have a second one, and the difference of the two.
+would have a second one, and the difference of the two. For the same reason nothing is
+summed in two runs of the same settings and seed, whose summands would be the same.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from fedloom.remote.codec.secure import (
 )
 from fedloom.remote.summands import SummandForm
 from fedloom.remote.wire import STAGES, Header, Kind, WireMessage
+from fedloom.results.lock import hold
 from fedloom.secure.client import SumClient
 from fedloom.secure.plan import KEYS_BYTES, SumPlan
 from fedloom.secure.primitives import (
@@ -116,6 +119,26 @@ class ClientSums:
         self._admitted = admitted
         self._known: dict[Path, SumClient] = {}
         """By the file of a stage that was answered, this client after it."""
+
+    def refuse_second_run(self, run: str, name: str) -> None:
+        """Refuse a run whose summands would be those of another one.
+
+        Args:
+            run: its id.
+            name: what the server calls this client.
+
+        Raises:
+            MessageError: This client has given summands in a run of the same settings
+                and seed.
+        """
+        other = self._runs().get(self._digest, run)
+        if other != run:
+            raise MessageError(
+                f"{name}: by these settings and this seed it has added its uploads to "
+                f"the sums of the run {other!r}. In another run they would be the same "
+                "again, and the totals of both, over other clients, could tell what "
+                "single ones sent. Change seed in the run's file."
+            )
 
     def refuse_second_total(self, header: Header, clients: list[int]) -> None:
         """Refuse to work for a total that may be the second of its exchange.
@@ -236,6 +259,8 @@ class ClientSums:
         client = self._client_after(before, message)
         tensors = _stage_answer(client, message, kept.words)
         if is_new:
+            if header.kind == "mask":
+                self._claim(header.run, header.name)
             with atomic_write(file, lasting=True, private=True) as part:
                 part.write_bytes(message.to_bytes())
         return tensors
@@ -321,6 +346,26 @@ class ClientSums:
         if self._stage_file(run, kept, "mask").is_file():
             masked[str(kept.number)] = kept.clients
         return {number: c for number, c in masked.items() if int(number) > opened}
+
+    def _claim(self, run: str, name: str) -> None:
+        """Keep that summands go out by these settings in this run and in no other."""
+        with hold(self._folder / ".secure-runs.lock"):
+            self.refuse_second_run(run, name)
+            runs = self._runs()
+            if self._digest not in runs:
+                joined = {"runs": runs | {self._digest: run}}
+                write_checked_json(self._runs_file, joined)
+
+    def _runs(self) -> dict[str, str]:
+        """By the digest of settings and seed, in which run it gave summands."""
+        if not self._runs_file.is_file():
+            return {}
+        table = read_checked_json(self._runs_file, "runs with secure sums", ("runs",))
+        return dict(table["runs"])
+
+    @property
+    def _runs_file(self) -> Path:
+        return self._folder / "secure-runs.json"
 
     def _file(self, run: str) -> Path:
         return self._folder / run / "secure" / "summand.safetensors"

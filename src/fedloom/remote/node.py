@@ -205,6 +205,8 @@ class Node(Participant):
         return message
 
     def _enrolment(self, header: Header) -> WireMessage:
+        if self._sums is not None:
+            self._sums.refuse_second_run(header.run, self.name)
         own, data = self.federation, self.federation.dataset
         sizes = [len(part.indices) for part in own.parts]
         if not self._tells_sizes:
@@ -231,6 +233,7 @@ class Node(Participant):
         members: list[int] = []
         if self._sums is not None:
             members = self._read_call(message, self._sums.settings)
+            self._sums.refuse_second_run(header.run, self.name)
             self._sums.refuse_second_total(header, members)
             self._refuse_little_noise(self._sums.settings, members)
         fleet = self._fleet_for(message)
