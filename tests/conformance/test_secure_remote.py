@@ -33,8 +33,10 @@ from fedloom.core.messages import NOT_TOLD
 from fedloom.core.records import named
 from fedloom.core.secure_sums import SecureSums, refuse_insecure
 from fedloom.core.summed import Summed
+from fedloom.fleet import LocalFleet
 from fedloom.privacy import Privacy, private
 from fedloom.remote import InProcessChannel
+from fedloom.remote.answered import AnsweredModels
 from fedloom.remote.channel import Address
 from fedloom.remote.codec import common_digest
 from fedloom.remote.codec.secure import call_tensors, masked_tensors
@@ -730,6 +732,103 @@ def test_a_stage_that_was_refused_changes_no_answer(tmp_path: Path) -> None:
     assert answer.header.kind == "masked"
     fresh = make_node(FedAvg(), 0, tmp_path, secure=TWO)
     assert fresh.answer(fewer).digest == answer.digest
+
+
+def asked_of_the_first(remote: RemoteRun, kind: str) -> WireMessage:
+    """What the first client was asked last, of a kind."""
+    asked = [m for a, m in remote.channel.asked if a == "address 0"]
+    return [m for m in asked if m.header.kind == kind][-1]
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), Ditto()], ids=describe)
+def test_one_model_of_each_kind_is_scored_after_a_round(
+    algorithm: AnyAlgorithm, tmp_path: Path
+) -> None:
+    """Else losses at many models made for it give the gradient, and so the summand."""
+    remote = secure_run(algorithm, tmp_path)
+    rounds(remote, 1)
+    remote.evaluate("train")
+    remote.evaluate("test")
+    request = asked_of_the_first(remote, "score")
+    node, header = remote.nodes[0], replace(request.header, session=1)
+    first = node.answer(request)
+    fresh = make_node(algorithm, 0, tmp_path, secure=TWO)
+    again = fresh.answer(WireMessage(header, request.tensors))
+    assert again.header.kind == "scored"
+    for name, tensor in first.tensors.items():
+        assert torch.equal(again.tensors[name], tensor)
+    models = [n for n in request.tensors if n.startswith(("model.", "download."))]
+    assert "model.shared" in models
+    for name in models:
+        other = {**request.tensors, name: request.tensors[name] + 1e-5}
+        answer = fresh.answer(WireMessage(header, other))
+        assert "answers for one model at each place of a run" in answer.header.text
+    assert remote.start_loss() > 0  # the run's first model tells nothing new
+    earlier = replace(header, round=0, number=0)
+    tensors = {**request.tensors, "instruction.taken": torch.tensor(-1)}
+    assert fresh.answer(WireMessage(earlier, tensors)).header.kind == "scored"
+    other = {**tensors, "model.shared": tensors["model.shared"] + 1e-5}
+    assert fresh.answer(WireMessage(earlier, other)).header.kind == "refused"
+
+
+def test_other_constants_are_another_model(tmp_path: Path) -> None:
+    remote = secure_run(FedAvg(), tmp_path)
+    rounds(remote, 1)
+    remote.evaluate("train")
+    request = asked_of_the_first(remote, "score")
+    answered = remote.nodes[0]._answered
+    task = remote.task
+    answered.refuse_other_score(request, task)
+    constants = {**request.tensors, "constants.inputs": torch.ones(2, 3)}
+    with pytest.raises(MessageError, match=r"after round 1: expected the model that"):
+        answered.refuse_other_score(WireMessage(request.header, constants), task)
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_an_order_is_not_done_for_another_model_by_a_later_session(
+    was_killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where the client was killed while it trained: losses are said in the open."""
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    if was_killed:
+
+        def kill(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFleet, "send", kill)
+            with pytest.raises(KeyboardInterrupt):
+                rounds(remote, 1)
+    else:
+        remote.channel.lost = {(0, "share", f"address {n}") for n in range(3)}
+        with pytest.raises(MessageError, match="no secure sum"):
+            rounds(remote, 1)
+    order = asked_of_the_first(remote, "train")
+    header = replace(order.header, session=1)
+    fresh = make_node(FedAvg(), 0, tmp_path, secure=TWO)
+    other = {
+        **order.tensors,
+        "download.shared": order.tensors["download.shared"] + 1e-5,
+    }
+    answer = fresh.answer(WireMessage(header, other))
+    assert "answers for one model at each place of a run" in answer.header.text
+    assert "report.loss" not in answer.tensors
+    again = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    rounds(again, 1)
+    assert again.state.taken.tolist() == [0, 0, 0]
+
+
+def test_what_was_answered_long_ago_is_not_answered_otherwise(tmp_path: Path) -> None:
+    remote = secure_run(FedAvg(), tmp_path)
+    rounds(remote, 1)
+    order = asked_of_the_first(remote, "train")
+    answered = AnsweredModels(tmp_path / "other")
+    for number in (*range(100, 170), 150, 169):
+        header = replace(order.header, number=number)
+        answered.refuse_other_order(WireMessage(header, order.tensors))
+    header = replace(order.header, number=100)
+    with pytest.raises(MessageError, match="answers for one model"):
+        answered.refuse_other_order(WireMessage(header, order.tensors))
 
 
 def test_stages_are_not_asked_out_of_order_nor_for_another_exchange(

@@ -33,6 +33,7 @@ from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.fleet.local import LocalFleet
 from fedloom.privacy.private import Private
+from fedloom.remote.answered import AnsweredModels
 from fedloom.remote.codec import (
     Moments,
     RunEnd,
@@ -94,6 +95,9 @@ class Node(Participant):
             follows from the secret at home.
         admitted: who may take part in them, by the public halves of these keys; by
             default whoever does.
+        is_scored: whether models are scored after so many rounds, by the run's
+            settings; with secure sums they are then, and at no other time. None scores
+            them whenever a server asks.
         rounds: how many the run has; no later one is done. With a source of noise a
             run keeps to what this was when the client first trained in it. None has no
             end.
@@ -117,6 +121,7 @@ class Node(Participant):
         secure: SecureSums | None = None,
         signing_key: SigningKey | None = None,
         admitted: frozenset[bytes] = frozenset(),
+        is_scored: Callable[[int], bool] | None = None,
         rounds: int | None = None,
     ) -> None:
         if federation.count != 1:
@@ -133,6 +138,8 @@ class Node(Participant):
         self._runner = runner if runner is not None else default
         self._noise = noise
         self._rounds = rounds
+        self._is_scored = is_scored
+        self._answered = AnsweredModels(home)
         self._tells_sizes = tells_sizes
         self._tells_log_odds = tells_log_odds
         self._begins_anew = begins_anew
@@ -248,6 +255,8 @@ class Node(Participant):
             )
         if standing is not None:
             self._refuse_unlike(message, standing.shapes)
+        if self._sums is not None:
+            self._answered.refuse_other_order(message)
         if self._noise is not None:
             if goes_back:
                 raise self._second_release(header)
@@ -411,8 +420,12 @@ class Node(Participant):
 
     def _score(self, message: WireMessage) -> WireMessage:
         header, fleet = message.header, self._fleet_for(message)
+        if self._sums is not None:
+            self._refuse_unforeseen_score(header)
         requests = self._requests(message, fleet)
         self._recall_for(message, requests, fleet)
+        if self._sums is not None:
+            self._answered.refuse_other_score(message, fleet.task)
         tells = self._tells_log_odds
         sums = {
             request.part: {
@@ -423,6 +436,20 @@ class Node(Participant):
         }
         self.home.keep_request(header.run, message)
         return WireMessage(self._header(header, "scored"), sums_tensors(sums))
+
+    def _refuse_unforeseen_score(self, header: Header) -> None:
+        """Refuse to score models when the run's settings do not say so.
+
+        Raises:
+            MessageError: They do not.
+        """
+        if self._is_scored is None or self._is_scored(header.round):
+            return
+        raise MessageError(
+            f"{self.name}: was asked to score models {header.place}, when by the "
+            "settings of the run none are scored (rounds, evaluate_every and "
+            "evaluate_start). With secure sums nothing more is said of single models."
+        )
 
     def _refuse_unlike(self, message: WireMessage, before: dict[str, Any]) -> None:
         """Refuse a message whose tensors are not like those of the one before it."""
