@@ -4,7 +4,7 @@
                             and the seed that all it says of the sum follows from
     RUN/secure/TRY.share, .mask, .agree, .open   what it was asked in each stage
     RUN/secure/identities.json      whose keys it has met in this run
-    secure-runs.json        by the settings and the seed, in which run it gave summands
+    secure-runs.json        by the settings and the seed, in which run it took part
 
 What a client was asked is on disk before it is answered, so that it gives the same
 answer after a kill, and no other answer to another question. An exchange that it has
@@ -128,17 +128,33 @@ class ClientSums:
             name: what the server calls this client.
 
         Raises:
-            MessageError: This client has given summands in a run of the same settings
-                and seed.
+            MessageError: This client took part in a run of the same settings and seed.
         """
         other = self._runs().get(self._digest, run)
         if other != run:
             raise MessageError(
-                f"{name}: by these settings and this seed it has added its uploads to "
-                f"the sums of the run {other!r}. In another run they would be the same "
+                f"{name}: by these settings and this seed it took part in the run "
+                f"{other!r} with secure sums. In another one it would send the same "
                 "again, and the totals of both, over other clients, could tell what "
                 "single ones sent. Change seed in the run's file."
             )
+
+    def claim(self, run: str, name: str) -> None:
+        """Keep that this client takes part by these settings in this run and no other.
+
+        Args:
+            run: its id.
+            name: what the server calls this client.
+
+        Raises:
+            MessageError: It took part in another.
+        """
+        with hold(self._folder / ".secure-runs.lock"):
+            self.refuse_second_run(run, name)
+            runs = self._runs()
+            if self._digest not in runs:
+                joined = {"runs": runs | {self._digest: run}}
+                write_checked_json(self._runs_file, joined)
 
     def refuse_second_total(self, header: Header, clients: list[int]) -> None:
         """Refuse to work for a total that may be the second of its exchange.
@@ -259,8 +275,6 @@ class ClientSums:
         client = self._client_after(before, message)
         tensors = _stage_answer(client, message, kept.words)
         if is_new:
-            if header.kind == "mask":
-                self._claim(header.run, header.name)
             with atomic_write(file, lasting=True, private=True) as part:
                 part.write_bytes(message.to_bytes())
         return tensors
@@ -347,17 +361,8 @@ class ClientSums:
             masked[str(kept.number)] = kept.clients
         return {number: c for number, c in masked.items() if int(number) > opened}
 
-    def _claim(self, run: str, name: str) -> None:
-        """Keep that summands go out by these settings in this run and in no other."""
-        with hold(self._folder / ".secure-runs.lock"):
-            self.refuse_second_run(run, name)
-            runs = self._runs()
-            if self._digest not in runs:
-                joined = {"runs": runs | {self._digest: run}}
-                write_checked_json(self._runs_file, joined)
-
     def _runs(self) -> dict[str, str]:
-        """By the digest of settings and seed, in which run it gave summands."""
+        """By the digest of settings and seed, in which run it took part."""
         if not self._runs_file.is_file():
             return {}
         table = read_checked_json(self._runs_file, "runs with secure sums", ("runs",))

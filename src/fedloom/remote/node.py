@@ -240,7 +240,6 @@ class Node(Participant):
         members: list[int] = []
         if self._sums is not None:
             members = self._read_call(message, self._sums.settings)
-            self._sums.refuse_second_run(header.run, self.name)
             self._sums.refuse_second_total(header, members)
             self._refuse_little_noise(self._sums.settings, members)
         fleet = self._fleet_for(message)
@@ -256,6 +255,7 @@ class Node(Participant):
         if standing is not None:
             self._refuse_unlike(message, standing.shapes)
         if self._sums is not None:
+            self._sums.claim(header.run, self.name)
             self._answered.refuse_other_order(message)
         if self._noise is not None:
             if goes_back:
@@ -425,6 +425,7 @@ class Node(Participant):
         requests = self._requests(message, fleet)
         self._recall_for(message, requests, fleet)
         if self._sums is not None:
+            self._sums.claim(header.run, self.name)
             self._answered.refuse_other_score(message, fleet.task)
         tells = self._tells_log_odds
         sums = {
