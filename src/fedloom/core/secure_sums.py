@@ -37,7 +37,8 @@ class SecureSums:
     bound: Positive = 16.0
     """Largest number, positive or negative, in the change that a client sends. One with
     a larger number withholds its upload, and counts as one that dropped out. A number
-    is rounded at random to multiples of bound / (2^(bits - 1) - 1)."""
+    is rounded at random to multiples of bound / (2^(bits - 1) - 1); where a change has
+    a bound of its own, such as `clip`, clients leave room for that."""
     most_samples: Count | None = None
     """Training samples from which on a client counts no more, where clients count by
     samples. By default the largest number that one enrolled with; it has to be given

@@ -174,7 +174,7 @@ class ClientSums:
             raise MessageError(
                 f"{header.name}: the sum of {header.place} was opened, and "
                 "no exchange is summed twice. Resume the server from a later "
-                "checkpoint, or start a new run."
+                "checkpoint, or start a new run with another seed."
             )
         before = self._masked(header.run, kept).get(str(header.number), clients)
         if clients and before != clients:
@@ -183,7 +183,7 @@ class ClientSums:
                 f"masked upload went out for a sum of the clients {before}, and this "
                 f"one is of {clients}. Both totals together could tell what single "
                 "clients sent. Resume the server with the clients and the [sampling] "
-                "that it had, or start a new run."
+                "that it had, or start a new run with another seed."
             )
 
     def begin(
