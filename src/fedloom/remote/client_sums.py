@@ -136,7 +136,7 @@ class ClientSums:
                 f"{name}: by these settings and this seed it took part in the run "
                 f"{other!r} with secure sums. In another one it would send the same "
                 "again, and the totals of both, over other clients, could tell what "
-                "single ones sent. Change seed in the run's file."
+                "single ones sent. Change seed in the run's file, at the server."
             )
 
     def claim(self, run: str, name: str) -> None:

@@ -126,9 +126,8 @@ def is_signed(identity: bytes, content: bytes, signature: bytes) -> bool:
     pair = (int.from_bytes(half, "big") for half in halves)
     try:
         key = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, identity)
-        key.verify(
-            utils.encode_dss_signature(*pair), content, ec.ECDSA(hashes.SHA384())
-        )
+        encoded = utils.encode_dss_signature(*pair)
+        key.verify(encoded, content, ec.ECDSA(hashes.SHA384()))
     except (InvalidSignature, ValueError):
         return False
     return True
