@@ -474,7 +474,8 @@ def refuse_unfit_sums(
             enough noise together; or a sum could overflow.
     """
     secure.needed(expected)
-    bits = secure.bits_for(most)
+    rounding = secure.rounding(most)
+    refuse_insecure(algorithm, rounding)
     if not isinstance(algorithm, Private):
         return
     needed, least = secure.needed(most), algorithm.noisy_clients
@@ -486,7 +487,7 @@ def refuse_unfit_sums(
         )
     largest = whole_bound(algorithm, 1)  # how large models are may not be known yet
     if largest is not None:
-        refuse_large_whole(largest, bits, is_least=True)
+        refuse_large_whole(largest, rounding.bits, is_least=True)
 
 
 def _refuse_unfit_sums(

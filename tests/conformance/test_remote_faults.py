@@ -189,7 +189,10 @@ def _earlier(message: WireMessage) -> WireMessage:
         (_huge, "norm"),
         (_longer, "should be"),
         (_earlier, "expected 'trained' of"),
-        (_report(loss=float("nan")), "'trained' of client-3, round 1: field 'loss' ha"),
+        (
+            _report(loss=float("nan")),
+            "of client-3, round 2, exchange 1: field 'loss' ha",
+        ),
         (_report(loss=-1e12), "its training loss is -1e+12, and at most 1e+09"),
         (_report(steps=2**62), "expected 0 to 1 steps, which is all that its samples"),
         (_report(steps=-1), "expected 0 to 1 steps"),

@@ -24,6 +24,7 @@ from fedloom.algorithms import (
     FedPer,
     PFedMT,
     Scaffold,
+    SelfFL,
     SelfFLCluster,
 )
 from fedloom.config import parse, to_tables
@@ -33,8 +34,10 @@ from fedloom.core.messages import NOT_TOLD
 from fedloom.core.records import named
 from fedloom.core.secure_sums import SecureSums, refuse_insecure
 from fedloom.core.summed import Summed
+from fedloom.fleet import LocalFleet
 from fedloom.privacy import Privacy, private
 from fedloom.remote import InProcessChannel
+from fedloom.remote.answered import AnsweredModels
 from fedloom.remote.channel import Address
 from fedloom.remote.codec import common_digest
 from fedloom.remote.codec.secure import call_tensors, masked_tensors
@@ -42,7 +45,9 @@ from fedloom.remote.summands import SummandForm, most_samples
 from fedloom.remote.wire import STAGES, Header, WireMessage
 from fedloom.robust import Attack, Robust, around
 from fedloom.robust.method import ClientNormBound
-from fedloom.secure.primitives import SigningKey
+from fedloom.secure.plan import SumPlan
+from fedloom.secure.primitives import KEY_BYTES, SigningKey
+from fedloom.secure.primitives import SIGNATURE_BYTES as SIGNED
 from fedloom.secure.server import SumServer
 from fedloom.server import checkpoint
 
@@ -191,11 +196,11 @@ def test_a_norm_bound_that_clients_keep_by_themselves_is_that_of_the_server(
     vectors = words_of(tmp_path / "secure", 0)[: len(start)].view(np.int32)
     step = TWO.bound / (2 ** (TWO.bits_for(len(CLIENTS)) - 1) - 1)
     sent = np.linalg.norm(vectors.astype(np.float64) * step)
-    assert sent < 0.02 + step * len(start) ** 0.5
+    assert sent <= 0.02
 
 
 def test_a_client_whose_numbers_are_not_finite_is_out_of_a_bounded_sum() -> None:
-    bound = ClientNormBound((1.0, None))
+    bound = ClientNormBound((1.0, None), (0.0, 0.0))
     record = Summed(FedAvg(), most_samples=1.0).records[4]
     for odd in (float("nan"), float("inf")):
         summand = record(torch.tensor([3.0, odd]), torch.ones(()))
@@ -203,6 +208,27 @@ def test_a_client_whose_numbers_are_not_finite_is_out_of_a_bounded_sum() -> None
         form = SummandForm(FedAvg(), summand, TWO)
         with pytest.raises(MessageError, match="is withheld"):
             form.flatten(leaving.sent, "north")
+
+
+@pytest.mark.parametrize("square", [1.5, 256.0])
+def test_a_squared_change_may_come_to_the_square_of_the_bound(square: float) -> None:
+    form, summand = of_squares(square)
+    assert form.flatten(summand, "north").max() == square
+    assert form.code(24).bound.max() == TWO.bound**2 == 256.0
+
+
+def test_a_squared_change_beyond_the_square_of_the_bound_is_withheld() -> None:
+    form, summand = of_squares(257.0)
+    with pytest.raises(MessageError, match=r"'square' .* beyond 256"):
+        form.flatten(summand, "north")
+
+
+def of_squares(square: float) -> tuple[SummandForm, Any]:
+    """What a client of Self-FL adds, whose change has such a squared length."""
+    method = SelfFL(weigh_by="last")
+    ones = {name: torch.ones(()) for name in method.summand_record._fields}
+    summand = method.summand_record(**ones | {"square": torch.tensor(square)})
+    return SummandForm(method, summand, TWO), summand
 
 
 def test_nothing_single_is_sent(tmp_path: Path) -> None:
@@ -314,6 +340,66 @@ def test_a_total_that_was_opened_is_opened_again_and_no_other(tmp_path: Path) ->
     assert other.state.taken.tolist() == [0, 0, 0]
     rounds(other, 1)
     assert other.state.taken.tolist() == [2, 2, 2]
+
+
+def says_it_has_opened(remote: RemoteRun, n: int) -> None:
+    """Have a client say of every exchange that it has opened it before."""
+    node = remote.nodes[n]
+
+    def answer(message: WireMessage) -> WireMessage:
+        made = node.answer(message)
+        if "secure.opened" not in made.tensors:
+            return made
+        lie = {"secure.opened": torch.tensor(True)}
+        return WireMessage(made.header, {**made.tensors, **lie})
+
+    remote.channel.nodes[f"address {n}"] = answer
+
+
+def test_who_says_it_opened_what_never_was_drops_out_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else, with one that is away, the round would pass for done and train nothing."""
+    of_the_first(monkeypatch, 5)
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    says_it_has_opened(remote, 4)
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert remote.state.taken.tolist() == [0, 0, 0, 0, -1]
+    (refusal,) = cost.refusals
+    assert refusal["client"] == 4
+    assert "in no earlier start was the exchange under way" in refusal["reason"]
+    remote.channel.lost = {(1, "train", f"address {n}") for n in (2, 3)}
+    with pytest.raises(MessageError, match="in no earlier start was the exchange"):
+        rounds(remote, 1)
+
+
+def test_an_exchange_that_counts_for_nothing_is_in_the_row_of_its_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a later session the one that was under way may have been opened, no other."""
+    of_the_first(monkeypatch, 5)
+    file = tmp_path / "checkpoint.safetensors"
+    before = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    rounds(before, 1)
+    checkpoint.save(before, file)
+    again = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    checkpoint.restore(again, file)
+    says_it_has_opened(again, 4)
+    again.channel.lost = {(1, "train", f"address {n}") for n in (2, 3)}
+    shared = again.state.server.shared
+    cost = again.run_exchange()
+    assert cost is not None
+    assert torch.equal(again.state.server.shared, shared)
+    assert [refusal["client"] for refusal in cost.refusals] == [0, 1, 4]
+    for refusal in cost.refusals:
+        assert "opened for an earlier start of the server, as client 4 says" in str(
+            refusal["reason"]
+        )
+    cost = again.run_exchange()
+    assert cost is not None
+    assert again.state.taken.tolist() == [2, 2, 2, 2, 0]
+    assert [refusal["client"] for refusal in cost.refusals] == [4]
 
 
 def test_an_opened_exchange_is_not_done_again_in_another_way(tmp_path: Path) -> None:
@@ -502,6 +588,39 @@ def test_that_its_summand_went_out_is_known_after_the_next_exchange_too(
         rounds(again, 1)
 
 
+def test_what_was_summed_in_one_run_is_not_summed_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two runs of a file, of which one is without a client, give its upload."""
+    of_the_first(monkeypatch, 5)
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, "mask", "address 4")}
+    rounds(remote, 1)
+    of_the_first(monkeypatch, 4)
+    monkeypatch.setattr(remote_runs, "RUN", "second")
+    with pytest.raises(MessageError, match=r"in the run 'law' .*Change seed in"):
+        secure_run(FedAvg(), tmp_path, policy=HASTY)
+    # What is asked without an enrolment is refused as well.
+    remote.evaluate("train")
+    for kind in ("train", "score"):
+        asked = asked_of_the_first(remote, kind)
+        taken = {"instruction.taken": torch.tensor(-1)}
+        header = replace(asked.header, run="second")
+        node = make_node(FedAvg(), 0, tmp_path, secure=TWO)
+        answer = node.answer(WireMessage(header, {**asked.tensors, **taken}))
+        assert "Change seed in the run's file" in answer.header.text
+    monkeypatch.setattr(remote_runs, "SEED", 4)
+    rounds(secure_run(FedAvg(), tmp_path, policy=HASTY), 1)
+
+
+def test_a_run_that_nobody_trained_in_may_be_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure_run(FedAvg(), tmp_path, policy=HASTY)
+    monkeypatch.setattr(remote_runs, "RUN", "second")
+    rounds(secure_run(FedAvg(), tmp_path, policy=HASTY), 1)
+
+
 def test_who_has_sent_no_summand_may_be_summed_with_others_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,7 +674,7 @@ def test_where_too_few_opened_right_shares_both_who_may_have_lied_are_told(
     for n in (0, 1):
         spoiling(remote, n, "open", slice(2, 3))
     reason = (
-        r"round 0, exchange 0: there is no secure sum.*client 2 sealed wrong shares"
+        r"round 1, exchange 1: there is no secure sum.*client 2 sealed wrong shares"
     )
     with pytest.raises(MessageError, match=reason + " .* or too many of the 3"):
         rounds(remote, 1)
@@ -572,7 +691,30 @@ def test_a_client_that_seals_what_nobody_can_open_is_named_by_the_others(
     for n in (0, 2):
         text = f"{names[n]}: what client 1 sealed for this one cannot be opened."
         assert text in str(stopped.value)
-    assert str(stopped.value).count("round 0, exchange 0") == 1
+    assert str(stopped.value).count("round 1, exchange 1") == 1
+
+
+def test_who_sends_a_key_that_gives_no_secret_drops_out_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the others refuse one after the other, and it is they who are listed."""
+    honest = SumPlan.signed_keys
+
+    def signed(self: SumPlan, client: int, *secrets: Any) -> bytes:
+        keys, signer = honest(self, client, *secrets), secrets[-1]
+        if client != 1:
+            return keys
+        body = keys[:KEY_BYTES] + bytes(KEY_BYTES) + keys[2 * KEY_BYTES : -SIGNED]
+        return body + bytes(signer.sign(self._of(client) + body))
+
+    monkeypatch.setattr(SumPlan, "signed_keys", signed)
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    cost = remote.run_exchange()
+    assert cost is not None
+    assert remote.state.taken.tolist() == [0, -1, 0]
+    (refusal,) = cost.refusals
+    assert refusal["client"] == 1
+    assert "client 1 sent a key that gives no secret" in refusal["reason"]
 
 
 def test_each_stage_is_answered_once_and_the_same_question_alike(
@@ -594,6 +736,125 @@ def test_each_stage_is_answered_once_and_the_same_question_alike(
         assert "answers each stage of a sum once" in refused.header.text
 
 
+def test_a_stage_that_was_refused_changes_no_answer(tmp_path: Path) -> None:
+    """A client that is asked on, and one that is started for every question."""
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    remote.channel.lost = {(0, "mask", f"address {n}") for n in range(3)}
+    with pytest.raises(MessageError, match="no secure sum"):
+        rounds(remote, 1)
+    asked = [m for a, m in remote.channel.asked if a == "address 0"]
+    (mask,) = (m for m in asked if m.header.kind == "mask")
+    node, rows = remote.nodes[0], mask.tensors["secure.rows"].clone()
+    rows[-1, 0] ^= 1
+    refused = node.answer(
+        WireMessage(mask.header, {**mask.tensors, "secure.rows": rows})
+    )
+    assert "cannot be opened" in refused.header.text
+    others = {name: tensor[1:] for name, tensor in mask.tensors.items()}
+    fewer = WireMessage(mask.header, others)
+    answer = node.answer(fewer)
+    assert answer.header.kind == "masked"
+    fresh = make_node(FedAvg(), 0, tmp_path, secure=TWO)
+    assert fresh.answer(fewer).digest == answer.digest
+
+
+def asked_of_the_first(remote: RemoteRun, kind: str) -> WireMessage:
+    """What the first client was asked last, of a kind."""
+    asked = [m for a, m in remote.channel.asked if a == "address 0"]
+    return [m for m in asked if m.header.kind == kind][-1]
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(), Ditto()], ids=describe)
+def test_one_model_of_each_kind_is_scored_after_a_round(
+    algorithm: AnyAlgorithm, tmp_path: Path
+) -> None:
+    """Else losses at many models made for it give the gradient, and so the summand."""
+    remote = secure_run(algorithm, tmp_path)
+    rounds(remote, 1)
+    remote.evaluate("train")
+    remote.evaluate("test")
+    request = asked_of_the_first(remote, "score")
+    node, header = remote.nodes[0], replace(request.header, session=1)
+    first = node.answer(request)
+    fresh = make_node(algorithm, 0, tmp_path, secure=TWO)
+    again = fresh.answer(WireMessage(header, request.tensors))
+    assert again.header.kind == "scored"
+    for name, tensor in first.tensors.items():
+        assert torch.equal(again.tensors[name], tensor)
+    models = [n for n in request.tensors if n.startswith(("model.", "download."))]
+    assert "model.shared" in models
+    for name in models:
+        other = {**request.tensors, name: request.tensors[name] + 1e-5}
+        answer = fresh.answer(WireMessage(header, other))
+        assert "answers for one model at each place of a run" in answer.header.text
+    assert remote.start_loss() > 0  # the run's first model tells nothing new
+    earlier = replace(header, round=0, number=0)
+    tensors = {**request.tensors, "instruction.taken": torch.tensor(-1)}
+    assert fresh.answer(WireMessage(earlier, tensors)).header.kind == "scored"
+    other = {**tensors, "model.shared": tensors["model.shared"] + 1e-5}
+    assert fresh.answer(WireMessage(earlier, other)).header.kind == "refused"
+
+
+def test_other_constants_are_another_model(tmp_path: Path) -> None:
+    remote = secure_run(FedAvg(), tmp_path)
+    rounds(remote, 1)
+    remote.evaluate("train")
+    request = asked_of_the_first(remote, "score")
+    answered = remote.nodes[0]._answered
+    task = remote.task
+    answered.refuse_other_score(request, task)
+    constants = {**request.tensors, "constants.inputs": torch.ones(2, 3)}
+    with pytest.raises(MessageError, match=r"after round 1: expected the model that"):
+        answered.refuse_other_score(WireMessage(request.header, constants), task)
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_an_order_is_not_done_for_another_model_by_a_later_session(
+    was_killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where the client was killed while it trained: losses are said in the open."""
+    remote = secure_run(FedAvg(), tmp_path, policy=HASTY)
+    if was_killed:
+
+        def kill(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFleet, "send", kill)
+            with pytest.raises(KeyboardInterrupt):
+                rounds(remote, 1)
+    else:
+        remote.channel.lost = {(0, "share", f"address {n}") for n in range(3)}
+        with pytest.raises(MessageError, match="no secure sum"):
+            rounds(remote, 1)
+    order = asked_of_the_first(remote, "train")
+    header = replace(order.header, session=1)
+    fresh = make_node(FedAvg(), 0, tmp_path, secure=TWO)
+    other = {
+        **order.tensors,
+        "download.shared": order.tensors["download.shared"] + 1e-5,
+    }
+    answer = fresh.answer(WireMessage(header, other))
+    assert "answers for one model at each place of a run" in answer.header.text
+    assert "report.loss" not in answer.tensors
+    again = secure_run(FedAvg(), tmp_path, policy=HASTY, session=1)
+    rounds(again, 1)
+    assert again.state.taken.tolist() == [0, 0, 0]
+
+
+def test_what_was_answered_long_ago_is_not_answered_otherwise(tmp_path: Path) -> None:
+    remote = secure_run(FedAvg(), tmp_path)
+    rounds(remote, 1)
+    order = asked_of_the_first(remote, "train")
+    answered = AnsweredModels(tmp_path / "other")
+    for number in (*range(100, 170), 150, 169):
+        header = replace(order.header, number=number)
+        answered.refuse_other_order(WireMessage(header, order.tensors))
+    header = replace(order.header, number=100)
+    with pytest.raises(MessageError, match="answers for one model"):
+        answered.refuse_other_order(WireMessage(header, order.tensors))
+
+
 def test_stages_are_not_asked_out_of_order_nor_for_another_exchange(
     tmp_path: Path,
 ) -> None:
@@ -612,7 +873,7 @@ def test_stages_are_not_asked_out_of_order_nor_for_another_exchange(
         assert f"was asked for '{kind}' before 'mask'" in answer.header.text
     later = replace(share.header, round=1, number=1)
     answer = remote.nodes[0].answer(WireMessage(later, share.tensors))
-    assert "has no summand of exchange 1" in answer.header.text
+    assert "has no summand of round 2, exchange 1" in answer.header.text
 
 
 def test_a_client_without_secure_sums_answers_no_stage(tmp_path: Path) -> None:

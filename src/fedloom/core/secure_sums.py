@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError
+from fedloom.core.rounding import Rounding
 from fedloom.core.settings import Count, Interval, Positive, check
 from fedloom.core.summed import Summed, needs_single_models
 from fedloom.core.sums import bounds
@@ -36,7 +37,9 @@ class SecureSums:
     bound: Positive = 16.0
     """Largest number, positive or negative, in the change that a client sends. One with
     a larger number withholds its upload, and counts as one that dropped out. A number
-    is rounded at random to multiples of bound / (2^(bits - 1) - 1)."""
+    is rounded at random to multiples of bound / (2^(bits - 1) - 1); where a change has
+    a bound of its own, such as `clip`, clients leave room for that. The squared length
+    of a change, which Self-FL sends too, may come to the square of it."""
     most_samples: Count | None = None
     """Training samples from which on a client counts no more, where clients count by
     samples. By default the largest number that one enrolled with; it has to be given
@@ -80,16 +83,29 @@ class SecureSums:
             )
         return self.bits
 
+    def rounding(self, clients: int) -> Rounding:
+        """How a sum of some clients rounds what they add.
 
-def refuse_insecure(algorithm: AnyAlgorithm) -> None:
+        Raises:
+            ConfigError: Their sum would not fit.
+        """
+        return Rounding(self.bits_for(clients), self.bound)
+
+
+def refuse_insecure(algorithm: AnyAlgorithm, rounding: Rounding | None = None) -> None:
     """Refuse a method that cannot have secure sums.
 
+    Args:
+        algorithm: the method.
+        rounding: how sums round, where that is known.
+
     Raises:
-        ConfigError: Its server needs single uploads, or a setting is missing without
-            which a number that it sends has no bound.
+        ConfigError: Its server needs single uploads, a setting is missing without
+            which a number that it sends has no bound, or rounding is too coarse for
+            the bound that it promises.
     """
     if isinstance(algorithm, Summed):
-        algorithm.with_secure_sums()  # or a robust rule is refused
+        algorithm.with_secure_sums(rounding)  # or a robust rule is refused
         if algorithm.most_samples is None:
             raise ConfigError(
                 "[secure]: what is added must have a bound, and weights by numbers of "

@@ -24,6 +24,7 @@ from fedloom.core.algorithm import Algorithm, AnyAlgorithm, Client, Cohort
 from fedloom.core.errors import ConfigError
 from fedloom.core.messages import CohortDownload
 from fedloom.core.records import map_record, stack, take, without_log
+from fedloom.core.rounding import Rounding
 from fedloom.core.sums import add, only_present
 from fedloom.core.task import Task
 
@@ -205,11 +206,17 @@ class Summed(Wrapped):
         """
         return None
 
-    def with_secure_sums(self) -> Summed:
+    def with_secure_sums(self, rounding: Rounding | None = None) -> Summed:
         """The same where the server sees totals alone, as its clients are to do it.
 
+        Where they bound what they add, the bound holds for what is rounded, too.
+
+        Args:
+            rounding: how the sum rounds what they add; None if that is not known.
+
         Raises:
-            ConfigError: What the server makes of the rows needs each of them.
+            ConfigError: What the server makes of the rows needs each of them, or
+                rounding is too coarse for a bound.
         """
         if self.reduce is not plain_sum and self.largest_whole(1) is None:
             raise ConfigError(

@@ -197,6 +197,7 @@ def make_node(
         secret=secret,
         noise=noise,
         secure=config.secure,
+        is_scored=config.schedule.is_scored,
         rounds=config.schedule.rounds,
         **_signing(config, client_key, peers),
     )

@@ -54,6 +54,7 @@ from fedloom.privacy import (
 from fedloom.privacy.private import Private
 from fedloom.remote import Channel, Enrolled, Policy, RemoteFleet, enrol, greeting_for
 from fedloom.remote.codec import Moments, settings_digest
+from fedloom.remote.summands import refuse_coarse
 from fedloom.results.directory import RunDirectory
 from fedloom.results.rows import Round
 from fedloom.server.checkpoint import Position
@@ -235,10 +236,17 @@ def _with_accounts(
     """The same with accounts of samples, now that clients have enrolled.
 
     Raises:
-        ConfigError: It would pass the budget, or sums could overflow.
+        ConfigError: It would pass the budget, sums could overflow, or they round too
+            coarsely for the bounds that clients promise.
     """
     if isinstance(algorithm, Private):
         algorithm.check_sums(task.d, config.sampling.most(enrolled.roster.count))
+    if config.secure is not None and algorithm.needs.startswith("sums"):
+        members = config.sampling.most(enrolled.roster.count)
+        if algorithm.needs == "sums per team":
+            largest = int(torch.bincount(enrolled.roster.enrolments.team).max())
+            members = min(members, largest)
+        refuse_coarse(algorithm, task, config.secure.rounding(members))
     if config.privacy is None or config.privacy.unit != "sample":
         return algorithm
     samples = enrolled.roster.enrolments.samples.cpu()

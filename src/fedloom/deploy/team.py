@@ -192,8 +192,8 @@ class TeamServer(Participant):
             begun = None
         elif begun.content_digest != message.content_digest:
             raise MessageError(
-                f"{self.name}: round {header.round} is older than what was begun, "
-                f"round {begun.header.round}, or is not the one that was begun."
+                f"{self.name}: round {header.round + 1} is older than what was begun, "
+                f"round {begun.header.round + 1}, or is not the one that was begun."
             )
         take_place()
         if begun is None:
@@ -250,8 +250,8 @@ class TeamServer(Participant):
         number, cost = self._last_cost()
         if (state.round, number) != (round_ + 1, round_ + 1):
             raise MessageError(
-                f"{self.name}: round {round_} was asked for, and the team is after "
-                f"round {state.round - 1}. Start the team's server again."
+                f"{self.name}: round {round_ + 1} was asked for, and the team is after "
+                f"round {state.round}. Start the team's server again."
             )
         sizes = self.training.coordinator.population.sizes.double()
         has_part = state.taken >= round_ * self.tier.method.exchanges

@@ -7,7 +7,7 @@ that is not there.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from fedloom.core import streams
 from fedloom.core.algorithm import AnyAlgorithm, Client
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import rebuild
+from fedloom.core.rounding import Rounding, norm_before_rounding
 from fedloom.core.streams import NoiseSource
 from fedloom.core.summed import Leaving
 from fedloom.core.sums import bounds
@@ -40,6 +41,12 @@ class FieldBound:
     name: str
     norm: float
     kind: Literal["vector", "share", "weight", "square"]
+    step: float = field(default=0.0, repr=False)
+    """What its numbers are rounded to multiples of when it has left, for which the
+    bound leaves room; 0 if they are not."""
+
+    def __post_init__(self) -> None:
+        norm_before_rounding(self.norm, self.step, 1)  # or it is refused
 
     @property
     def is_hidden(self) -> bool:
@@ -54,8 +61,9 @@ class FieldBound:
         wide = value.double()
         largest = wide.abs().amax().clamp(min=1e-300) if value.numel() else 1.0
         norm = largest * torch.linalg.vector_norm(wide / largest)
-        is_long = norm > self.norm
-        factor = self.norm * (1.0 - _MARGIN) / torch.where(is_long, norm, 1.0)
+        longest = norm_before_rounding(self.norm, self.step, value.numel())
+        is_long = norm > longest
+        factor = longest * (1.0 - _MARGIN) / torch.where(is_long, norm, 1.0)
         return torch.where(is_long, wide * factor, wide).to(value.dtype)
 
 
@@ -125,6 +133,15 @@ class Bounding:
         bounded = self.bounded(summand)
         return Leaving(bounded, bounded)
 
+    def before(self, rounding: Rounding) -> Bounding:
+        """The same where what leaves is rounded: the bounds hold after that.
+
+        Raises:
+            ConfigError: Rounding is too coarse for them.
+        """
+        fields = [replace(b, step=rounding.step(b.kind)) for b in self.fields]
+        return replace(self, fields=tuple(fields))
+
     def bounded(self, summand: Any) -> Any:
         """The summand with every field shortened; zeros if a number is not finite."""
         finite = torch.stack([torch.isfinite(value).all() for value in summand]).all()
@@ -145,6 +162,10 @@ class LocalNoise(Bounding):
     """Standard deviation, in multiples of each field's bound."""
     source: NoiseSource | None = None
     """Where the noise comes from; by default from the client's stream alone."""
+
+    def before(self, rounding: Rounding) -> LocalNoise:
+        """The same: what is rounded has all of its noise, and tells no more."""
+        return self
 
     def __call__(self, summand: Any, client: Client) -> Leaving:
         """The bounded summand, and the same with noise."""
@@ -184,6 +205,10 @@ class DiscreteNoise(Bounding):
     """How many clients have enough noise together."""
     source: NoiseSource | None = None
     """Where chance comes from; by default from the client's stream alone."""
+
+    def before(self, rounding: Rounding) -> DiscreteNoise:
+        """The same: whole numbers are not rounded any more."""
+        return self
 
     def __call__(self, summand: Any, client: Client) -> Leaving:
         """The bounded summand, and whole numbers of its grid with noise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedloom.core.algorithm import AnyAlgorithm, Cohort
 from fedloom.core.clip import PerSample
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import leaves, rebuild
+from fedloom.core.rounding import Rounding
 from fedloom.core.streams import NoiseSource
 from fedloom.core.summed import Summed, Total, Wrapped
 from fedloom.privacy.accounting import Accountant
@@ -122,6 +124,21 @@ class Private(Summed):
             vars(self).update(leave=parts, reduce=_whole_numbers)
             release = SharedNoise(method, fields, rate, parts)
         vars(self)["release"] = release
+
+    def with_secure_sums(self, rounding: Rounding | None = None) -> Summed:
+        """The same with bounds that hold for what is rounded, too.
+
+        Args:
+            rounding: how the sum rounds what clients add; None if that is not known.
+
+        Raises:
+            ConfigError: Rounding is too coarse for a bound.
+        """
+        made = super().with_secure_sums(rounding)
+        if rounding is not None and isinstance(self.leave, Bounding):
+            made = copy.copy(made)
+            vars(made)["leave"] = self.leave.before(rounding)
+        return made
 
     def download(self, server: Any, cohort: Cohort) -> Any:
         """The method's, unless the round would pass the budget.

@@ -4,13 +4,15 @@
                             and the seed that all it says of the sum follows from
     RUN/secure/TRY.share, .mask, .agree, .open   what it was asked in each stage
     RUN/secure/identities.json      whose keys it has met in this run
+    secure-runs.json        by the settings and the seed, in which run it took part
 
 What a client was asked is on disk before it is answered, so that it gives the same
 answer after a kill, and no other answer to another question. An exchange that it has
 opened is never summed again; one that came to nothing before that may be, by a later
 session of the server, with a new seed. If its summand has left under masks, that is
 over the same clients alone: with others, a server that got the first total after all
-would have a second one, and the difference of the two.
+would have a second one, and the difference of the two. For the same reason nothing is
+summed in two runs of the same settings and seed, whose summands would be the same.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from fedloom.remote.codec.secure import (
 )
 from fedloom.remote.summands import SummandForm
 from fedloom.remote.wire import STAGES, Header, Kind, WireMessage
+from fedloom.results.lock import hold
 from fedloom.secure.client import SumClient
 from fedloom.secure.plan import KEYS_BYTES, SumPlan
 from fedloom.secure.primitives import (
@@ -114,8 +117,44 @@ class ClientSums:
         self._digest = digest
         self._key = key
         self._admitted = admitted
-        self._at_hand: tuple[str, SumClient, set[Kind]] | None = None
-        """The sum under way: its files' name, this client in it, the stages done."""
+        self._known: dict[Path, SumClient] = {}
+        """By the file of a stage that was answered, this client after it."""
+
+    def refuse_second_run(self, run: str, name: str) -> None:
+        """Refuse a run whose summands would be those of another one.
+
+        Args:
+            run: its id.
+            name: what the server calls this client.
+
+        Raises:
+            MessageError: This client took part in a run of the same settings and seed.
+        """
+        other = self._runs().get(self._digest, run)
+        if other != run:
+            raise MessageError(
+                f"{name}: by these settings and this seed it took part in the run "
+                f"{other!r} with secure sums. In another one it would send the same "
+                "again, and the totals of both, over other clients, could tell what "
+                "single ones sent. Change seed in the run's file, at the server."
+            )
+
+    def claim(self, run: str, name: str) -> None:
+        """Keep that this client takes part by these settings in this run and no other.
+
+        Args:
+            run: its id.
+            name: what the server calls this client.
+
+        Raises:
+            MessageError: It took part in another.
+        """
+        with hold(self._folder / ".secure-runs.lock"):
+            self.refuse_second_run(run, name)
+            runs = self._runs()
+            if self._digest not in runs:
+                joined = {"runs": runs | {self._digest: run}}
+                write_checked_json(self._runs_file, joined)
 
     def refuse_second_total(self, header: Header, clients: list[int]) -> None:
         """Refuse to work for a total that may be the second of its exchange.
@@ -133,18 +172,18 @@ class ClientSums:
             return
         if header.number <= self._last_opened(header.run, kept):
             raise MessageError(
-                f"{header.name}: the sum of exchange {header.number} was opened, and "
+                f"{header.name}: the sum of {header.place} was opened, and "
                 "no exchange is summed twice. Resume the server from a later "
-                "checkpoint, or start a new run."
+                "checkpoint, or start a new run with another seed."
             )
         before = self._masked(header.run, kept).get(str(header.number), clients)
         if clients and before != clients:
             raise MessageError(
-                f"{header.name}: round {header.round}, exchange {header.exchange}: its "
+                f"{header.name}: {header.place}: its "
                 f"masked upload went out for a sum of the clients {before}, and this "
                 f"one is of {clients}. Both totals together could tell what single "
                 "clients sent. Resume the server with the clients and the [sampling] "
-                "that it had, or start a new run."
+                "that it had, or start a new run with another seed."
             )
 
     def begin(
@@ -204,7 +243,7 @@ class ClientSums:
         kept = self._read(header.run)
         if kept is None or kept.order != message.content_digest:
             raise MessageError(
-                f"{header.name}: has no summand of exchange {header.number} any more."
+                f"{header.name}: has no summand of {header.place} any more."
             )
         is_opened = self._last_opened(header.run, kept) >= kept.number
         if header.session > kept.session and not is_opened:
@@ -224,9 +263,7 @@ class ClientSums:
         header = message.header
         kept = self._read(header.run)
         if kept is None or (kept.number, kept.client) != (header.number, header.client):
-            raise MessageError(
-                f"{header.name}: has no summand of exchange {header.number}."
-            )
+            raise MessageError(f"{header.name}: has no summand of {header.place}.")
         file = self._stage_file(header.run, kept, header.kind)
         is_new = not file.is_file()
         if not is_new and _read_stage(file).content_digest != message.content_digest:
@@ -234,47 +271,53 @@ class ClientSums:
                 f"{header.name}: was asked something else in this stage before, "
                 f"{header.kind!r}, and answers each stage of a sum once."
             )
-        client = self._before(header, kept)
-        tensors = self._do(client, message, kept.words)
+        before = self._client_before(header, kept)
+        client = self._client_after(before, message)
+        tensors = _stage_answer(client, message, kept.words)
         if is_new:
             with atomic_write(file, lasting=True, private=True) as part:
                 part.write_bytes(message.to_bytes())
         return tensors
 
-    def _before(self, header: Header, kept: _Summand) -> SumClient:
-        """The client in a sum, after all stages before one."""
-        if self._at_hand is None or self._at_hand[0] != kept.name:
-            self._at_hand = kept.name, self._client(header.run, kept), set()
-        _, client, done = self._at_hand
-        for kind in STAGES:
-            if kind == header.kind:
-                break
+    def _client_before(self, header: Header, kept: _Summand) -> SumClient:
+        """This client after all stages before one, by what it was asked in them.
+
+        What it answered is on disk, and of one stage always the same.
+
+        Raises:
+            MessageError: A stage before has not been answered.
+        """
+        client = self._client(header.run, kept)
+        files: dict[Path, SumClient] = {}
+        for kind in list(STAGES)[: list(STAGES).index(header.kind)]:
             file = self._stage_file(header.run, kept, kind)
             if not file.is_file():
                 raise MessageError(
                     f"{header.name}: was asked for {header.kind!r} before {kind!r}."
                 )
-            if kind not in done:
-                self._do(client, _read_stage(file))
-            done.add(kind)
+            known = self._known.get(file)
+            if known is None:
+                known = self._client_after(client, _read_stage(file))
+            files[file] = client = known
+        self._known = files
         return client
 
-    def _do(
-        self, client: SumClient, message: WireMessage, summand: Words | None = None
-    ) -> Tensors:
-        """Do one stage; without the summand its masks are left out."""
+    def _client_after(self, client: SumClient, message: WireMessage) -> SumClient:
+        """This client after it was asked for a stage.
+
+        Raises:
+            MessageError: It cannot be done.
+        """
         kind = message.header.kind
         if kind == "share":
-            sealed = client.share(read_rows(message, KEYS_BYTES))
+            client = client.share(read_rows(message, KEYS_BYTES))
             self._recognise(message.header.run, client)
-            return rows_tensors(sealed, SEALED_PAIR_BYTES)
+            return client
         if kind == "mask":
-            client.receive(read_rows(message, SEALED_PAIR_BYTES))
-            return {} if summand is None else masked_tensors(client.masked(summand))
+            return client.receive(read_rows(message, SEALED_PAIR_BYTES))
         if kind == "agree":
-            return signature_tensors(client.agree(*read_lists(message)))
-        opened = client.open(read_rows(message, SIGNATURE_BYTES))
-        return rows_tensors(opened, SHARE_BYTES)
+            return client.agree(*read_lists(message))
+        return client
 
     def _recognise(self, run: str, client: SumClient) -> None:
         """Refuse keys of strangers, and another key of who was met before."""
@@ -317,6 +360,17 @@ class ClientSums:
         if self._stage_file(run, kept, "mask").is_file():
             masked[str(kept.number)] = kept.clients
         return {number: c for number, c in masked.items() if int(number) > opened}
+
+    def _runs(self) -> dict[str, str]:
+        """By the digest of settings and seed, in which run it took part."""
+        if not self._runs_file.is_file():
+            return {}
+        table = read_checked_json(self._runs_file, "runs with secure sums", ("runs",))
+        return dict(table["runs"])
+
+    @property
+    def _runs_file(self) -> Path:
+        return self._folder / "secure-runs.json"
 
     def _file(self, run: str) -> Path:
         return self._folder / run / "secure" / "summand.safetensors"
@@ -383,6 +437,23 @@ def make_plan(
     needed = settings.needed(len(clients))
     called = tuple(sorted(clients))
     return SumPlan(run, digest, number, called, needed, length, order)
+
+
+def _stage_answer(client: SumClient, message: WireMessage, summand: Words) -> Tensors:
+    """What a client that has been asked for a stage answers.
+
+    Raises:
+        MessageError: It cannot be done.
+    """
+    kind = message.header.kind
+    if kind == "share":
+        return rows_tensors(client.sealed(), SEALED_PAIR_BYTES)
+    if kind == "mask":
+        return masked_tensors(client.masked(summand))
+    if kind == "agree":
+        return signature_tensors(client.signature())
+    opened = client.open(read_rows(message, SIGNATURE_BYTES))
+    return rows_tensors(opened, SHARE_BYTES)
 
 
 def _read_stage(file: Path) -> WireMessage:

@@ -233,11 +233,10 @@ class Exchange:
         """Say for whom an exchange waits that does not go on without them."""
         header, names = next(iter(self._messages.values())).header, self._book.names
         _log.warning(
-            "round %s, exchange %s (%s): %s of %s clients have answered, and %s are "
-            "needed. Waiting for %s, for %.0f s more (--patience-s); then the run "
-            "stops, and goes on when it is started again.",
-            header.round,
-            header.exchange,
+            "%s (%s): %s of %s clients have answered, and %s are needed. Waiting for "
+            "%s, for %.0f s more (--patience-s); then the run stops, and goes on when "
+            "it is started again.",
+            header.place,
             header.kind,
             len(self._answers),
             len(self._messages),
@@ -251,9 +250,9 @@ class Exchange:
         absent = sorted(self._messages.keys() - self._answers.keys())
         reasons = dict.fromkeys(f"{names[c]}: {text}" for c, text in self._refused)
         return MessageError(
-            f"round {header.round}, exchange {header.exchange}: {len(self._answers)} "
-            f"of {len(self._messages)} clients answered, and {self._needed} are needed "
-            f"(quorum {self._policy.quorum:g}). Missing: "
+            f"{header.place}: {len(self._answers)} of {len(self._messages)} clients "
+            f"answered, and {self._needed} are needed (quorum "
+            f"{self._policy.quorum:g}). Missing: "
             f"{', '.join(names[client] for client in absent)}."
             + (f" Refused: {' '.join(reasons)}" if reasons else "")
         )
@@ -271,11 +270,16 @@ def _answers_greeting(delivery: Delivery) -> bool:
     return header.client == UNNUMBERED and header.kind in ("enrolled", "refused")
 
 
-def _place(header: Header) -> str:
-    """Where in a run a message belongs, in words."""
+def _place(header: Header) -> tuple[int, ...]:
+    """Where in a run a message belongs."""
+    return header.round, header.exchange, header.number, header.session
+
+
+def _words(header: Header) -> str:
+    """The same in words."""
     return (
-        f"round {header.round}, exchange {header.exchange} (number {header.number} of "
-        f"the run, start {header.session} of the server)"
+        f"{header.place} (number {header.number + 1} of the run, start "
+        f"{header.session + 1} of the server)"
     )
 
 
@@ -289,8 +293,8 @@ def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
     if message is None:
         raise MessageError(delivery.reason)
     header = message.header
-    at, expected = _place(header), _place(asked)
-    is_refusal = at == expected and header.kind == "refused"
+    is_there = _place(header) == _place(asked)
+    is_refusal = is_there and header.kind == "refused"
     # Who cannot use its data or settings at all refuses without a name or settings.
     own = ("run", "client") if is_refusal else ("run", "settings", "name", "client")
     for name in own:
@@ -301,8 +305,9 @@ def _checked(delivery: Delivery, asked: Header, kind: Kind) -> WireMessage:
             )
     if is_refusal:
         raise MessageError(header.text or "it refused without a reason.")
-    if at != expected or header.kind != kind:
+    if not is_there or header.kind != kind:
         raise _OtherExchangeError(
-            f"it sent {header.kind!r} of {at}, expected {kind!r} of {expected}."
+            f"it sent {header.kind!r} of {_words(header)}, expected {kind!r} of "
+            f"{_words(asked)}."
         )
     return message

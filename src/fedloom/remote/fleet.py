@@ -156,6 +156,8 @@ class RemoteFleet:
         )
         """Where clients can be reached."""
         self._prepared: _PreparedExchange | None = None
+        self._began_with: int | None = None
+        """The first exchange of this session, which another may have been at."""
         self._scored: tuple[tuple[str, ...], dict[str, dict[str, Sums]]] = (), {}
         self.secure = secure if algorithm.needs != "nothing" else None
         """How uploads are summed securely; None where they are not, or there is nothing
@@ -199,6 +201,8 @@ class RemoteFleet:
         uploaders = {
             c for c, is_one in zip(clients, order.uploads, strict=True) if is_one
         }
+        if self._began_with is None:
+            self._began_with = order.number
         groups, refused = self._groups(sorted(uploaders), order.round)
         left_out = {refusal.client for refusal in refused}
         uploaders -= left_out
@@ -364,7 +368,16 @@ class RemoteFleet:
         }
         header = replace(self._header, kind="train", **at)
         form = SummandForm(self.method, like, self.secure)
-        return ServerSums(self.secure, header, groups, form, self._most, orders)
+        was_under_way = header.session > 0 and order.number == self._began_with
+        return ServerSums(
+            self.secure,
+            header,
+            groups,
+            form,
+            self._most,
+            orders,
+            may_be_opened=was_under_way,
+        )
 
     def _sum(
         self,

@@ -2,6 +2,7 @@
 
     secret                  what noise that protects the client is drawn from, and what
                             shows a server that this is the client that enrolled
+    secure-runs.json        by settings, in which run with secure sums it took part
     RUN/memory.safetensors  memory after the last exchange, and the answer that was sent
     RUN/memory-before.safetensors   the same of the exchange before
     RUN/request.safetensors what the server sent last for the client's own model

@@ -24,6 +24,7 @@ from fedloom.core.messages import (
     ScoreRequest,
 )
 from fedloom.core.records import take, tensors_digest
+from fedloom.core.rounding import Rounding
 from fedloom.core.secure_sums import SecureSums
 from fedloom.core.task import Task
 from fedloom.data.sample_format import SampleFormat
@@ -32,6 +33,7 @@ from fedloom.engine.loop import Loop
 from fedloom.engine.weave import Weave
 from fedloom.fleet.local import LocalFleet
 from fedloom.privacy.private import Private
+from fedloom.remote.answered import AnsweredModels
 from fedloom.remote.codec import (
     Moments,
     RunEnd,
@@ -93,6 +95,9 @@ class Node(Participant):
             follows from the secret at home.
         admitted: who may take part in them, by the public halves of these keys; by
             default whoever does.
+        is_scored: whether models are scored after so many rounds, by the run's
+            settings; with secure sums they are then, and at no other time. None scores
+            them whenever a server asks.
         rounds: how many the run has; no later one is done. With a source of noise a
             run keeps to what this was when the client first trained in it. None has no
             end.
@@ -116,6 +121,7 @@ class Node(Participant):
         secure: SecureSums | None = None,
         signing_key: SigningKey | None = None,
         admitted: frozenset[bytes] = frozenset(),
+        is_scored: Callable[[int], bool] | None = None,
         rounds: int | None = None,
     ) -> None:
         if federation.count != 1:
@@ -132,6 +138,8 @@ class Node(Participant):
         self._runner = runner if runner is not None else default
         self._noise = noise
         self._rounds = rounds
+        self._is_scored = is_scored
+        self._answered = AnsweredModels(home)
         self._tells_sizes = tells_sizes
         self._tells_log_odds = tells_log_odds
         self._begins_anew = begins_anew
@@ -142,6 +150,8 @@ class Node(Participant):
         self._most_samples: float | None = None
         """Training samples that count as 1 in a secure sum; None as long as the server
         has not said it."""
+        self._rounding: Rounding | None = None
+        """How the last secure sum that this client was called to rounds."""
         if secure is not None and algorithm.needs != "nothing":
             self._sums = self._client_sums(secure, signing_key, admitted)
 
@@ -202,6 +212,8 @@ class Node(Participant):
         return message
 
     def _enrolment(self, header: Header) -> WireMessage:
+        if self._sums is not None:
+            self._sums.refuse_second_run(header.run, self.name)
         own, data = self.federation, self.federation.dataset
         sizes = [len(part.indices) for part in own.parts]
         if not self._tells_sizes:
@@ -237,11 +249,14 @@ class Node(Participant):
         goes_back = bool(standings) and standing is not standings[0]
         if goes_back and header.session <= standings[0].session:
             raise MessageError(
-                f"{self.name}: exchange {header.number} is older than what was done, "
-                f"exchange {standings[0].number}, or is not the one that was done."
+                f"{self.name}: {header.place} is older than what was done, "
+                f"{self._place(standings[0].number)}, or is not the one that was done."
             )
         if standing is not None:
             self._refuse_unlike(message, standing.shapes)
+        if self._sums is not None:
+            self._sums.claim(header.run, self.name)
+            self._answered.refuse_other_order(message)
         if self._noise is not None:
             if goes_back:
                 raise self._second_release(header)
@@ -313,7 +328,7 @@ class Node(Participant):
 
     def _second_release(self, header: Header) -> MessageError:
         return MessageError(
-            f"{self.name}: exchange {header.number} was answered, and is asked for "
+            f"{self.name}: {header.place} was answered, and is asked for "
             "again with another order. A second answer would tell more of this "
             "client's samples than its privacy counts. Resume the server from a later "
             "checkpoint, or start a new run."
@@ -347,12 +362,15 @@ class Node(Participant):
         members, most = read_call(message)
         if secure.most_samples not in (None, most):
             raise MessageError(
-                f"{self.name}: round {message.header.round}: expected a client to "
+                f"{self.name}: {message.header.place}: expected a client to "
                 f"count no more from {secure.most_samples} samples on (most_samples "
                 f"in [secure]), found {most:g} in the order."
             )
-        if most != self._most_samples:
-            self._most_samples, self._fleets = most, {}
+        rounding = self._rounding
+        if members:
+            rounding = secure.rounding(len(members))
+        if (most, rounding) != (self._most_samples, self._rounding):
+            self._most_samples, self._rounding, self._fleets = most, rounding, {}
         return members
 
     def _repeat(self, message: WireMessage, done: Standing) -> WireMessage:
@@ -402,8 +420,13 @@ class Node(Participant):
 
     def _score(self, message: WireMessage) -> WireMessage:
         header, fleet = message.header, self._fleet_for(message)
+        if self._sums is not None:
+            self._refuse_unforeseen_score(header)
         requests = self._requests(message, fleet)
         self._recall_for(message, requests, fleet)
+        if self._sums is not None:
+            self._sums.claim(header.run, self.name)
+            self._answered.refuse_other_score(message, fleet.task)
         tells = self._tells_log_odds
         sums = {
             request.part: {
@@ -414,6 +437,20 @@ class Node(Participant):
         }
         self.home.keep_request(header.run, message)
         return WireMessage(self._header(header, "scored"), sums_tensors(sums))
+
+    def _refuse_unforeseen_score(self, header: Header) -> None:
+        """Refuse to score models when the run's settings do not say so.
+
+        Raises:
+            MessageError: They do not.
+        """
+        if self._is_scored is None or self._is_scored(header.round):
+            return
+        raise MessageError(
+            f"{self.name}: was asked to score models {header.place}, when by the "
+            "settings of the run none are scored (rounds, evaluate_every and "
+            "evaluate_start). With secure sums nothing more is said of single models."
+        )
 
     def _refuse_unlike(self, message: WireMessage, before: dict[str, Any]) -> None:
         """Refuse a message whose tensors are not like those of the one before it."""
@@ -451,16 +488,17 @@ class Node(Participant):
         last = earlier[0] if earlier else None
         if last is None and standings and header.number > 0:
             raise MessageError(
-                f"{self.name}: the server is at exchange {header.number}, and this "
-                f"client is after exchange {standings[0].number} with no memory from "
-                "before. Resume the server from a later checkpoint, or start a new run."
+                f"{self.name}: the server is at {self._place(header.number)}, and this "
+                f"client has done {self._place(standings[0].number)} with no memory "
+                "from before. Resume the server from a later checkpoint, or start a "
+                "new run."
             )
         known = last.number if last is not None else FRESH
         if taken > known and not self._begins_anew:
             raise MessageError(
-                f"{self.name}: the server took this client's upload of exchange {taken}"
-                ", and its memory "
-                + ("is gone" if known == FRESH else f"is that of exchange {known}")
+                f"{self.name}: the server took this client's upload of "
+                f"{self._place(taken)}, and its memory "
+                + ("is gone" if known == FRESH else f"is that of {self._place(known)}")
                 + ". Put the folder of the client back, or let it begin anew: "
                 "fedloom join ... --begin-anew."
             )
@@ -489,7 +527,7 @@ class Node(Participant):
         task = self._make_task(federation)
         algorithm = self.algorithm
         if self._most_samples is not None:
-            algorithm = by_sums(algorithm, self._most_samples)
+            algorithm = by_sums(algorithm, self._most_samples, self._rounding)
         return LocalFleet(
             algorithm,
             task,

@@ -170,10 +170,15 @@ class Participant(ABC):
             or (is_before and number > 0)
         ):
             raise MessageError(
-                f"{self.name}: {header.kind!r} of round {header.round}, exchange "
-                f"{header.exchange} cannot be exchange number {header.number} of a "
-                f"method with {self._exchanges} a round."
+                f"{self.name}: {header.kind!r} of round {header.round + 1}, exchange "
+                f"{header.exchange + 1} cannot be exchange number {header.number + 1} "
+                f"of a method with {self._exchanges} a round."
             )
+
+    def _place(self, number: int) -> str:
+        """An exchange that is counted over all rounds, in words."""
+        round_, exchange = divmod(number, self._exchanges)
+        return f"round {round_ + 1}, exchange {exchange + 1}"
 
     def _header(self, asked: Header, kind: Kind, text: str = "") -> Header:
         return replace(

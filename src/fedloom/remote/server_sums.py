@@ -73,6 +73,8 @@ class ServerSums:
         form: how summands lie in a vector.
         most: training samples that count as 1 where clients count by samples.
         orders: by team, digest of what its clients are asked alike.
+        may_be_opened: whether clients can have opened the exchange for an earlier
+            session of the server: it is the one that this session began with.
 
     Raises:
         ConfigError: A sum has too few clients, or too many, or its numbers do not fit.
@@ -86,8 +88,11 @@ class ServerSums:
         form: SummandForm,
         most: float,
         orders: Mapping[int, str],
+        *,
+        may_be_opened: bool = False,
     ) -> None:
-        self._where = f"round {header.round}, exchange {header.exchange}: "
+        self._may_be_opened = may_be_opened
+        self._where = f"{header.place}: "
         self._form = form
         self._most = most
         self._codes = {
@@ -130,9 +135,15 @@ class ServerSums:
         """Take in what came beside a report.
 
         Raises:
-            MessageError: It is not this client's keys for this sum.
+            MessageError: It is not this client's keys for this sum, or it says that it
+                has opened a sum that there was not.
         """
         keys, is_opened = read_keys(message)
+        if is_opened and not self._may_be_opened:
+            raise MessageError(
+                "it says that it has opened this exchange for an earlier start of the "
+                "server, and in no earlier start was the exchange under way."
+            )
         self._sum_of[client].take_keys(client, keys)
         self.bytes_up += KEYS_BYTES
         if is_opened:
@@ -181,7 +192,18 @@ class ServerSums:
                 "not opened for other clients: the exchange counts for nothing. %s",
                 error,
             )
-            return Result(None, [], refused)
+            return Result(None, [], refused + self._lost(reason))
+
+    def _lost(self, reason: str) -> tuple[Refusal, ...]:
+        """Why nobody's upload of this exchange counts, for everybody who sent keys."""
+        opened = ", ".join(map(str, sorted(self._opened)))
+        text = (
+            "its upload was not used. The sum of this exchange was opened for an "
+            f"earlier start of the server, as client {opened} says, and is opened for "
+            f"no others: the exchange counts for nothing. {reason}"
+        )
+        there = {c for sum_ in self._sums.values() for c in sum_.keys} | self._opened
+        return tuple(Refusal(client, text) for client in sorted(there))
 
     def _unfit(self) -> tuple[Refusal, ...]:
         """Whose shares could not be used, though the total was opened without them."""

@@ -12,9 +12,12 @@ from fedloom.core.algorithm import AnyAlgorithm
 from fedloom.core.errors import ConfigError, MessageError
 from fedloom.core.messages import NOT_TOLD, Roster
 from fedloom.core.records import leaves, named, rebuild
+from fedloom.core.rounding import Rounding, largest_number
 from fedloom.core.secure_sums import SecureSums
 from fedloom.core.summed import Summed
 from fedloom.core.sums import bounds
+from fedloom.core.task import Task
+from fedloom.engine.footprint import first_download, untrained_result
 
 if TYPE_CHECKING:
     from fedloom.secure.fixed_point import FixedPoint
@@ -22,19 +25,39 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.float64]
 
 
-def by_sums(algorithm: AnyAlgorithm, most: float) -> AnyAlgorithm:
+def by_sums(
+    algorithm: AnyAlgorithm, most: float, rounding: Rounding | None = None
+) -> AnyAlgorithm:
     """A method whose uploads are summands, and are seen as their total alone.
 
     Args:
         algorithm: the method.
         most: training samples from which on a client counts no more.
+        rounding: how the sum rounds what clients add, for which bounds that they
+            promise leave room; None where nobody is to send anything.
 
     Raises:
-        ConfigError: It has a robust rule that needs single uploads.
+        ConfigError: It has a robust rule that needs single uploads, or rounding is too
+            coarse for a bound.
     """
     if isinstance(algorithm, Summed):
-        return algorithm.with_secure_sums()
+        return algorithm.with_secure_sums(rounding)
     return Summed(algorithm, most_samples=most)
+
+
+def refuse_coarse(algorithm: AnyAlgorithm, task: Task, rounding: Rounding) -> None:
+    """Refuse sums that round too coarsely for the bounds that clients promise.
+
+    Args:
+        algorithm: the method.
+        task: its model.
+        rounding: how the largest sum rounds what clients add.
+
+    Raises:
+        ConfigError: They do.
+    """
+    method = by_sums(algorithm, 1.0, rounding)
+    untrained_result(method, task, first_download(method, task).take(0).record)
 
 
 def most_samples(
@@ -116,7 +139,7 @@ class SummandForm:
         sizes = [size for _, size, _ in self._fields]
         self._whole = whole_bound(algorithm, max(sizes))
         largest = [
-            self._whole or (settings.bound if kind == "vector" else 1.0)
+            self._whole or largest_number(kind, settings.bound)
             for *_, kind in self._fields
         ]
         self.bounds: Numbers = np.repeat(np.array(largest), sizes)

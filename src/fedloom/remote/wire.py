@@ -183,6 +183,13 @@ class Header:
                 f"{shown(self.run)}."
             )
 
+    @property
+    def place(self) -> str:
+        """Where in a run it belongs, in words: counted from 1, as rounds have rows."""
+        if self.kind in ("score", "scored", "end", "ended"):
+            return f"after round {self.round}"
+        return f"round {self.round + 1}, exchange {self.exchange + 1}"
+
     @classmethod
     def from_table(cls, table: Any) -> Header:
         """A header from what JSON gives.

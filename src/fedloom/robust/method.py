@@ -12,6 +12,7 @@ from torch import Tensor
 from fedloom.core.algorithm import AnyAlgorithm, Client, Cohort
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Logged, leaves, rebuild
+from fedloom.core.rounding import Rounding, norm_before_rounding
 from fedloom.core.summed import Leaving, Summed
 from fedloom.core.sums import bounds
 from fedloom.robust import rules
@@ -75,16 +76,21 @@ class ClientNormBound:
 
     limits: tuple[float | None, ...]
     """As `norm_limits` gives them; a field without one is left as it is."""
+    steps: tuple[float, ...]
+    """What the numbers of each field are rounded to multiples of when they have left,
+    which the bound leaves room for."""
 
     def __call__(self, summand: Any, client: Client) -> Leaving:
         """The summand, and the same with every field shortened, which is sent."""
-        sent = [
-            value
-            if limit is None
-            else rules.shortened(value.reshape(1, -1), limit).reshape(value.shape)
-            for value, limit in zip(leaves(summand), self.limits, strict=True)
-        ]
+        fields = zip(leaves(summand), self.limits, self.steps, strict=True)
+        sent = [self._shortened(*field) for field in fields]
         return Leaving(summand, rebuild(summand, sent))
+
+    def _shortened(self, value: Tensor, limit: float | None, step: float) -> Tensor:
+        if limit is None:
+            return value
+        limit = norm_before_rounding(limit, step, value.numel())
+        return rules.shortened(value.reshape(1, -1), limit).reshape(value.shape)
 
 
 def norm_limits(algorithm: AnyAlgorithm, robust: Robust) -> tuple[float | None, ...]:
@@ -135,16 +141,25 @@ class RobustMethod(Summed):
         )
         vars(self)["robust"] = robust
 
-    def with_secure_sums(self) -> RobustMethod:
+    def with_secure_sums(self, rounding: Rounding | None = None) -> RobustMethod:
         """The same with a norm bound that clients keep by themselves.
 
+        Args:
+            rounding: how the sum rounds what they add; None if that is not known.
+
         Raises:
-            ConfigError: The rule needs single uploads.
+            ConfigError: The rule needs single uploads, or rounding is too coarse for
+                the bound.
         """
         self.robust.refuse_secure_sums()
         made = copy.copy(self)
         limits = norm_limits(self.algorithm, self.robust)
-        vars(made)["leave"] = ClientNormBound(limits)
+        kinds = [bound.kind for bound in bounds(self.algorithm.summand_record).values()]
+        steps = tuple(0.0 if rounding is None else rounding.step(k) for k in kinds)
+        for limit, step in zip(limits, steps, strict=True):
+            if limit is not None:
+                norm_before_rounding(limit, step, 1)
+        vars(made)["leave"] = ClientNormBound(limits, steps)
         return made
 
     def aggregate(self, server: Any, uploads: Any, cohort: Cohort) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ from fedloom.secure.primitives import (
 _BODY_BYTES = 3 * KEY_BYTES + IDENTITY_BYTES
 KEYS_BYTES = _BODY_BYTES + SIGNATURE_BYTES
 """What a client sends in the stage "keys"."""
+_ANY_KEY = bytes(KEY_BYTES)
+"""A private key of nobody's."""
 
 
 class PublicKeys(NamedTuple):
@@ -82,16 +85,18 @@ class SumPlan(NamedTuple):
         """A client's public keys.
 
         Raises:
-            MessageError: Their owner did not sign them for this sum.
+            MessageError: Their owner did not sign them for this sum, or has nothing in
+                common with others by one of them.
         """
         body, signature = keys[:_BODY_BYTES], keys[_BODY_BYTES:]
-        at = [n * KEY_BYTES for n in range(4)]
-        public = PublicKeys(
-            body[: at[1]], body[at[1] : at[2]], body[at[2] : at[3]], body[at[3] :]
-        )
+        at = [n * KEY_BYTES for n in range(4)] + [_BODY_BYTES]
+        public = PublicKeys(*(body[a:b] for a, b in pairwise(at)))
         if not is_signed(public.identity, self._of(client) + body, signature):
             text = f"the keys of client {client} are not signed by it for this order."
             raise MessageError(text)
+        for key in public.sealing, public.masking:
+            # A key that gives no secret with one private key gives none with any.
+            agree(_ANY_KEY, key, f"client {client}")
         return public
 
     def signed_keys(
@@ -133,7 +138,7 @@ def commitment(own: bytes) -> bytes:
     return hashlib.sha256(b"own mask" + own).digest()
 
 
-def agreed(transcript: bytes, alive: Iterable[int], dead: Iterable[int]) -> bytes:
+def agreement(transcript: bytes, alive: Iterable[int], dead: Iterable[int]) -> bytes:
     """What clients sign before a total is opened: who is in, and who dropped out."""
     table = {"alive": sorted(alive), "dead": sorted(dead)}
     return b"open" + transcript + json.dumps(table).encode()

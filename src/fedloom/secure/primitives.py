@@ -24,10 +24,6 @@ IDENTITY_BYTES = 49
 _HALF = 48
 SIGNATURE_BYTES = 2 * _HALF
 _CURVE = ec.SECP384R1()
-_COMPRESSED = (
-    serialization.Encoding.X962,
-    serialization.PublicFormat.CompressedPoint,
-)
 
 
 def public_key(private: bytes) -> bytes:
@@ -36,8 +32,13 @@ def public_key(private: bytes) -> bytes:
     return key.public_key().public_bytes_raw()
 
 
-def agree(private: bytes, public: bytes) -> bytes:
+def agree(private: bytes, public: bytes, owner: str = "somebody") -> bytes:
     """What two X25519 keys have in common (RFC 7748).
+
+    Args:
+        private: one's own.
+        public: another's.
+        owner: how a message calls the other.
 
     Raises:
         MessageError: The public key is one of those with which anything gives zero.
@@ -46,7 +47,7 @@ def agree(private: bytes, public: bytes) -> bytes:
         own = x25519.X25519PrivateKey.from_private_bytes(private)
         return own.exchange(x25519.X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
-        raise MessageError("a public key that gives no secret was sent.") from error
+        raise MessageError(f"{owner} sent a key that gives no secret.") from error
 
 
 def derive(
@@ -114,7 +115,9 @@ def identity_of(key: object) -> bytes:
     """
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.key_size != 8 * _HALF:
         raise TypeError("it is not on P-384")
-    return key.public_bytes(*_COMPRESSED)
+    return key.public_bytes(
+        serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
+    )
 
 
 def is_signed(identity: bytes, content: bytes, signature: bytes) -> bool:
@@ -123,9 +126,8 @@ def is_signed(identity: bytes, content: bytes, signature: bytes) -> bool:
     pair = (int.from_bytes(half, "big") for half in halves)
     try:
         key = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, identity)
-        key.verify(
-            utils.encode_dss_signature(*pair), content, ec.ECDSA(hashes.SHA384())
-        )
+        encoded = utils.encode_dss_signature(*pair)
+        key.verify(encoded, content, ec.ECDSA(hashes.SHA384()))
     except (InvalidSignature, ValueError):
         return False
     return True

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedloom.core.errors import MessageError
-from fedloom.secure.plan import PublicKeys, SumPlan, agreed, commitment
+from fedloom.secure.plan import PublicKeys, SumPlan, agreement, commitment
 from fedloom.secure.primitives import KEY_BYTES, Words, is_signed, public_key
 from fedloom.secure.shamir import point_of, secret_of, weights_at_zero
 
@@ -82,7 +82,7 @@ class SumServer:
         Raises:
             MessageError: It is of something else.
         """
-        content = agreed(self.plan.transcript(self.keys), self.alive, self.dead)
+        content = agreement(self.plan.transcript(self.keys), self.alive, self.dead)
         if not is_signed(self._public[client].identity, content, signature):
             raise MessageError("it did not sign who is in the total.")
         self.signatures[client] = signature

@@ -48,6 +48,13 @@ class Schedule:
     def __post_init__(self) -> None:
         check(self)
 
+    def is_scored(self, rounds: int) -> bool:
+        """Whether models are scored after so many rounds."""
+        if rounds == 0:
+            return self.evaluate_start
+        is_last = rounds == self.rounds
+        return is_last or (rounds < self.rounds and rounds % self.evaluate_every == 0)
+
 
 ENDS = [
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -139,7 +146,7 @@ def _drive(
             for n, cost in closed.items():
                 number = _round(histories[n])
                 is_last = number == schedule.rounds
-                has_scores = is_last or number % schedule.evaluate_every == 0
+                has_scores = schedule.is_scored(number)
                 has_train = is_last or schedule.evaluate_train
                 rows.append(
                     histories[n].close_round(

@@ -328,7 +328,7 @@ def test_an_exchange_is_not_released_again_for_another_order(served: Served) -> 
     }
     refused = node.answer(WireMessage(header, other))
     assert refused.header.kind == "refused"
-    assert "exchange 1 was answered" in refused.header.text
+    assert "round 2, exchange 1 was answered" in refused.header.text
 
 
 @pytest.mark.parametrize("privacy", [SAMPLES, LOCAL])

@@ -216,5 +216,7 @@ def test_sums_of_a_team_are_those_of_its_clients_as_one() -> None:
 
 def test_a_header_without_a_name_is_no_reason_to_fail() -> None:
     message = WireMessage(replace(HEADER, name=""), {"secret": torch.ones(1)})
-    with pytest.raises(MessageError, match="'scored' of a client, round 0: field 'sec"):
+    with pytest.raises(
+        MessageError, match="'scored' of a client, after round 0: field 'sec"
+    ):
         read_sums(message, {}, {})

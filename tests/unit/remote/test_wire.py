@@ -46,6 +46,12 @@ def test_bytes_give_back_the_message() -> None:
     assert again.digest == MESSAGE.digest
 
 
+def test_places_in_a_run_are_counted_from_one_as_rounds_have_rows() -> None:
+    fourth = replace(HEADER, round=3, exchange=0, number=3)
+    assert fourth.place == "round 4, exchange 1"
+    assert replace(HEADER, kind="score", round=3).place == "after round 3"
+
+
 def test_every_flipped_bit_is_found() -> None:
     raw = MESSAGE.to_bytes()
     for at in range(0, len(raw), 3):

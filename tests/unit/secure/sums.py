@@ -80,19 +80,21 @@ class InMemory:
         self.server.take_keys(n, keys)
 
     def share(self, n: int) -> None:
-        shares = self.clients[n].share(self.server.keys)
+        self.clients[n] = self.clients[n].share(self.server.keys)
+        shares = self.clients[n].sealed()
         self.seen += shares.values()
         self.server.take_shares(n, shares)
 
     def mask(self, n: int) -> None:
-        self.clients[n].receive(self.server.shares_for(n))
+        self.clients[n] = self.clients[n].receive(self.server.shares_for(n))
         masked = self.clients[n].masked(self.values[n])
         self.seen.append(masked.tobytes())
         self.server.take_masked(n, masked)
 
     def agree(self, n: int) -> None:
-        signature = self.clients[n].agree(self.server.alive, self.server.dead)
-        self.server.take_signature(n, signature)
+        alive, dead = self.server.alive, self.server.dead
+        self.clients[n] = self.clients[n].agree(alive, dead)
+        self.server.take_signature(n, self.clients[n].signature())
 
     def open(self, n: int) -> None:
         opened = self.clients[n].open(self.server.signatures)

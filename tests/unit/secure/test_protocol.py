@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sums import LENGTH, InMemory, make_client, make_plan
 
 from fedloom.core.errors import MessageError
-from fedloom.secure.plan import KEYS_BYTES, agreed
-from fedloom.secure.primitives import KEY_BYTES, SigningKey
+from fedloom.secure.client import SumClient
+from fedloom.secure.plan import KEYS_BYTES, agreement
+from fedloom.secure.primitives import KEY_BYTES, SIGNATURE_BYTES, SigningKey
 from fedloom.secure.shamir import SHARE_BYTES
 
 
@@ -87,8 +89,8 @@ def test_one_share_of_each_client_is_opened_and_never_both() -> None:
     opened = sums.server._opened[0]
     for client in range(5):
         own, masking = (
-            holder._shares[client][:SHARE_BYTES],
-            holder._shares[client][SHARE_BYTES:],
+            holder.shares[client][:SHARE_BYTES],
+            holder.shares[client][SHARE_BYTES:],
         )
         assert opened[client] == (masking if client == 4 else own)
 
@@ -98,8 +100,11 @@ def test_signatures_of_another_agreement_open_nothing() -> None:
     sums = InMemory(6, 4)
     sums.run("mask")
     clients = sums.clients
-    signatures = {n: clients[n].agree(range(6), []) for n in (0, 1, 2)}
-    others = {n: clients[n].agree([0, 2, 3, 4, 5], [1]) for n in (3, 4, 5)}
+    clients[:3] = [client.agree(range(6), []) for client in clients[:3]]
+    clients[3:] = [client.agree([0, 2, 3, 4, 5], [1]) for client in clients[3:]]
+    signed = {n: client.signature() for n, client in enumerate(clients)}
+    signatures = {n: signed[n] for n in (0, 1, 2)}
+    others = {n: signed[n] for n in (3, 4, 5)}
     with pytest.raises(MessageError, match="3 of 6 clients agreed"):
         clients[0].open(signatures)
     with pytest.raises(MessageError, match="client 3 has not agreed to the same"):
@@ -121,6 +126,28 @@ def test_keys_that_their_owner_did_not_sign_are_refused() -> None:
             sums.server.take_keys(2, bytes(changed))
     with pytest.raises(MessageError, match="client 2 are not signed by it"):
         sums.clients[0].share({**keys, 2: keys[3]})
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_key_that_gives_no_secret_is_its_owners_fault(place: int) -> None:
+    """Properly signed, and one with which every private key gives zero."""
+    sums = InMemory(4, 3)
+    sums.run("keys")
+    weak = signed_with(sums, 2, place, bytes(KEY_BYTES))
+    reason = "client 2 sent a key that gives no secret"
+    with pytest.raises(MessageError, match=reason):
+        sums.server.take_keys(2, weak)
+    with pytest.raises(MessageError, match=reason):
+        sums.clients[0].share({**sums.server.keys, 2: weak})
+
+
+def signed_with(sums: InMemory, client: int, place: int, key: bytes) -> bytes:
+    """What a client sends of its keys with another one in a place, signed by it."""
+    at = slice(place * KEY_BYTES, (place + 1) * KEY_BYTES)
+    body = bytearray(sums.server.keys[client][: KEYS_BYTES - SIGNATURE_BYTES])
+    body[at] = key
+    signer = SigningKey.from_secret(f"identity {client}".encode())
+    return bytes(body) + signer.sign(sums.plan._of(client) + body)
 
 
 def test_keys_of_another_sum_are_refused() -> None:
@@ -147,8 +174,8 @@ def test_a_client_does_not_go_on_without_its_own_keys() -> None:
 def test_one_that_takes_part_as_several_is_refused() -> None:
     sums = InMemory(4, 3)
     sums.run("keys")
-    double = make_client(sums.plan, 3, seed=9)
-    double._key = SigningKey.from_secret(b"identity 2")
+    key = SigningKey.from_secret(b"identity 2")
+    double = replace(make_client(sums.plan, 3, seed=9), key=key)
     with pytest.raises(MessageError, match="takes part as several"):
         sums.clients[0].share({**sums.server.keys, 3: double.keys()})
 
@@ -208,15 +235,19 @@ def test_whoever_opened_what_fits_is_not_named() -> None:
     assert sums.server.unfit == {2: [5]}
 
 
-def test_who_sealed_wrong_shares_for_all_is_named() -> None:
+def test_who_sealed_wrong_shares_for_all_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = SumClient.pairs
     sums = InMemory(5, 3)
     sums.run("share")
-    made = sums.clients[4]._pairs
-    other = sums.clients[3]._pairs
-    assert made(range(5)) != other(range(5))
+    made, other = sums.clients[4].pairs(), sums.clients[3].pairs()
+    assert made != other
     sums = InMemory(5, 3)
     sums.run("keys")
-    sums.clients[4]._pairs = other  # type: ignore[method-assign]
+    monkeypatch.setattr(
+        SumClient, "pairs", lambda self: other if self.client == 4 else honest(self)
+    )
     sums.run_on("share")
     with pytest.raises(MessageError, match="client 4 sealed wrong shares"):
         sums.server.total()
@@ -225,7 +256,7 @@ def test_who_sealed_wrong_shares_for_all_is_named() -> None:
 def test_a_server_takes_no_shares_for_others_and_no_other_signature() -> None:
     sums = InMemory(4, 3)
     sums.run("keys")
-    shares = sums.clients[0].share(sums.server.keys)
+    shares = sums.clients[0].share(sums.server.keys).sealed()
     for wrong in (dict(list(shares.items())[1:]), {**shares, 0: b""}):
         with pytest.raises(MessageError, match="not for all others"):
             sums.server.take_shares(0, wrong)
@@ -233,7 +264,7 @@ def test_a_server_takes_no_shares_for_others_and_no_other_signature() -> None:
         sums.share(n)
     for n in range(4):
         sums.mask(n)
-    signed = sums.clients[0]._key.sign(agreed(b"", range(4), []))
+    signed = sums.clients[0].key.sign(agreement(b"", range(4), []))
     with pytest.raises(MessageError, match="did not sign who is in"):
         sums.server.take_signature(0, signed)
 
@@ -244,7 +275,7 @@ def test_no_single_summand_is_in_what_reaches_the_server() -> None:
     sums.run()
     reached = b"".join(sums.seen)
     for n, client in enumerate(sums.clients):
-        own = sums.plan.own_mask(client._own)
+        own = sums.plan.own_mask(client.secret("own mask"))
         assert sums.values[n].tobytes() not in reached
         assert (sums.values[n] + own).astype(np.uint32).tobytes() not in reached
     assert np.array_equal(sums.server.total(), sums.plain([0, 1, 3, 4]))
@@ -255,17 +286,18 @@ def test_one_who_is_late_stays_masked_though_its_pair_masks_are_open() -> None:
     summand."""
     sums = InMemory(5, 3, mask=[2])
     sums.run()
-    late = sums.clients[2]
-    late.receive(sums.server.shares_for(2))
+    late = sums.clients[2].receive(sums.server.shares_for(2))
     masked = late.masked(sums.values[2])
     pairs = np.zeros(LENGTH, np.uint32)
     for other in (0, 1, 3, 4):
         theirs = sums.clients[other].public[2].masking
-        private = sums.clients[other]._masking
+        private = sums.clients[other].secret("masking")
         pairs += sums.plan.pair_mask(private, other, theirs, 2)
     unmasked = masked + pairs
     assert not np.array_equal(unmasked, sums.values[2])
-    assert np.array_equal(unmasked - sums.plan.own_mask(late._own), sums.values[2])
+    assert np.array_equal(
+        unmasked - sums.plan.own_mask(late.secret("own mask")), sums.values[2]
+    )
 
 
 def test_masks_differ_from_sum_to_sum_and_from_seed_to_seed() -> None:
@@ -287,3 +319,24 @@ def test_who_was_asked_something_else_is_in_no_sum_with_the_others() -> None:
         MessageError, match="client 1 are not signed by it for this order"
     ):
         sums.clients[0].share({**sums.server.keys, 1: other})
+
+
+def test_what_was_refused_and_what_was_asked_twice_changes_no_answer() -> None:
+    """A client that starts anew for every question gives the same."""
+    sums = InMemory(4, 3)
+    sums.run("share")
+    client = sums.clients[0]
+    sent = sums.server.shares_for(0)
+    with pytest.raises(MessageError, match="what client 3 sealed for this one"):
+        client.receive({**sent, 3: bytes(len(sent[3]))})
+    fewer = {n: sent[n] for n in (2, 3)}
+    fresh = make_client(sums.plan, 0).share(sums.server.keys)
+    masked = [c.receive(fewer).masked(sums.values[0]) for c in (client, fresh)]
+    assert np.array_equal(*masked)
+    sums.run_on("mask", "agree")
+    asked = sums.clients[0]
+    again = asked.share(sums.server.keys)  # a late copy of a message
+    assert again.sealed() == fresh.sealed()
+    opened = [asked.open(sums.server.signatures) for _ in range(2)]
+    assert opened[0] == opened[1]
+    assert opened[0].keys() == set(range(4))

@@ -27,7 +27,7 @@ Tensors = dict[str, Tensor]
 def where_of(header: Header) -> str:
     """How reasons call the place: what was sent, by whom, and when."""
     sender = header.name or "a client"
-    return f"{header.kind!r} of {sender}, round {header.round}"
+    return f"{header.kind!r} of {sender}, {header.place}"
 
 
 def under(prefix: str, record: Any) -> Tensors:
