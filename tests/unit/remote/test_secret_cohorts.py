@@ -57,10 +57,8 @@ def test_the_seed_does_not_tell_the_cohorts_of_a_served_run(tmp_path: Path) -> N
 
 def test_secure_sums_tell_clients_the_cohort_and_are_refused(tmp_path: Path) -> None:
     privacy = {"delta": 1e-3, "cohorts": "secret", "secret": str(tmp_path / "secret")}
-    config = parse({**SETTINGS, "privacy": privacy, "secure": {"fewest": 3}})
     with pytest.raises(ConfigError, match="told who else is in the round"):
-        serve(config, InProcessChannel({}), tmp_path / "out", run="a", clients=CLIENTS)
-    assert not (tmp_path / "out").exists()
+        parse({**SETTINGS, "privacy": privacy, "secure": {"fewest": 3}})
 
 
 def test_a_secret_that_is_none_is_refused_before_anybody_is_asked(
