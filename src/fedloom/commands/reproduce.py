@@ -206,7 +206,7 @@ def _list(results: Path) -> None:
 
     table = make_table("experiment", "items", "data", "minutes", "stored")
     for name in experiment_names():
-        experiment = with_found(load_experiment(name), results, "paper")
+        experiment = load_experiment(name)
         data = [
             folder if place is not None else f"{folder} (absent)"
             for folder, place in needed_data(experiment).items()
@@ -216,7 +216,7 @@ def _list(results: Path) -> None:
         stored = []
         for scale in SCALES:
             units = experiment.units(scale)
-            left = units_left(experiment, scale, results)
+            left = units_left(with_found(experiment, results, scale), scale, results)
             stored.append(f"{scale} {len(units) - len(left)}/{len(units)}")
         table.add_row(
             name,
