@@ -98,7 +98,7 @@ def test_what_sends_nothing_is_scored_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_sums_need_their_bounds_only_where_clients_are_hidden(tmp_path: Path) -> None:
     hidden = replace(WORLD, clips=(0.1,))
-    samples = replace(hidden, unit="sample")
+    samples = replace(hidden, unit="sample", delta=1e-4)
     for world, bound in ((hidden, "weigh_by = last"), (samples, "lr = 0.1")):
         rows = private.measure(world, tmp_path / world.unit, 0, "self-fl")
         settings = {of.settings for of in rows if not math.isinf(of.epsilon)}
